@@ -83,10 +83,7 @@ def _lost(length: float, rate: float) -> tuple[float, float]:
 
 
 def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
-    """Return the time until ``length`` passes without a failure.
-
-    Each failure costs what was lost and ``extra`` (mean, variance).
-    """
+    """Return the time until ``length`` passes without a failure; each costs what was lost and ``extra``."""
     kept = math.exp(-rate * length)
     times, spread = (1 - kept) / kept, (1 - kept) / kept**2
     mean, variance = _lost(length, rate)
@@ -95,10 +92,7 @@ def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
 
 
 def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> Moments:
-    """Return mean, variance and failures of a segment, including failures during recovery.
-
-    Exact for exponential failures. A run of K segments has K times all three.
-    """
+    """Return mean, variance and failures of a segment and its recoveries. Exact for exponential failures."""
     again = _until(recovery, (down, 0.0), rate) if recovery else Moments(0.0, 0.0, 0.0)
     whole = _until(work + checkpoint, (down + again.mean, again.variance), rate)
     return Moments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
@@ -114,10 +108,7 @@ def ettr(rate: float, restart: float, interval: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TwoLevels:
-    """Checkpoint pattern with copies in memory and on storage.
-
-    Overhead (share), memory copies for each one on storage, and the pattern's period (s).
-    """
+    """Checkpoint pattern: overhead (share), copies in memory for each one on storage, and period (s)."""
 
     overhead: float
     cycles: float
@@ -142,10 +133,7 @@ def behind_interval(stall: float, write: float, slowed: float, mu: float) -> flo
 
 
 def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
-    """Return the share of kept work with asynchronous checkpoints.
-
-    Exact for exponential failures, none in restarts, w >= B.
-    """
+    """Return the share of kept work with asynchronous checkpoints. Exact without failures in restarts, w >= B."""
     exponent = (work + stall + slowed * write) / mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
@@ -153,10 +141,7 @@ def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu
 def kept_share(
     work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
 ) -> float:
-    """Return the share of kept work with asynchronous writes, or (``write`` 0) blocking ones.
-
-    Exact for exponential failures.
-    """
+    """Return the share of kept work; ``write`` 0 is blocking. Exact for exponential failures."""
     if not rate:
         return work / (work + stall + slowed * write)
     if not write:
@@ -171,10 +156,7 @@ def behind_waste(work: float, stall: float, write: float, slowed: float, mu: flo
 
 
 def verified_interval(verify: float, checkpoint: float, silent_rate: float, rate: float) -> float:
-    """Return the best interval (s) if a verification precedes each checkpoint.
-
-    sqrt((V + C)/(ls + lf/2)), to first order. A silent error loses the whole segment, hence no half.
-    """
+    """Return the best interval (s) if a verification precedes each checkpoint: sqrt((V + C)/(ls + lf/2))."""
     return math.sqrt((verify + checkpoint) / (silent_rate + rate / 2))
 
 

@@ -73,7 +73,6 @@ def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
 
 
 def _is_stated(spec: BaseModel, key: str) -> bool:
-    """Return whether a document sets the key to a value other than the default."""
     return key in spec.model_fields_set and getattr(spec, key) != type(spec).model_fields[key].default
 
 
@@ -155,7 +154,6 @@ def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
 
 
 def _of_repairs(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Iterator[str]:
-    """Yield the assumptions about nodes in repair and their replacements."""
     own = {spec.name for spec in failures.also}
     known = [(cause.rate, cause.repair.mean) for cause in run.causes if cause.repair and cause.name not in own]
     if failures.of is not None and known:

@@ -88,10 +88,7 @@ def _lasting(run: LongRun, cause: FailureMode) -> float:
 
 
 def restart_seconds(run: LongRun) -> tuple[float, float]:
-    """Return the mean time (s) from a failure to training without further failures, and its exposed part.
-
-    Detection is weighted by the causes' rates; without wrong diagnoses and without waiting for nodes.
-    """
+    """Return the mean time (s) from a failure to undisturbed training, and its exposed part."""
     rate = stop_rate(run)
     stops = [cause for cause in run.causes if cause.stops]
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
@@ -101,10 +98,7 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
 
 
 def kept_share(run: LongRun) -> float:
-    """Return the share of time that is kept work; 0 where almost no segment succeeds.
-
-    The minimum over the levels: what memory survives between any two snapshots, what only storage does over a pattern.
-    """
+    """Return the share of kept work, the lower of memory's and storage's; 0 where almost no segment succeeds."""
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
     rate = sum(_lasting(run, cause) for cause in stops)
     if not rate:

@@ -115,7 +115,6 @@ def _parquet(path: Path) -> list[Row]:
 
 
 def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
-    """Return rows whose cells have types already; InputError if there are none."""
     found = []
     for number, row in enumerate(rows, 1):
         cells: dict[str, Cell] = {str(name): None if value != value else value for name, value in row.items()}
@@ -126,7 +125,6 @@ def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
 
 
 def _seconds_since(began: datetime | None, text: str, where: str) -> float:
-    """Return the seconds from the begin to a date."""
     if began is None:
         raise InputError(f"{where}: {text!r} is a date; say when the job began: --began {text[:10]!r}")
     since = (_instant(text, where) - began).total_seconds()
@@ -152,10 +150,7 @@ STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart"
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Failure in a log: wall seconds since the begin, cause, device, and duration (s; nan if unknown).
-
-    If it stops the job, ``lasts`` is the time until it trains again.
-    """
+    """Failure in a log: wall seconds, cause, device, and seconds until it ends or the job trains again (or nan)."""
 
     time: float
     cause: str

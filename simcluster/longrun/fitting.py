@@ -68,10 +68,7 @@ class CauseFit:
 
 @dataclass(frozen=True)
 class FailureFits:
-    """Fits of a failure log by cause, most frequent first, and the ``total`` of all causes.
-
-    Observed on ``gpus`` for ``seconds``, both None where everything follows from ages.
-    """
+    """Fits of a failure log by cause and in ``total``; ``gpus`` and ``seconds`` are None if ages suffice."""
 
     causes: tuple[CauseFit, ...]
     total: CauseFit
@@ -105,10 +102,7 @@ class FailureFits:
 def fit_failures(
     rows: Sequence[Row], source: str, *, gpus: int | None = None, days: float | None = None, by: str | None = None
 ) -> FailureFits:
-    """Fit rates and shapes to the rows of a failure log; ``by`` is a column that separates batches.
-
-    InputError for invalid rows, and where ``gpus`` and ``days`` are needed and missing.
-    """
+    """Fit rates and shapes to a failure log's rows; ``by`` is a column of batches. InputError if invalid."""
     columns = rows[0].texts
     for column in ("cause", *([by] if by else [])):
         if column not in columns:
@@ -203,10 +197,7 @@ def _fitted(
 
 
 def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
-    """Return a note on a device with more failures than chance gives any of ``gpus`` devices.
-
-    A failure of the job as a whole names no device.
-    """
+    """Return a note on a device with more failures than chance gives any of ``gpus`` devices."""
     from scipy.stats import poisson
 
     devices: dict[str, float] = {}
@@ -231,7 +222,6 @@ _LIVES = (
 
 
 def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
-    """Return the lives, the cause of each (empty if alive), and the batch of each."""
     ages, since, ended, weight = [], [], [], []
     for row in rows:
         where = f"row {row.number}"

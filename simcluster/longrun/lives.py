@@ -20,10 +20,7 @@ _AGES, _GRID = 64, 4096
 
 @dataclass(frozen=True)
 class Lives:
-    """Independent lives of ``count`` parts by a Weibull ``law``, in seconds of exposed time.
-
-    Their ages when the run begins are uniform from ``youngest`` to ``oldest`` (s).
-    """
+    """Weibull lives of ``count`` parts (exposed seconds); initial ages uniform from ``youngest`` to ``oldest``."""
 
     count: int
     law: WeibullTime
@@ -81,10 +78,7 @@ class WeibullFit:
 
 @dataclass(frozen=True)
 class WatchedLives:
-    """Observed lives, one per entry: watched from age ``since`` to ``age`` (s), ``ended`` or censored.
-
-    ``weight`` is the number of identical lives.
-    """
+    """Observed lives from age ``since`` to ``age`` (s), ``ended`` or censored; ``weight`` identical ones each."""
 
     age: Floats
     ended: Bools

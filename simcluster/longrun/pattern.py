@@ -131,7 +131,10 @@ class CheckpointPattern:
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
     def spent(self, what: str, at: Floats) -> Floats:
-        """Return ``steps``, or seconds of ``write`` (taken from the work), ``verify`` or ``stall``, until then."""
+        """Return the ``steps``, or seconds of ``write``, ``verify`` or ``stall``, until a nominal time.
+
+        The seconds of ``write`` are part of the work.
+        """
         whole, rest = self._split(at)
         more: Floats = np.interp(rest, self._table["at"], self._table[what])
         return whole * float(self._table[what][-1]) + more

@@ -30,8 +30,6 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Cells(string.Formatter):
-    """Formatter with the formats of ``_FORMATS`` and Python's; an unknown number becomes an empty cell."""
-
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, float) and math.isnan(value):
             return ""

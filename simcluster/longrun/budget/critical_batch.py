@@ -48,10 +48,7 @@ class CriticalBatch:
 
 
 def effective(seen: float, unique: float, fading: float) -> float:
-    """Return the worth of ``seen`` tokens, ``unique`` of them new, in fresh tokens.
-
-    At most ``seen``, and at most unique x (1 + ``fading``).
-    """
+    """Return the worth of ``seen`` tokens in fresh ones, at most unique x (1 + ``fading``)."""
     if seen <= unique:
         return seen
     if math.isinf(seen):

@@ -158,7 +158,6 @@ def _exp(power: float) -> float:
 
 
 def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
-    """Return standard errors by bootstrap, each fit started from the fit of all rows."""
     from scipy.optimize import minimize
 
     generator = np.random.Generator(np.random.Philox(0))

@@ -250,7 +250,6 @@ def _budget(run: Walls) -> Iterator[Fact]:
 
 
 def _lost(run: Walls) -> Iterator[Fact]:
-    """Yield the cost of an MFU below the achievable one, in money and in training."""
     if run.wasted is None or run.lost_dollars is None or run.achievable is None:
         return
     at = f"{_percent(run.achievable)} MFU"

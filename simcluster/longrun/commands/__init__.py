@@ -1,1 +1,1 @@
-"""Commands of long runs and budgets."""
+"""Command-line entry points of long runs and budgets."""

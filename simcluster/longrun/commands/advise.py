@@ -1,4 +1,4 @@
-"""simcluster advise: what to decide for a run of weeks, as one sentence, a table and a picture."""
+"""``simcluster advise``: answers to planning questions about a long run, as a sentence, a table and a picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.show.pictures import picture
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play what the question asks for; print the answer and what it rests on."""
+    """Simulate what the question needs; print the answer and its assumptions."""
     options: dict[str, Any] = {
         name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }

@@ -1,4 +1,4 @@
-"""simcluster failures: rates and shapes of a log, as the failures of a run; with --list, the built-in failures."""
+"""``simcluster failures``: failure rates fitted to a log; with --list, the built-in failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_A_LOG = ("log", "scenario", "columns", "began", "days", "by", "source", "out
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit a log and print the result; or list the built-in failures."""
+    """Fit a failure log and print the result, or list the built-in failures."""
     if args.list:
         given = [name for name in _OF_A_LOG if getattr(args, name)]
         if given:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _yaml(fits: FailureFits) -> str:
-    """Return the section with the interval of each rate; its values are JSON, so that any name is valid."""
+    """Return the ``failures`` section as YAML; its values are JSON, so that any name is valid."""
     seen = [each for each in fits.causes if each.count]
     lines = [
         f"  - {json.dumps(mode, ensure_ascii=False)}"
@@ -86,7 +86,6 @@ def _answer(fits: FailureFits, *, written: str) -> Answer:
 
 
 def _row(fit: CauseFit) -> dict[str, Any]:
-    """Return values of a row; those of lives are empty where there are no ages."""
     law, years = fit.lives, 365.25 * DAY
     row: dict[str, Any] = {name: getattr(fit, name) for name in ("name", "count", "low", "high", "law")}
     row |= {"every": _every(1 / fit.rate, "") if fit.count else "never", "shape": "", "scale": "", "gain": math.nan}
@@ -97,7 +96,6 @@ def _row(fit: CauseFit) -> dict[str, Any]:
 
 
 def _every(seconds: float, comma: str = ",") -> str:
-    """Return a time between failures, in hours or years."""
     hours = seconds / 3600
     return f"{hours:{comma}.4g} h" if hours < 2000 else f"{hours / 24 / _YEAR:{comma}.4g} y"
 
@@ -127,7 +125,6 @@ def _cause_document(fit: CauseFit) -> dict[str, Any]:
 
 
 def _list(gpus: int) -> list[dict[str, Any]]:
-    """Return the built-in failures for JSON; rates of devices that are not GPUs have no job."""
     rows = []
     for entry in watched_failures():
         job = 1 / entry.rate(gpus) if entry.device == "gpu" else None

@@ -1,4 +1,4 @@
-"""simcluster scaling: what a law of loss says of a budget, a model or a loss."""
+"""``simcluster scaling``: answers of a loss law about a budget, a model or a loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ASKED = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "ser
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit if asked to, answer, draw."""
+    """Fit a law if requested, print the answer, and draw the pictures."""
     given = {name: value for name in _ASKED if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
         raise InputError("--leave-out says which rows are not fitted; give them: --fit rows.csv")

@@ -1,4 +1,4 @@
-"""simcluster train: play a scenario's run of weeks, or policies side by side, and say what comes of it."""
+"""``simcluster train``: simulate a scenario's long run, or several policies, and print the results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_SEVERAL = ("measure", "output")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, check where results go, simulate, print, write."""
+    """Load the scenario, check the output paths, simulate, print, and write files."""
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: play at least one run")
     begun = time.perf_counter()
@@ -94,7 +94,6 @@ def _write(
     training: TrainingRun | StagedTraining,
     compared: Mapping[str, TrainingRun | StagedTraining],
 ) -> None:
-    """Write pictures and tables, those of a run of stages by stage."""
     title = ""
     if isinstance(training, StagedTraining):
         compared = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
@@ -116,7 +115,7 @@ def _write(
 
 @contextmanager
 def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
-    """Show the runs done of all and the time left; on Ctrl-C print how to resume."""
+    """Show the number of finished runs and the remaining time; on Ctrl-C print how to resume."""
     bar = Bar()
     try:
         yield bar
@@ -132,7 +131,7 @@ def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
 
 
 def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
-    """The scenario as it is, one for every combination of --vary, one for each --against; named by what they change."""
+    """Return policies by name: the scenario, each combination of --vary, and each --against."""
     found: list[tuple[str, Policy]] = [(scenario.name, scenario)]
     grid = [expand_vary(text) for text in args.vary]
     for path, _ in grid:
@@ -160,7 +159,7 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
 
 
 def _changes(text: str) -> Iterator[tuple[str, Any]]:
-    """ "run.spares.hot=8 run.noticed='5 min'"."""
+    """Yield the changes in text such as "run.spares.hot=8 run.noticed='5 min'"."""
     try:
         words = shlex.split(text)
     except ValueError as problem:

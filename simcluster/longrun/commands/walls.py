@@ -1,4 +1,4 @@
-"""simcluster walls: the memory, time and cost of a run, by its parameters and tokens."""
+"""``simcluster walls``: memory, time and cost of a run, estimated from its parameters and tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcluster.longrun.budget.walls import walls
 
 
 def run(args: argparse.Namespace) -> None:
-    """Compute the limits and print them."""
+    """Compute the estimates and print them."""
     found = walls(
         args.parameters,
         args.tokens,

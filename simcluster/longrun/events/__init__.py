@@ -1,4 +1,4 @@
-"""The plain meaning of a run: SimPy processes for the job, for every cause and for every repair, and a log of all."""
+"""Reference simulation of a run in SimPy, with a log: processes for the job, each cause, and each repair."""
 
 from simcluster.longrun.events.job import simulate_with_log
 

@@ -1,6 +1,6 @@
-"""The job of one run: it trains along the checkpoint pattern until something stops it, deals with that, and trains on.
+"""SimPy job of one run: it trains along the checkpoint pattern, handles each interruption, and resumes.
 
-Causes are processes: each uses up hazard while the job is exposed to it, strikes, and begins anew.  ``simulation`` is
+Causes are processes: each accumulates hazard while the job is exposed to it, fails, and begins anew. ``simulation`` is
 the same compiled, for one run or thousands, without a log.
 """
 
@@ -24,7 +24,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, Bad, FailureMode, Long
 
 
 def start_causes(job: JobState) -> None:
-    """Start a process for every cause, and one for what a bad batch has beyond the others."""
+    """Start a process for every cause, and another for the extra failures of its defective batch."""
     for number, cause in enumerate(job.run.causes):
         batch = None if cause.bad is None else BadMachines(job, cause, cause.bad)
         job.env.process(_cause(job, number, cause, batch, extra=False))
@@ -33,7 +33,7 @@ def start_causes(job: JobState) -> None:
 
 
 def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | None, *, extra: bool) -> Doing:
-    """Strike again and again, as a cause or (``extra``) as its bad batch beyond that."""
+    """Let a cause fail repeatedly, or (``extra``) its defective batch beyond the rate of other nodes."""
     parts = None if cause.lives is None else AgedParts(cause.lives, cause.name, job)
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
@@ -83,7 +83,7 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
 
 
 class BadMachines:
-    """The bad machines of a cause that are left, and the hazard that they have used up beyond what others have."""
+    """Remaining defective nodes of a cause, and the hazard they have accumulated beyond other nodes."""
 
     def __init__(self, job: JobState, cause: FailureMode, batch: Bad) -> None:
         self.job, self.cause, self.batch = job, cause, batch
@@ -93,20 +93,20 @@ class BadMachines:
 
     @property
     def rate(self) -> float:
-        """How often they fail beyond what others do, 1/s of exposed time; it only falls."""
+        """Extra failure rate of the defective nodes (1/s of exposed time); it only falls."""
         return len(self.times) * self.each * (self.batch.times - 1)
 
     def used(self) -> float:
-        """Return the hazard of the bad nodes that has been used up so far."""
+        """Return the hazard that the defective nodes have accumulated so far."""
         return self._used + self.rate * (self.job.exposure.seconds(stops=self.cause.stops) - self._since)
 
     def to_go(self, hazard: float) -> Callable[[], float]:
-        """Return the exposed seconds, at least, until that much more hazard is used up; inf if no bad node is left."""
+        """Return a function for the exposed seconds until ``hazard`` more accumulates; inf without defective nodes."""
         until = self.used() + hazard
         return lambda: (until - self.used()) / self.rate if self.rate else math.inf
 
     def hit(self, uniform: Floats, extra: bool) -> bool:
-        """Hit a bad node, perhaps, which is retired or cured by its repair; return whether it is retired."""
+        """Decide whether a failure hits a defective node; return whether that node is retired."""
         bad, batch, now = len(self.times), self.batch, self.job.env.now
         if not bad or not (extra or uniform[0] < bad / self.machines):
             return False
@@ -121,7 +121,7 @@ class BadMachines:
 
 
 class AgedParts:
-    """The lives of a cause's parts: those there from the begin in the order of their ends, and the new ones."""
+    """Lives of a cause's parts: the initial ones in the order of their ends, and their replacements."""
 
     def __init__(self, lives: Lives, name: str, job: JobState) -> None:
         self.lives, self.name, self.job = lives, name, job
@@ -130,7 +130,7 @@ class AgedParts:
         self.young: list[float] = []
 
     def next(self, unit: float) -> float:
-        """Return the exposed seconds to the next end; ``unit`` is exponential with mean 1."""
+        """Return the exposed seconds to the next end of a life; ``unit`` is exponential with mean 1."""
         if self.first is None:
             self.first = float(self.lives.first(np.array([self.at]), self.failed, np.array([unit]))[0])
         found = min([self.first, *self.young])
@@ -152,10 +152,7 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 
 
 def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcomes, list[RunRow]]:
-    """Return the outcome of run ``number`` of a seed and its log.
-
-    Raises InputError for a run that would hardly ever end.
-    """
+    """Return outcome and log of run ``number`` of a seed; InputError if it would practically never end."""
     check_end(run)
     job = JobState(run, seed, number)
     weekly: list[float] = []
@@ -184,7 +181,6 @@ def _weeks(job: JobState, weekly: list[float]) -> Doing:
 
 
 def _train(job: JobState) -> Doing:
-    """Train along the pattern and deal with what happens, to the end of the run."""
     while job.at < job.run.end_at:
         begins = _next(job)
         if begins is not None:
@@ -202,7 +198,6 @@ def _train(job: JobState) -> Doing:
 
 
 def _trained(job: JobState, at: float) -> None:
-    """Log the training up to a nominal time, and what made it take longer."""
     stretch, now = job.stretch, job.env.now
     if stretch is None:
         return
@@ -218,7 +213,6 @@ def _trained(job: JobState, at: float) -> None:
 
 
 def _next(job: JobState) -> Doing | None:
-    """Return the outage or pause that begins now, if one does."""
     job.due.sort(key=lambda due: _ORDER.index(due[0]))
     while job.due:
         begins = _due(job, *job.due.pop(0))
@@ -239,7 +233,7 @@ def _next(job: JobState) -> Doing | None:
 
 
 def _due(job: JobState, what: str, number: int) -> Doing | None:
-    """Deal with what has fallen due: plan it, or return the outage that begins now."""
+    """Handle a due event: plan it, or return the outage that begins now."""
     if what in (MAINTENANCE, REGROWTH):
         job.planned.maintains |= what == MAINTENANCE
         plan(job, job.names.index(what))

@@ -1,4 +1,4 @@
-"""Outages: slow devices, silent errors, what is planned, and the phases from a stop to training again."""
+"""Outages of a run: slow devices, silent errors, planned stops, and the phases from a stop to training again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, FailureMode
 
 
 def plan(job: JobState, number: int) -> None:
-    """Plan an outage after the next snapshot; what is planned already is done in the same."""
+    """Plan an outage after the next snapshot, or add to the one that is already planned."""
     if math.isinf(job.planned.at):
         job.planned.number = number
         replan(job)
@@ -23,12 +23,12 @@ def plan(job: JobState, number: int) -> None:
 
 
 def replan(job: JobState) -> None:
-    """Plan the outage after the snapshot that is next from here."""
+    """Move the planned outage to the next snapshot from here."""
     job.planned.at = float(job.run.pattern.next_end(np.array([job.now_at()]))[0])
 
 
 def calendar(job: JobState, every: float) -> Doing:
-    """Let maintenance fall due again and again."""
+    """Make maintenance fall due periodically."""
     while True:
         yield job.env.timeout(every)
         if (MAINTENANCE, -1) not in job.due:
@@ -37,7 +37,7 @@ def calendar(job: JobState, every: float) -> Doing:
 
 
 def watch(job: JobState) -> Doing:
-    """Wait until enough nodes are back to be faster: they are taken in after the next snapshot."""
+    """Wait until enough nodes are back to make the job faster; they join after the next snapshot."""
     back = job.watched
     yield job.env.timeout(back - job.env.now)
     if job.missing and job.watched == back:
@@ -45,7 +45,7 @@ def watch(job: JobState) -> Doing:
 
 
 def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
-    """Make the weights wrong from here on, if they were not; a verification or somebody will find out."""
+    """Make the weights wrong from now on, until a verification or a person finds out."""
     wrong, pattern = job.wrong, job.run.pattern
     if math.isfinite(wrong.since):
         return
@@ -67,14 +67,14 @@ def _find(job: JobState, number: int, count: int, lasts: float) -> Doing:
 
 
 def clean_snapshot(job: JobState) -> int:
-    """Return the latest stored snapshot from before the weights were wrong, if it is still kept; else the begin."""
+    """Return the latest kept stored snapshot with correct weights, or the run's begin."""
     pattern = job.run.pattern
     before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
     return before if before >= job.safe(STORAGE) - (pattern.keep - 1) * pattern.cycles else 0
 
 
 def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Doing:
-    """Slow a device down for a while; it may be noticed before that is over."""
+    """Slow a device down for a period; it may be noticed before the period is over."""
     assert cause.paces is not None
     uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
     level = int(np.searchsorted(np.cumsum(cause.shares)[:-1], uniform[0], side="right"))
@@ -99,7 +99,7 @@ def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Do
 
 
 def pace_of(job: JobState) -> tuple[float, int, str]:
-    """Return the pace of the worst that slows the job, its cause, and the device."""
+    """Return the pace of the job's worst slowdown, its cause, and the device."""
     pace, number, which = 1.0, -1, ""
     for slow in job.slow:
         if slow.pace > pace:
@@ -109,7 +109,7 @@ def pace_of(job: JobState) -> tuple[float, int, str]:
 
 
 def spend(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> Doing:
-    """Let time pass without training."""
+    """Let time pass without training, logged under a time category."""
     if seconds > 0:
         job.record.begin(fate, number, which)
         yield job.env.timeout(seconds)
@@ -117,7 +117,7 @@ def spend(job: JobState, seconds: float, fate: str, number: int, which: str = ""
 
 
 def pause(job: JobState, number: int, occurrence: int) -> Doing:
-    """Let the job stand for a while; where that is longer than the timeout, stop it."""
+    """Let the job stand still for a while; stop it if that is longer than the timeout."""
     cause = job.run.causes[number]
     seconds = job.lasts(cause, occurrence)
     if seconds <= job.run.timeout:
@@ -129,7 +129,7 @@ def pause(job: JobState, number: int, occurrence: int) -> Doing:
 
 
 def outage(job: JobState, number: int, target: int, *, planned: bool = False, paused: float = 0.0) -> Doing:
-    """Stop the job, after a pause of ``paused`` seconds, and continue from the target, a snapshot."""
+    """Stop the job, after a pause of ``paused`` seconds, and resume from the snapshot ``target``."""
     job.expose("")
     run, name, occurrence = job.run, job.names[number], int(job.outages[number])
     cause = run.causes[number] if number < len(run.causes) else None
@@ -187,7 +187,7 @@ def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
 
 
 def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
-    """Send nodes to repair (those of the cause ``leaves``); spares take their places, or the job waits."""
+    """Send nodes of the cause ``leaves`` to repair; use spares, or let the job wait."""
     spares = job.run.spares
     if spares.unlimited:
         return

@@ -1,4 +1,4 @@
-"""The job as the processes of a run see it: where it is, what can fail and is due, its spare nodes and crews."""
+"""State of the job in the SimPy simulation: position, exposure, due events, spare nodes and repair crews."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from simcluster.scenario.run_times import TimeSpec
 
 
 class RepairShop:
-    """The machines of a run that are in repair, first come, first served by the crews.
-
-    A job that can go on ``short`` waits for no spare where none is left.
-    """
+    """Nodes in repair, first come first served by crews; a job that can run ``short`` waits for no spare."""
 
     def __init__(self, env: simpy.Environment, spares: Spares, *, short: bool) -> None:
         self.env, self.spares, self.short = env, spares, short
@@ -31,7 +28,7 @@ class RepairShop:
 
     @property
     def out(self) -> int:
-        """Machines that are in repair now."""
+        """Number of nodes in repair now."""
         self.back = [back for back in self.back if back > self.env.now + SOON]
         return len(self.back)
 
@@ -45,20 +42,20 @@ class RepairShop:
         self.back.append(start + repair)
 
     def ready(self, needed: int) -> float:
-        """Return how long the spares take that are taken now."""
+        """Return the seconds until ``needed`` spares taken now are ready."""
         times, out = self.spares.ready_times, self.out
         if not times or (self.short and out >= len(times)):
             return 0.0
         return times[min(out + needed - 1, len(times) - 1)]
 
     def until(self, out: int) -> float:
-        """Return when no more than ``out`` are in repair; never for fewer than none."""
+        """Return when no more than ``out`` nodes are in repair; at least 0 are allowed."""
         if out < 0:
             return math.inf
         return sorted(self.back)[-1 - out] if self.out > out else self.env.now
 
     def next_back(self) -> float:
-        """Return when the next comes back; inf if none is out."""
+        """Return when the next node comes back; inf if none is in repair."""
         return min((back for back in self.back if back > self.env.now + SOON), default=math.inf)
 
 
@@ -66,9 +63,10 @@ Doing = Generator[simpy.Event, Any, None]
 
 
 class Exposure:
-    """What the job is exposed ``to``: nothing (""), what stops it while it loads ("stop"), or "all" while it trains.
+    """Causes that the job is exposed ``to``: none (""), those that stop it ("stop"), or "all".
 
-    Exposed seconds go at a ``pace``, the share of the machines that run.
+    It is "stop" while a job loads in a restart, "all" while it trains. Exposed seconds pass at a ``pace``, the share of
+    the nodes that run.
     """
 
     def __init__(self, env: simpy.Environment) -> None:
@@ -78,11 +76,11 @@ class Exposure:
         self._loaded, self._trained, self._since = 0.0, 0.0, 0.0
 
     def is_on(self, *, stops: bool) -> bool:
-        """Return whether a cause can strike now: one that ``stops`` a job, or one that strikes only while it trains."""
+        """Return whether a cause can fail now: one that ``stops`` the job, or one that fails only in training."""
         return self.to == "all" or (stops and self.to == "stop")
 
     def seconds(self, *, stops: bool) -> float:
-        """Return how long the job has been exposed to that so far."""
+        """Return how long (s) the job has been exposed to such a cause so far."""
         more = (self.env.now - self._since) * self.pace if self.is_on(stops=stops) else 0.0
         return (self._loaded if stops else self._trained) + more
 
@@ -94,10 +92,7 @@ class Exposure:
         changed.succeed()
 
     def passes(self, left: Callable[[], float], *, stops: bool) -> Doing:
-        """Wait until nothing is ``left`` of exposed seconds, which run down at most as fast as the clock.
-
-        So nobody needs to look before that many have passed, whatever stops the job in between.
-        """
+        """Wait until the exposed seconds ``left`` have run down, at most as fast as the clock."""
         now = self.env.now
         while now + (seconds := left()) > now + SOON:
             if not self.is_on(stops=stops):
@@ -111,7 +106,7 @@ class Exposure:
 
 @dataclass(eq=False)
 class SlowDevice:
-    """A device in a spell: at which pace the job runs with it, whose it is, and whether it has been noticed."""
+    """Slow device: the pace of the job with it, its cause and name, and whether it has been noticed."""
 
     number: int
     pace: float
@@ -121,7 +116,7 @@ class SlowDevice:
 
 @dataclass(frozen=True)
 class TrainingStretch:
-    """Training that goes on: from ``at`` on the nominal clock and ``begun`` on the wall's, at a pace of that cause."""
+    """Current stretch of training: its nominal (``at``) and wall (``begun``) begin, pace and cause."""
 
     at: float
     begun: float
@@ -132,7 +127,7 @@ class TrainingStretch:
 
 @dataclass
 class PlannedOutage:
-    """The outage after the next snapshot: when (nominal), under which cause, whose machines leave, and maintenance."""
+    """Outage after the next snapshot: nominal time, cause, nodes to replace, and whether for maintenance."""
 
     at: float = math.inf
     number: int = -1
@@ -142,10 +137,7 @@ class PlannedOutage:
 
 @dataclass
 class Wrong:
-    """Weights that are wrong: ``since`` when (nominal), by which cause, and when a verification sees it (nominal).
-
-    ``count`` is how often they have been.
-    """
+    """Wrong weights: since when, by which cause, when a verification finds them, and their ``count``."""
 
     since: float = math.inf
     number: int = -1
@@ -158,9 +150,9 @@ class Wrong:
 
 
 class JobState:
-    """``at`` on the nominal clock, ``least[level]`` where it goes back to at least, and what the job is exposed to.
+    """State of a job: ``at`` on the nominal clock, ``least[level]`` to which it goes back, and its exposure.
 
-    ``struck`` are causes (number, occurrence) that the job has to deal with, ``due`` what else falls due.
+    ``struck`` are causes (number, occurrence) that the job has to handle, ``due`` other events that are due.
     """
 
     def __init__(self, run: LongRun, seed: int, number: int) -> None:
@@ -199,19 +191,19 @@ class JobState:
         return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
 
     def lasts(self, cause: FailureMode, occurrence: int) -> float:
-        """Return how long a strike lasts (s), as a log says or by the law."""
+        """Return the duration (s) of a failure, from a log or drawn by the law."""
         known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
         return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
 
     def safe(self, level: int) -> int:
-        """Return the latest snapshot that is there; the last of the run is written by the closing checkpoint."""
+        """Return the latest snapshot that is safe; the run's last one is written by the closing checkpoint."""
         pattern, goal = self.run.pattern, self.run.goal
         last = goal // pattern.steps if math.isfinite(goal) else goal
         found = int(min(last, max(0, int(pattern.safe(np.array([self.at]))[0]))))
         return max(self.least[level], found // pattern.cycles * pattern.cycles if level == STORAGE else found)
 
     def now_at(self) -> float:
-        """Return where the job is on the nominal clock, in the middle of a phase too."""
+        """Return the current nominal time, also in the middle of a phase."""
         if self.stretch is None:
             return self.at
         return self.stretch.at + (self.env.now - self.stretch.begun) / self.stretch.pace
@@ -222,22 +214,22 @@ class JobState:
         return min(float(steps[0]), self.run.goal)
 
     def expose(self, to: str) -> None:
-        """Expose the job from now on to what strikes while it trains, loads or stands."""
+        """Change what the job is exposed to: failures in training, in loading, or none."""
         if to != self.exposure.to:
             self.exposure.change(to, float(self.shares[self.missing]))
 
     def wake(self) -> None:
-        """Interrupt training for a new look; a job that stands deals with what falls due when it continues."""
+        """Interrupt training to look for due events; a job that stands still handles them when it resumes."""
         assert self.process is not None
         trains = self.exposure.to == "all" or (self.exposure.to and self.struck)
         if trains and self.process.is_alive and self.process is not self.env.active_process:
             self.process.interrupt()
 
     def fall_due(self, what: str, number: int = -1) -> None:
-        """Add something that the job deals with once it trains."""
+        """Add an event that the job handles once it trains."""
         self.due.append((what, number))
         self.wake()
 
     def forget(self, what: str) -> None:
-        """Drop all that is due of that kind."""
+        """Drop all due events of a kind."""
         self.due = [due for due in self.due if due[0] != what]

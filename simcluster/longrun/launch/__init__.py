@@ -1,1 +1,1 @@
-"""What to look at before a whole launch: the step's checklist, that of its run of weeks, and a small version to try."""
+"""Launch preparation: the checklist of a step and its long run, a first scenario, and a small version to try."""

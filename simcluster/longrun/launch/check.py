@@ -1,4 +1,4 @@
-"""The launch checklist of a scenario: points of its step and, where it has a run, of the whole launch."""
+"""Launch checklist of a scenario: points about its step and, if it has a ``run``, about the whole launch."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 
 @checked
 def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
-    """Play the scenario's step, a few of its runs where it has a ``run``, and go through every point.
+    """Simulate a scenario's step, and a few runs if it has a ``run``, and check every launch point.
 
-    ``overrides`` are changes of it.  A point that cannot be
-    known because the run cannot be played fails, and says why.  InputError for a scenario that cannot be.
+    ``overrides`` are changes of the scenario. A point that is unknown because the run cannot be simulated fails, with
+    the reason. InputError for an invalid scenario.
     """
     base, overrides = base_of(scenario, "check"), pairs_of(overrides)
 
@@ -68,11 +68,12 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 
 @dataclass(frozen=True)
 class LaunchCheck(Shown):
-    """The ``checklist`` of a scenario, whose step is ``result``; ``overrides`` are those that it was loaded with,
-    ``assumed`` is what the points depend on and it does not state.
+    """Launch checklist of a scenario: its points, verdicts, and what they assume.
 
-    Its ``points`` have a name, verdict, number, rule and remedies each; ``verdict`` is the worst of theirs, ``failed``
-    the names of those that fail, ``fastest`` what makes the step shortest, as simulated.
+    ``result`` is the simulated step; ``overrides`` are those that the scenario was loaded with; ``assumed`` is what the
+    points depend on and it does not state. Its ``points`` have a name, verdict, number, rule and remedies each;
+    ``verdict`` is the worst of theirs, ``failed`` the names of those that fail, ``fastest`` the changes that shorten
+    the step most, as simulated.
     """
 
     result: Result = field(repr=False)
@@ -91,13 +92,13 @@ class LaunchCheck(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a point: verdict, found, rule, advice."""
+        """Table of the points: verdict, found, rule, advice."""
         names = ("name", "verdict", "found", "rule", "advice")
         return frame_of(({name: getattr(point, name) for name in names} for point in self.points), index="name")
 
     @cached_property
     def small(self) -> SmallVersion:
-        """The scenario for one machine, to be run for some steps and compared; InputError where it cannot be made."""
+        """Scenario for one node, to run for a few steps and compare; InputError if impossible."""
         return small_version(self.result.scenario)
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class LaunchCheck(Shown):
 
 
 def check_answer(found: LaunchCheck) -> Answer:
-    """Return the blocks: every point in a row, with its rule and what would help below it where it does not pass."""
+    """Return the answer's blocks: a row per point, with rule and remedies below it where it does not pass."""
     result, given = found.result, list(written(dict(found.overrides)))
     rows = []
     for point in found.points:

@@ -1,4 +1,4 @@
-"""A first scenario for a model on a cluster: a file with a layout that fits and every key explained in a comment."""
+"""First scenario for a model on a cluster: a file with a layout that fits and every key explained in a comment."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, repr=False)
 class FirstScenario(Shown):
-    """A scenario made for a model on a cluster: its ``document``, as short as a file may be, and its ``layout``."""
+    """Generated scenario for a model on a cluster: its shortest ``document`` and its ``layout``."""
 
     document: Mapping[str, Any]
     layout: FirstLayout = field(repr=False)
 
     @cached_property
     def scenario(self) -> Scenario:
-        """The scenario itself."""
+        """Scenario loaded from the document."""
         return from_document(self.document)
 
     def summary(self) -> str:
-        """The layout, and what a GPU holds, in a line."""
+        """Return the layout and the memory used per GPU, in one line."""
         of, device = self.scenario.parallel, self.scenario.cluster.device
         axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
@@ -63,10 +63,7 @@ class FirstScenario(Shown):
         return f"{', '.join(axes)}, {zero}, {recompute}, {batch}: {size}"
 
     def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
-        """The file, with comments, for a ``folder``, which its paths are relative to.
-
-        ``schema``: with a line that names the schema beside it for editors.
-        """
+        """Return the commented file, paths relative to ``folder``; ``schema`` adds the line for editors."""
         head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
         return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional()]) + "\n"
 
@@ -99,7 +96,7 @@ class FirstScenario(Shown):
 
 
 def first_answer(found: FirstScenario) -> Answer:
-    """Return the file as a block."""
+    """Return the scenario file as an answer block."""
     return [Lines(found.text().splitlines(), "layout")]
 
 
@@ -139,7 +136,7 @@ def _optional() -> Iterator[str]:
 def _with_layout(
     document: dict[str, Any], batch: int | None = None, headroom: float = HEADROOM, folder: Path = Path()
 ) -> tuple[dict[str, Any], FirstLayout, Scenario]:
-    """Return the document with a layout that fits, the layout, and the scenario before; fp16 where there is no bf16."""
+    """Return the document with a layout that fits, the layout, and the scenario before; fp16 without bf16."""
     document |= {
         "parallel": {},
         "pipeline": {"schedule": "1f1b"},
@@ -165,12 +162,11 @@ def first_scenario(
     sequence_length: int | None = None,
     headroom: float = HEADROOM,
 ) -> FirstScenario:
-    """Return a scenario for a model (a preset, or a config.json) on a cluster (a name, or a file), with a layout that
-    fits.
+    """Return a scenario for a model (a preset, or config.json) on a cluster, with a layout that fits.
 
-    ``gpus`` defaults to those of the cluster as its file has it; ``batch`` is in sequences and defaults to 4M tokens,
-    for a mixture of experts to 30,720 tokens per GPU where that is more.
-    InputError for unknown names, for more GPUs than the cluster can have, and where nothing fits.
+    The cluster is a name or a file; ``gpus`` defaults to its own count. ``batch`` is in sequences and defaults to 4M
+    tokens, for a mixture of experts to 30,720 tokens per GPU if that is more. InputError for unknown names, for more
+    GPUs than the cluster can have, and where nothing fits.
     """
     if "/" not in model and not model.endswith(".json"):
         model_document(model)  # which rejects an unknown name
@@ -189,7 +185,7 @@ def first_scenario(
 def scenario_of_model(
     model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
 ) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
-    """Return the document of an imported model's scenario, and notes on its layout; InputError where none fits."""
+    """Return the scenario document of an imported model, and notes on its layout; InputError if none fits."""
     document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     whole, layout, base = _with_layout(document, folder=folder)
     held, capacity = layout.held / 1e9, base.cluster.device.memory / 1e9

@@ -1,4 +1,4 @@
-"""A launch as its checklist reads it: the simulated step, its long run in numbers, a few runs of it; and its points."""
+"""Launch of a long run for its checklist: the simulated step, the run in numbers, a few runs, and the points."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.chunks import RunPlayer
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import (
-    PreparedStage,
-    TrainingRun,
-    simulate_policies,
-    stage_scenarios,
-    train_stages,
-)
+from simcluster.longrun.studies.train import PreparedStage, simulate_policies, stage_scenarios, train_stages
+from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import RunSpec, tokens_of_stages
 from simcluster.scenario.scenario import Scenario
@@ -32,10 +27,10 @@ RUNS = 20
 
 @dataclass(frozen=True)
 class Launch:
-    """The run of a ``whole`` scenario.
+    """Long run of a ``whole`` scenario, as its launch checklist needs it.
 
-    Where that has stages, ``scenario`` is the stage with most tokens, number ``stage`` (from 1; 0: there are none);
-    else it is the whole.  ``states`` are those of the cluster in it.
+    If it has stages, ``scenario`` is the stage with most tokens, number ``stage`` (from 1; 0: no stages), else the
+    whole. ``states`` are the simulated cluster states of that stage.
     """
 
     whole: Scenario
@@ -45,10 +40,7 @@ class Launch:
 
     @classmethod
     def of(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
-        """Return the launch of a scenario, whose step (``result``) or states may have been simulated already.
-
-        InputError without a run, or for stages that cannot be.
-        """
+        """Return the launch of a scenario; InputError without a run, or for invalid stages."""
         section = section_of(whole)
         scenario, number = whole, 0
         if section.stages:
@@ -65,12 +57,12 @@ class Launch:
 
     @property
     def section(self) -> RunSpec:
-        """The run as a document."""
+        """The scenario's ``run:`` section."""
         return section_of(self.scenario)
 
     @cached_property
     def run(self) -> LongRun:
-        """In numbers; InputError where that cannot be."""
+        """Long run in numbers; InputError if it is invalid."""
         return long_run_of(self.scenario, self.states)
 
     @property
@@ -83,7 +75,7 @@ class Launch:
 
     @cached_property
     def played(self) -> TrainingRun | StagedTraining:
-        """A few runs; InputError where one never ends, or takes too long to be played."""
+        """A few simulated runs; InputError if one never ends, or takes too long to simulate."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
         stage = PreparedStage.of(self.scenario, self.states)
@@ -96,7 +88,7 @@ RUN_PATHS = ("run.", "data.", "training.memory_recipe")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a launch: the number behind the verdict, what to do, changes to try, most promising first."""
+    """Finding of a launch point: the number behind the verdict, advice, and changes to try, best first."""
 
     verdict: Verdict
     found: str
@@ -106,14 +98,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class RunCheck:
-    """A point: ``look`` sees nothing (None) where there is nothing to look at; what cannot be (InputError) fails."""
+    """Launch point about a long run; ``look`` returns None where it does not apply, InputError fails it."""
 
     name: str
     rule: str
     look: Callable[[Launch], Seen | None]
 
     def point(self, launch: Launch, again: Again) -> Point | None:
-        """Return the point, with the changes that help it, worked out; None where there is none."""
+        """Return the evaluated point with the changes that improve it; None where it does not apply."""
         if (seen := self._seen(launch)) is None:
             return None
         point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
@@ -126,7 +118,6 @@ class RunCheck:
             return Seen("fail", " ".join(str(problem).split()))
 
     def _remedies(self, launch: Launch, seen: Seen, again: Again) -> list[Remedy]:
-        """Return the changes with which the point has a better verdict, best first.  The step stays what it is."""
         found = []
         for values in seen.tries if seen.verdict != "pass" else ():
             try:
@@ -140,5 +131,5 @@ class RunCheck:
 
 
 def of_run(values: Values) -> bool:
-    """Return whether a change leaves the step as it is."""
+    """Return whether all changes are of the ``run:`` section, so that the step stays the same."""
     return all(path.startswith(RUN_PATHS) for path in values)

@@ -1,7 +1,7 @@
-"""The layout of a new job: the fastest of a few that fit.
+"""First layout of a new job: the fastest of a few layouts that fit.
 
-A rough cost orders the layouts; those that leave memory free are counted in bytes as a run counts them, and the first
-few of them are simulated.  ``studies/search`` finds the best of all.
+A rough cost orders the layouts; the memory of the best is counted as a run counts it, and the first few that fit are
+simulated. ``studies/search`` finds the best of all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_EP = -0.05  # ep gives an expert more tokens
 
 
 class FirstLayout(NamedTuple):
-    """A layout and its batch: ``values`` are changes at dotted paths, ``held`` the bytes of the fullest GPU."""
+    """Layout and batch of a new job: ``values`` at dotted paths, ``held`` bytes of the fullest GPU."""
 
     values: Mapping[str, Any]
     held: float
@@ -52,16 +52,16 @@ class _Tried(NamedTuple):
 
 
 def usual_batch(base: Scenario) -> int:
-    """Return the sequences of a step of a model that is trained on all GPUs of ``base``."""
+    """Return the default global batch (sequences) of a model trained on all GPUs of ``base``."""
     tokens = max(_TOKENS, _TOKENS_OF_MIXTURE * base.gpus) if base.model.moe else _TOKENS
     return max(1, tokens // base.model.sequence_length)
 
 
 def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
-    """Return a layout for a scenario that has none; ``batch`` is in sequences per step.
+    """Return a layout for a scenario without one; ``batch`` is in sequences per step.
 
-    Without a batch it is the ``usual_batch``, rounded up to what the layout takes.  InputError where none fits, with
-    what comes closest.
+    Without a batch it is the ``usual_batch``, rounded up to what the layout needs. InputError where none fits, with the
+    closest.
     """
     fitting, closest = _fitting(base, batch, headroom)
     if fitting:
@@ -80,7 +80,6 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
 
 
 def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
-    """Return the most promising layouts that fit, and the least bytes of those that do not."""
     room, closest = usable(base.cluster.device.memory, headroom), math.inf
     found: dict[tuple[int, ...], Scenario] = {}
     for each in sorted(_tried(base, batch))[:_MOST_TRIALS]:
@@ -99,7 +98,7 @@ def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[S
 
 
 def _seconds_per_sequence(scenario: Scenario) -> float:
-    """Return the step time over the batch, extrapolated from steps of few microbatches; inf where one is rejected."""
+    """Return the step time over the batch, extrapolated from short steps; inf if one is rejected."""
     few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
     try:
         step = replay(more).step_time
@@ -114,7 +113,6 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
 
 
 def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
-    """Yield the layouts of a batch, or of the usual one, with their costs."""
     model, gpus, batch = base.model, base.gpus, asked or usual_batch(base)
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
@@ -140,10 +138,7 @@ def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
 
 
 def _gathers_hide(base: Scenario) -> bool:
-    """Does the computation of a microbatch take as long as gathering the parameters for it, in forward and backward?
-
-    Three products of each parameter that a token visits stand against a gather of two bytes of every parameter.
-    """
+    """Return whether a microbatch's matmuls take as long as gathering its parameters (2 bytes each)."""
     model, peak = base.model, base.cluster.device.peak
     count = parameters(model)
     flops = peak.bf16 or peak.fp16 or 1e14
@@ -171,7 +166,7 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
 
 
 def _shortened(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
-    """Return the scenario with no more microbatches than fill the pipeline ``rounds`` times: bytes grow no further."""
+    """Return the scenario with at most ``rounds`` pipeline fills of microbatches: memory grows no further."""
     enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
     batch = min(scenario.training.global_batch, enough)
     return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})

@@ -1,4 +1,4 @@
-"""Points of a launch: its budget, its state (checkpoints, memory, spares), and what comes of it."""
+"""Launch points of a long run: its budget, its state (checkpoints, memory, spares), and its outcome."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stage(launch: Launch) -> str:
 
 
 def goal_tokens(launch: Launch) -> float:
-    """Tokens until the run ends; infinite where only time ends it."""
+    """Return the tokens until the run ends; infinite if only time ends it."""
     section = section_of(launch.whole)
     if section.steps is not None:
         return section.steps * real_tokens_per_step(launch.whole)
@@ -175,10 +175,10 @@ _MOST_SPARES = 2000
 
 
 class SavingCost(NamedTuple):
-    """What saving costs, as shares of the time, to first order: ``saving`` itself, work done ``again``, and both.
+    """Cost of checkpoints to first order, as shares of time: ``saving``, ``again`` (redone work), and their sum.
 
-    T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures.  What is written
-    behind training is safe only then (B/M more); with copies in peers' memory each kind of failure has its own K.
+    T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures. An asynchronous write
+    is safe only when it ends (B/M more); with copies in peers' memory each kind of failure has its own K.
     """
 
     saving: float
@@ -187,7 +187,7 @@ class SavingCost(NamedTuple):
 
     @classmethod
     def of(cls, run: LongRun) -> SavingCost:
-        """Return that of a run."""
+        """Return the checkpoint cost of a run."""
         pattern, rates = run.pattern, Rates.of(run.causes)
         work = pattern.steps * pattern.each
         near, last = pattern.memory or pattern.storage, pattern.storage

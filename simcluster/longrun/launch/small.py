@@ -1,8 +1,8 @@
-"""A scenario for one machine: the same code paths, to be run for some steps and held against what is said of it.
+"""Small version of a scenario for one node, with the same code paths, to run and compare with predictions.
 
-Every axis that the job has stays above 1 where the machine has room, first tp, then pp, dp, cp; heads, MLP and
-vocabulary shrink with tp, experts with ep, and the sequence with cp, so that the matrices of a rank keep their shapes;
-layers shrink with pp.
+Every axis that the job has stays above 1 where the node has room, first tp, then pp, dp, cp; heads, MLP and vocabulary
+shrink with tp, experts with ep, and the sequence with cp, so that the matrices of a rank keep their shapes; layers
+shrink with pp.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Changed = tuple[str, Any, Any, str]
 
 
 class SmallLayout(NamedTuple):
-    """Sizes of the axes on one machine."""
+    """Sizes of the parallel axes on one node."""
 
     tp: int
     pp: int
@@ -52,7 +52,7 @@ class SmallLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class SmallVersion:
-    """A scenario for one machine, made of ``whole`` by ``changes``; ``layout`` are its axes."""
+    """Scenario for one node, made from ``whole`` by ``changes``; ``layout`` has its parallel axes."""
 
     whole: Scenario = field(repr=False)
     scenario: Scenario = field(repr=False)
@@ -61,11 +61,11 @@ class SmallVersion:
 
     @cached_property
     def result(self) -> Result:
-        """Its step, as simulated."""
+        """Simulated step of the small version."""
         return replay(self.scenario)
 
     def summary(self) -> str:
-        """Return what it is and what to expect of it, in a line."""
+        """Return its layout and expected step time, in one line."""
         small, model, cp = self.layout, self.scenario.model, self.whole.parallel.cp
         axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}{f', cp {small.cp}' * (cp > 1)}"
         layers = f"{model.layers} of {self.whole.model.layers} layers"
@@ -77,7 +77,7 @@ class SmallVersion:
         return f"expect {format_seconds(result.step_time)} a step, {size}, MFU {result.mfu:.1%}"
 
     def text(self) -> str:
-        """Return a scenario file, with what was changed and why, and what to expect, as comments at its head."""
+        """Return the scenario file, whose head comments give the changes, their reasons, and expected results."""
         less = self.whole.parallel.tp // self.layout.tp
         rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
@@ -116,7 +116,7 @@ def _shown(value: Any) -> str:
 
 
 def small_version(scenario: Scenario) -> SmallVersion:
-    """Return the scenario for one machine of its cluster; InputError where none can be made."""
+    """Return the small version of a scenario for one node of its cluster; InputError if there is none."""
     nodes, hosts = getattr(scenario.cluster.topology, "nodes", None), scenario.cluster.built.host_of
     if not isinstance(nodes, int) and len(set(hosts)) > 1:
         raise InputError(
@@ -133,8 +133,7 @@ def small_version(scenario: Scenario) -> SmallVersion:
 
 
 def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
-    """Return the layout on that many GPUs at most: as many axes above 1 as fit, those first in order first, as many
-    GPUs, then tp as large as it can be."""
+    """Return the layout with the most axes above 1 (the first ones first), then most GPUs, then largest tp."""
     parallel = scenario.parallel
 
     def worth(sizes: tuple[int, ...]) -> tuple[object, ...]:
@@ -149,12 +148,10 @@ def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
 
 
 def _layers_per_slice(scenario: Scenario) -> int:
-    """Return the layers of a chunk of a stage, on average."""
     return max(1, round(scenario.model.layers / (scenario.parallel.pp * scenario.pipeline.chunks)))
 
 
 def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed]:
-    """Return all changes but that of the layers."""
     parallel, pipeline, training = scenario.parallel, scenario.pipeline, scenario.training
     group = scenario.fsdp.shard_group
     ranks, sharding, schedule = small.dp * small.cp, scenario.dp * parallel.cp, pipeline.schedule_name
@@ -200,13 +197,12 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
 
 
 def _split(scenario: Scenario, small: SmallLayout) -> int:
-    """Return the ranks that split an expert: as in the job, or those of tp where there are none or no whole groups."""
+    """Return the ranks that split an expert: as in the job, or tp if it has none or no whole groups."""
     ranks, etp = small.tp * small.dp * small.cp, scenario.parallel.etp
     return etp if etp and small.ep > 1 and ranks % (etp * small.ep) == 0 else small.tp
 
 
 def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
-    """Return the fields of the model that shrink with tp, cp and ep (layers are apart)."""
     model, moe, parallel = scenario.model, scenario.model.moe, scenario.parallel
     tp, etp, split = parallel.tp, parallel.etp or parallel.tp, _split(scenario, small)
     found: dict[str, int] = {}
@@ -269,10 +265,7 @@ def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) ->
 
 
 def document_of(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario as a short file says it: without what is as by default; reading it gives an equal one.
-
-    The cluster is named where it is a shipped one with another number of nodes.
-    """
+    """Return the scenario as a short document without defaults; a built-in cluster by name."""
     document = scenario.model_dump(mode="json", exclude_defaults=True)
     document["model"] = _model(scenario.model)
     if scenario.given_faults:

@@ -1,1 +1,1 @@
-"""Pictures of long runs, policies and budgets."""
+"""Plots of long runs, policies and budgets."""

@@ -1,4 +1,4 @@
-"""Where the GPU-time of runs went: what was not kept, by fate and by cause; and what pictures of runs share."""
+"""Plot of unproductive GPU-time by category and by cause, and helpers that plots of runs share."""
 
 from __future__ import annotations
 
@@ -52,25 +52,28 @@ LOOKS: Mapping[str, tuple[str, Colour]] = {
 
 
 def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
-    """Put a title at the left above all axes."""
+    """Put a left-aligned title above all axes of a figure."""
     figure.suptitle(text, fontsize=size, color=TEXT, x=0.01, ha="left")
 
 
 def note(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
-    """Put a small text next to a point; ``shift`` is in points."""
+    """Annotate a data point with small text; ``shift`` is in points."""
     look = {"fontsize": 8.5, "color": TEXT, **look}
     axes.annotate(text, at, xytext=shift, textcoords="offset points", **look)
 
 
 def group_causes(ordered: Sequence[str], most: int = 8) -> dict[str, list[str]]:
-    """Return groups of causes in their order: each alone, the last of too many together."""
+    """Return causes in groups, in their order: each alone, and the rest together beyond ``most``."""
     alone = ordered if len(ordered) <= most else ordered[: most - 1]
     rest = {f"{len(ordered) - len(alone)} other causes": list(ordered[len(alone) :])} if len(ordered) > most else {}
     return {cause: [cause] for cause in alone} | rest
 
 
 def shares_of(outcomes: Outcomes) -> pd.DataFrame:
-    """Shares of the wall time of all runs: a row a fate, a column a cause (or ``CHECKPOINTS``, ""); they sum to 1."""
+    """Return shares of the total wall time by time category (rows) and cause (columns); they sum to 1.
+
+    Columns are causes, ``CHECKPOINTS``, and "".
+    """
     whole = float(outcomes.wall.sum())
     table = pd.DataFrame(0.0, index=list(LOOKS), columns=["", CHECKPOINTS, *names_of(outcomes.run)])
     spent = outcomes.spent()
@@ -84,17 +87,17 @@ def shares_of(outcomes: Outcomes) -> pd.DataFrame:
 
 
 def weekly_goodput(outcomes: Outcomes) -> Floats:
-    """Return the goodput of each week: [run, week]; nan where a run is over.
+    """Return the goodput of each week, [run, week]; nan where a run is over.
 
-    The last week counts as far as it was begun, from half a day on.  A step that is lost after the end of its week is
-    taken from the next one.
+    A partial last week counts from half a day on. A step lost after the end of its week is subtracted from the next
+    one.
     """
     good, lasts = outcomes.by_week()
     return np.where(lasts < min(DAY / 2, float(outcomes.wall.min())), np.nan, good)
 
 
 def percent(share: float) -> str:
-    """A share with three digits or so: "92.1 %", "0.31 %"."""
+    """Return a share as text with about three digits: "92.1 %", "0.31 %"."""
     return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
 
 
@@ -105,11 +108,11 @@ _MANY = ((1e6, "million "), (1e3, "thousand "))
 
 @checked
 def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
-    """Above, a bar a policy: the share of its time that is not productive, by fate; below, the same by cause.
+    """Draw unproductive time by category for each policy, and below it by cause.
 
-    Shares are means over the played runs, of the wall time (so of the GPU-time).  The seven causes that take most over
-    all policies have a row each, the others share one; checkpoints have no cause and a row
-    of their own.  InputError without a policy.
+    Shares are means over the simulated runs, of the wall time (so of the GPU-time). The seven causes that take most
+    over all policies have a row each, the others share one; checkpoints have no cause and a row of their own.
+    InputError without a policy.
     """
     if not trainings:
         raise InputError('nothing to draw: give at least one, as in {"as planned": train(scenario)}')
@@ -173,7 +176,7 @@ def _finish(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any)
 
 
 def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], least: float = 1.0) -> float:
-    """One bar; parts of at least ``least`` say how much they are.  Returns where it ends."""
+    """Draw one stacked bar, labelling parts of at least ``least``; return where it ends."""
     left = 0.0
     for fate, (_, colour) in LOOKS.items():
         share = float(shares[fate])

@@ -1,4 +1,4 @@
-"""Pictures of decisions: an answer of advice, and policies compared."""
+"""Plots of advice and of compared policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST = 1e-4
 
 @checked
 def advice(found: Advice) -> Figure:
-    """Its lines over what is decided, in the units of its labels; the sentence above is the answer."""
+    """Draw the lines of an advice answer over the decision variable; the title is its sentence."""
     figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     axes = figure.subplots()
     _lines(axes, found)
@@ -101,7 +101,7 @@ def _axes(axes: Axes, found: Advice) -> None:
 
 
 def _few_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
-    """At rows of the table, none nearer than a ninth of the axis to the one before."""
+    """Put ticks at rows of the table, at least a ninth of the axis apart."""
     x = np.unique(x)
     apart = math.log(x[-1] / x[0]) / 9 if len(x) > 1 else 0.0
     kept = x[:1]
@@ -129,8 +129,10 @@ _OPEN = WAITING_HATCH, "D", "zero is in the interval"
 
 @checked
 def policies(found: PolicyComparison) -> Figure:
-    """A row a policy: its difference from the first, which stands above, as a point with the 95 % interval, on common
-    random numbers, and the mean of its measure in words.  Of many the best are drawn."""
+    """Draw each policy's difference from the first, with its 95 % interval on common random numbers.
+
+    The first stands above, the mean of the measure at the right; of many policies the best are drawn.
+    """
     shown = _shown(found)
     figure = Figure(figsize=(9.5, 1.7 + _ROW * len(shown)), layout="constrained")
     axes = figure.subplots()

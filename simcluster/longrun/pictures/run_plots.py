@@ -1,4 +1,4 @@
-"""Pictures of runs: goodput by week and over all runs, and power over a step, a failure and a run."""
+"""Plots of runs: goodput by week and over all runs; power over a step, around a failure and over a run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 
 @checked
 def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
-    """At the left goodput by week: mean, 10 to 90 % of the runs, and the run that was played first.
+    """Draw goodput by week (mean, 10 to 90 % of the runs, first run) and its histogram over runs.
 
-    At the right how many runs had which goodput (or took how many days, where the run ends with a step), with the
-    mean, its 95 % interval, and the closed form of failures, restarts and checkpoints alone.  Stages stand one after
-    another, each with weeks of its own.  InputError without a run.
+    The histogram (of days, if the run ends with a step) has the mean, its 95 % interval, and the closed form of
+    failures, restarts and checkpoints alone. Stages stand one after another, each with weeks of its own. InputError
+    without a run.
     """
     stages = [training] if not isinstance(training, StagedTraining) else list(training.stages)
     if not len(stages[0].outcomes.wall):
@@ -142,11 +142,10 @@ _UNITS = ((1e6, "MW", "MWh"), (1e3, "kW", "kWh"), (1.0, "W", "Wh"))
 
 @checked
 def power(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
-    """Three panels of what the building draws for a job: its healthy step, instant by instant, by what draws it; the
-    first run from five minutes before its first outage until five after; and the energy of all runs by fate.  Of stages
-    the one that is trained for longest is drawn.
+    """Draw the job's power over a healthy step and around an outage, and energy by time category.
 
-    InputError where nobody says what the GPUs draw.
+    The step is drawn by what draws the power; the outage is the first of the first run, with five minutes before and
+    after. Of stages the longest one is drawn. InputError if the power of the GPUs is unknown.
     """
     if isinstance(training, StagedTraining):
         training = max(training.stages, key=lambda stage: float(stage.outcomes.wall.mean()))
@@ -199,8 +198,10 @@ def _draw_step(axes: Axes, energy: RunEnergy, scale: float, unit: str) -> None:
 
 
 def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: float, unit: str) -> None:
-    """The first outage of the first run (or its first checkpoint, where nothing stops it), by what the job does; of a
-    training job the band that each step goes through and its mean."""
+    """Draw the first outage of the first run (or its first checkpoint), by what the job does.
+
+    Training is the band that each step goes through, and its mean.
+    """
     shown, begin, end = _window(training)
     table = energy.over(training.log, begin, end)
     at = (table["at_s"].to_numpy(np.float64) - begin) / 60
@@ -228,7 +229,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
 
 
 def _window(training: TrainingRun) -> tuple[str, float, float]:
-    """(of what, begin, end) in wall seconds of what is shown."""
+    """Return what is shown, and its begin and end in wall seconds."""
     rows = training.log[training.log["end_s"] > training.log["begin_s"]]
     last, stands = float(rows["end_s"].max()), rows[rows["what"] != "training"]["begin_s"]
     if not len(stands):

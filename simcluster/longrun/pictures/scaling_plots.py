@@ -1,4 +1,4 @@
-"""Pictures of scaling: isoFLOP curves, and what a loss costs in days and dollars."""
+"""Plots of scaling: isoFLOP curves, and the cost of a loss in days and dollars."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _WIDE = 12.0  # how far from the best model a curve is drawn: a factor of parame
 
 @checked
 def isoflop(found: Scaling, title: str = "") -> Figure:
-    """A curve a budget; dots are the best models, the star one's own; grey is beyond the runs of the law's fit."""
+    """Draw a loss curve per compute budget.
+
+    Dots are the best models, the star is yours; grey is beyond the range of the law's fitted runs.
+    """
     figure = Figure(figsize=(9.2, 5.2), layout="constrained")
     axes = figure.subplots()
     budgets = list(found.isoflop.groupby("compute", sort=True))
@@ -54,13 +57,13 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
 
 
 def _say_range(figure: Figure, found: Scaling) -> None:
-    """Print below a picture on which runs its law was fitted."""
+    """Print below a plot on which runs its law was fitted."""
     said = f"{found.law.name} was fitted on {found.law.range_words()}; what lies beyond is extrapolated"
     figure.supxlabel(said, fontsize=8, color=QUIET_TEXT, x=0.01, ha="left")
 
 
 def _own(axes: Axes, found: Scaling) -> None:
-    """Draw the best model in words, and the user's own if there is one."""
+    """Label the best model and, if there is one, the user's own."""
 
     def name(size: ModelSize, shift: float, colour: Colour, **look: str) -> None:
         words = f"{format_count(size.parameters)}, {format_count(size.tokens)} tokens\nloss {size.loss:.3f}"
@@ -95,9 +98,10 @@ def _limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
 
 @checked
 def costs(found: Scaling, title: str = "") -> Figure:
-    """Left: days (and dollars, with a price) over loss, a line a size of model; dashed the cheapest for each loss.
+    """Draw days (and dollars) over loss per model size, and simulated variants by days and dollars.
 
-    Right, where variants of several sizes were played: days against dollars (or GPU-hours), a point a variant.
+    Left: a line per model size; dashed the cheapest for each loss. Right, where variants of several sizes were
+    simulated: a point per variant, days against dollars (or GPU-hours).
     """
     played = found.batches[found.batches["refused"] == ""] if found.played else found.batches.iloc[:0]
     played = played.sort_values("gpus", kind="stable")

@@ -1,6 +1,6 @@
-"""A Gantt of the weeks of a run: a row a week, coloured by what the job did, a mark for every outage by its cause.
+"""Gantt chart of a run with a row per week, coloured by what the job did, with a mark per outage by cause.
 
-Boxes come from the log of the run: what the job did when, with what came to nothing, and when it was stopped by what.
+The boxes come from the log of the run: what the job did when, including work lost later, and what stopped it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ _ROUNDING = 1e-6
 
 
 def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
-    """Return (begin_s, end_s, what, week) of what the job did, one box for what follows each other, cut at the ends of
-    weeks.
+    """Return boxes (begin_s, end_s, what, week) of what the job did, merged and cut at week ends.
 
-    ``what`` is a fate; training is "slow" while something slows it, and "lost" if it was done again later, the first
-    time.  Boxes are contiguous: they sum to the wall time.
+    ``what`` is a time category; training is "slow" while something slows it, and "lost" if it was redone later. Boxes
+    are contiguous: they sum to the wall time.
     """
     log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
     begin, end = log["begin_s"].to_numpy(np.float64), log["end_s"].to_numpy(np.float64)
@@ -64,7 +63,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
 
 
 def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
-    """Return (at_s, cause) of every time the job was stopped, pauses among them."""
+    """Return (at_s, cause) of every stop of the job, including pauses."""
     log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[log["what"] != TRAINING]
@@ -83,10 +82,10 @@ def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
 
 
 def _lost_seconds(log: pd.DataFrame, trains: np.ndarray) -> Floats:
-    """Return the wall seconds at the end of every row of training that were done again later.
+    """Return, per row of training, the wall seconds at its end that were redone later.
 
-    A row ``lost`` says how far training had come, what follows it where it goes on from: what lies between, and is not
-    behind a later such point, was for nothing.
+    A row ``lost`` states how far training had come, the row after it where it resumes: work in between, and not beyond
+    a later such point, was lost.
     """
     at = log["at_s"].to_numpy(np.float64)
     wall = (log["end_s"] - log["begin_s"]).to_numpy(np.float64)
@@ -114,13 +113,11 @@ _MARKS = (  # shape and colour of a cause, the most frequent first
 
 @checked
 def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
-    """The first played run, week by week, as a picture; InputError for one of no length or of more than 120 weeks.
+    """Draw the first simulated run, one row per week; InputError for no time or more than 120 weeks.
 
-    Each stage of a run of stages begins a row, and its weeks are counted from there.
-
-    Time within the week goes to the right.  Training that was lost later is coloured where it was done the first time;
-    checkpoints are part of training.  The seven causes with the most outages have a mark each, all others share one.
-    The bar below the rows is the mean outage, not to the scale of the weeks.
+    Each stage of a run with stages begins a row, and its weeks are counted from there. Training that was lost later is
+    coloured where it was done the first time; checkpoints are part of training. The seven causes with the most outages
+    have a mark each, all others share one. The bar below the rows is the mean outage, not to the scale of the weeks.
     """
     runs = list(training.stages) if isinstance(training, StagedTraining) else [training]
     names, goodput, boxes, outages = _rows_of(runs)
@@ -158,8 +155,7 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
 
 
 def _rows_of(runs: Sequence[TrainingRun]) -> tuple[list[str], list[float], pd.DataFrame, pd.DataFrame]:
-    """Return names and goodput (nan: not known) of the rows, their boxes, and their outages; times are since a row
-    begins."""
+    """Return row names, goodput (nan: unknown), boxes and outages; times count from the row's begin."""
     names: list[str] = []
     boxes, outages, goodput = [], [], list[float]()
     for number, each in enumerate(runs, 1):
@@ -251,7 +247,6 @@ def _minutes(seconds: float) -> str:
 
 
 def _title(name: str, runs: Sequence[TrainingRun], outages: int) -> str:
-    """Return the first run in a line: its length, outages and goodput, and where most of the rest went."""
     wall = sum(float(training.wall[0]) for training in runs)
     productive = sum(float(training.outcomes.steps[0]) * training.run.pattern.step for training in runs)
     length = f"{wall / DAY:.3g} days" if wall > 2 * DAY else f"{wall / 3600:.3g} hours"

@@ -1,1 +1,1 @@
-"""From a budget to a loss: the best model for it, what a loss costs on a cluster, and how many GPUs it pays to use."""
+"""Scaling questions: the best model for a budget, the cost of a loss on a cluster, and how many GPUs pay off."""

@@ -1,4 +1,4 @@
-"""The answer of a law of loss as blocks: budget and model, a loss and what it takes, tables, and notes."""
+"""Printed answer of a loss law: budget and model, a loss and its cost, tables, and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 
 def scaling_answer(found: Scaling) -> Answer:
-    """Return the blocks: the law, the budget and what it buys, the loss and what it takes; then tables, then notes."""
+    """Return the answer's blocks: law, budget and best model, loss and its cost; then tables and notes."""
     return [
         Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
         Figures([*_budget(found), *_goal(found)]),
@@ -102,7 +102,7 @@ _MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 
 def _laws(found: Scaling) -> list[TableBlock]:
-    """Return the best model by each law; a loss that a law does not know is empty."""
+    """Return a table of the best model by each law; a loss that a law does not give is empty."""
     rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
         ("best by", "{law}"), *_MODEL, ("a parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),

@@ -1,4 +1,4 @@
-"""Questions to a law of loss in numbers, the loss of a scenario's run, and the simulated variants of a scenario."""
+"""Requests to a loss law in numbers, the loss of a scenario's run, and simulated variants of a scenario."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuRate:
-    """What one GPU does for a run: ``flops`` by 6 N D a second, of how many (``gpus``; None: not said), and how it is
-    known, in ``words``."""
+    """Training rate of one GPU: ``flops`` per second by 6 N D, on how many ``gpus`` (None: unknown).
+
+    ``words`` is how the rate is known.
+    """
 
     flops: float
     gpus: int | None
@@ -38,20 +40,20 @@ class GpuRate:
     words: str
 
     def gpu_hours(self, compute: float) -> float:
-        """Return the GPU-hours of that many FLOP."""
+        """Return the GPU-hours for a compute in FLOP."""
         return compute / self.flops / 3600
 
     def days(self, compute: float) -> float:
-        """Return the days of that many FLOP on all GPUs; on one of them if their number is unknown."""
+        """Return the days for a compute in FLOP on all GPUs; on one GPU if their number is unknown."""
         return compute / self.flops / (self.gpus or 1) / DAY
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The question: numbers, or None for what was not given.
+    """Request to a loss law: numbers, or None for what was not given.
 
-    ``tokens`` are those of the user's model of so many ``parameters``, called ``model``; ``critical`` those of the
-    critical batch, if a loss is known, and ``critical_words`` their source; ``notes`` are what is assumed.
+    ``model`` names the user's model of ``parameters``, to be trained on ``tokens``; ``critical`` is the critical batch
+    in tokens, if a loss is known, and ``critical_words`` its source; ``notes`` are assumptions.
     """
 
     law: LossLaw
@@ -77,7 +79,7 @@ def _count(value: object, what: str) -> float:
 
 
 def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
-    """Return the question about a model that is known by its parameters alone, if there is one."""
+    """Return the request about a model known by its parameter count alone, or about none."""
     size = None if given["parameters"] is None else _count(given["parameters"], "parameters")
     found, mfu = load_device(device), given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
@@ -88,10 +90,10 @@ def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Aske
 
 
 def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
-    """Return the question about a scenario's model on its GPUs, and the seconds of its simulated step.
+    """Return the request about a scenario's model on its GPUs, and its simulated step time (s).
 
-    The run of the scenario states what is not given: tokens, or days without failures, loss, price.  InputError for
-    what the scenario itself states.
+    The run of the scenario supplies what is not given: tokens, or days without failures, loss, price. InputError for
+    numbers that the scenario itself states.
     """
     if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
         raise InputError(f"{', '.join(twice)}: the scenario says it; give one or the other")
@@ -167,8 +169,10 @@ _BATCH = "training.global_batch"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A variant (``name``: what is varied) on so many GPUs, its batch in tokens, and the seconds of its step; or
-    ``refused``: why it cannot be."""
+    """Simulated variant of a scenario: ``name``, ``gpus``, batch in tokens, and step time.
+
+    ``refused`` is why an invalid variant could not be simulated.
+    """
 
     name: str
     gpus: int = 0
@@ -180,10 +184,10 @@ class Played:
 def play_batches(
     scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
 ) -> tuple[Played, ...]:
-    """Simulate each combination of the varied values; the scenario itself where nothing is varied.
+    """Simulate each combination of varied values, or the scenario itself if nothing varies.
 
-    Where the cluster, its GPUs or dp are varied, the job takes the whole of it, and its batch ``grows`` with it, unless
-    that is varied as well.  InputError where no variant can be.
+    Where the cluster, its GPUs or dp vary, the job takes the whole cluster, and its batch ``grows`` with it, unless
+    that varies as well. InputError if no variant is valid.
     """
     if not vary:
         return (Played(scenario.name, scenario.gpus, scenario.tokens_per_step, step),)
@@ -231,7 +235,7 @@ Law = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class BoughtLoss:
-    """The ``loss`` of a run's model on its tokens, by which law (``words``), and what is to be doubted (``notes``)."""
+    """Expected ``loss`` of a run's model on its tokens, the law (``words``), and caveats (``notes``)."""
 
     loss: float
     words: str
@@ -239,7 +243,7 @@ class BoughtLoss:
 
 
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
-    """Return the tokens until the scenario's model reaches a loss at small batches; InputError if it never does."""
+    """Return the tokens until the scenario's model reaches a loss at small batches; InputError if never."""
     found = loss_law(law or DEFAULT_LAW)
     size, _ = _counted_parameters(scenario, found)
     tokens = found.tokens_to(loss, size)
@@ -252,7 +256,7 @@ def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
 
 
 def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
-    """Return the loss after these tokens; None if the run names neither a law nor a loss."""
+    """Return the expected loss after ``tokens``; None if the run names neither a law nor a loss."""
     run = scenario.run
     if run is None or (run.law is None and run.loss is None) or not tokens:
         return None

@@ -1,4 +1,4 @@
-"""From a budget to a loss and back: the best model, the user's own, what a loss takes, and on how many GPUs."""
+"""From a compute budget to a loss and back: the best model, yours, the cost of a loss, and on how many GPUs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TWENTY = "20 tokens a parameter"
 
 @dataclass(frozen=True, repr=False)
 class Scaling(Shown):
-    """What a law of loss says of a budget, a model or a loss: numbers ("never" is an infinite one), and DataFrames.
+    """Answer of a loss law about a budget, a model or a loss; infinite numbers mean "never".
 
     ``compute`` is the FLOP of the budget, or of the user's own model and its tokens; ``best`` the model of the lowest
     loss for it; ``own`` the user's model on the given tokens, or on those that the budget leaves it; ``to_loss`` the
@@ -84,12 +84,12 @@ class Scaling(Shown):
         )  # fmt: skip
 
     def loss_of(self, parameters: float, tokens: float) -> float:
-        """Return the loss of a model, with its data repeated where they do not last."""
+        """Return the loss of a model, with data repeated if the unique tokens do not suffice."""
         return (self.repeated or self.law).loss(parameters, tokens)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is assumed, and what lies beyond the range that the law was fitted on."""
+        """Assumptions, and results beyond the range that the law was fitted on."""
         fresh = "best and cheapest models are those of fresh data; one's own is on the tokens that there are"
         return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
 
@@ -121,7 +121,7 @@ class Scaling(Shown):
 
     @property
     def middle(self) -> float:
-        """The budget about which pictures are drawn: the user's own, or what the loss takes."""
+        """Compute budget (FLOP) at the centre of the pictures: the user's own, or the cost of the loss."""
         if self.compute is not None:
             return self.compute
         if self.to_loss is not None and math.isfinite(self.to_loss.tokens):
@@ -130,7 +130,10 @@ class Scaling(Shown):
 
     @cached_property
     def laws(self) -> pd.DataFrame:
-        """Each law's best model for the budget: parameters, tokens, tokens_per_parameter, loss, own_loss, beyond."""
+        """Table of each law's best model for the budget.
+
+        Columns parameters, tokens, tokens_per_parameter, loss, own_loss, beyond.
+        """
         compute, own, rows = self.compute, self.own, []
         if compute is not None:
             for name, law in ({name: any_law(name) for name in law_names()} | {self.law.name: self.law}).items():
@@ -147,8 +150,10 @@ class Scaling(Shown):
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
-        """Loss over parameters at five budgets about the user's own, from a thirtieth of the best model to thirty
-        times it: compute, parameters, tokens, loss, beyond."""
+        """Table of the loss over parameters at five budgets around the user's own.
+
+        From a thirtieth of the best model to thirty times it: compute, parameters, tokens, loss, beyond.
+        """
         rows = []
         for compute in (factor * self.middle for factor in _BUDGETS):
             for size in (self.law.optimum(compute).parameters * np.geomspace(1 / 30, 30, _POINTS)).tolist():
@@ -159,8 +164,10 @@ class Scaling(Shown):
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """What losses cost: round sizes about the best one, and the user's own, each trained on more and more tokens:
-        parameters, tokens, loss, compute, gpu_hours, days, dollars, beyond."""
+        """Table of the cost of losses: model sizes around the best one, and yours, on growing numbers of tokens.
+
+        Columns parameters, tokens, loss, compute, gpu_hours, days, dollars, beyond.
+        """
         rate, own = self.asked.rate, self.asked.parameters
         price = math.nan if self.asked.price is None else self.asked.price
         best = self.law.optimum(self.middle)
@@ -177,8 +184,10 @@ class Scaling(Shown):
 
     @cached_property
     def serving(self) -> pd.DataFrame:
-        """The cheapest model for the loss by the tokens it serves: parameters, tokens, training and all FLOP; empty if
-        no model reaches it."""
+        """Table of the cheapest model for the loss by the number of tokens served.
+
+        Columns parameters, tokens, training and all FLOP; empty if no model reaches the loss.
+        """
         goal, rows = self.asked.loss, []
         for served in sorted({*_SERVED, self.asked.served}):
             size = None if goal is None else self.law.cheapest(goal, served)
@@ -190,8 +199,10 @@ class Scaling(Shown):
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
-        """What passes over the unique tokens (default: 1T) are worth, in fresh tokens: epochs, tokens, worth,
-        of_fresh."""
+        """Table of the worth of passes over the unique tokens (default: 1T), in fresh tokens.
+
+        Columns epochs, tokens, worth, of_fresh.
+        """
         data = self.repeated or RepeatedData(self.law, 1e12)
         rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in _EPOCHS]
         table = frame(rows, "epochs tokens worth", "epochs")
@@ -199,8 +210,10 @@ class Scaling(Shown):
 
     @cached_property
     def batches(self) -> pd.DataFrame:
-        """Steps and tokens to the loss by batch: a row per simulated variant, with step time, days and dollars, or
-        parts of the critical batch."""
+        """Table of steps and tokens to the loss by batch size.
+
+        A row per simulated variant, with step time, days and dollars, or per fraction of the critical batch.
+        """
         critical, price, rows = self.critical_batch, self.asked.price, list[list[Any]]()
         if critical is not None and not self.played:
             for part in _OF_CRITICAL:
@@ -222,7 +235,7 @@ class Scaling(Shown):
         return frame(rows, columns, "variant")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "From a budget to a loss"; "never" is null."""
+        """Return the JSON document (CONTRACT.md, "From a budget to a loss"); "never" is null."""
         asked, rate = self.asked, self.asked.rate
         models = {"best": self.best, "own": self.own, "to_loss": self.to_loss, "cheapest": self.cheapest}
         tables = {"laws": self.laws, "serving": self.serving, "batches": self.batches, "epochs": self.epochs}
@@ -276,13 +289,13 @@ def scaling(
     vary: Mapping[str, Sequence[Any]] | None = None,
     batch: str = "grows",
 ) -> Scaling:
-    """Answer a question about a budget, a model or a loss by a law of loss.
+    """Answer a question about a budget, a model or a loss by a loss law.
 
     A budget is ``compute`` (FLOP), or ``gpus``, ``days`` and ``mfu`` of a ``device``; a model is a scenario, whose step
     is simulated, or ``parameters``, with its ``tokens``; ``loss`` is the loss to reach, ``serve`` the number of tokens
-    that it serves afterwards, ``unique`` the number of tokens to train on.  ``vary`` simulates variants of the
-    scenario, whose ``batch`` grows with the machines or stays the "same".  Counts may be texts: "70B".  InputError for
-    an incomplete or invalid question.
+    that it serves afterwards, ``unique`` the number of unique training tokens. ``vary`` simulates variants of the
+    scenario, whose ``batch`` grows with the nodes or stays the "same". Counts may be texts: "70B". InputError for an
+    incomplete or invalid question.
     """
     job = None if scenario is None else scenario_of(scenario, "scaling")
     run = None if job is None else job.run

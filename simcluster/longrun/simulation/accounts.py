@@ -1,4 +1,4 @@
-"""What came of runs, as the simulation writes it: a row of flat arrays for each run."""
+"""Accounts of simulated runs: a row of flat arrays per run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if not cython.compiled:
 
 
 class Accounts:
-    """The accounts of runs, of which the one in ``row`` is written.
+    """Accounts of runs, of which the one in ``row`` is being written.
 
-    ``weeks`` lists, for each run so far, where it was on the nominal clock when each week ended.
+    ``weeks`` has, for each run so far, the nominal times at the ends of its weeks.
     """
 
     def __init__(self, run: LongRun, count: int) -> None:
@@ -30,17 +30,17 @@ class Accounts:
         self.weeks: list[list[float]] = []
 
     def add(self, fate: cython.int, cause: cython.int, seconds: cython.double) -> cython.void:
-        """Add seconds of a fate, by a cause."""
+        """Add seconds to a time category, by a cause."""
         self.fates[(self.row * 8 + fate) * self.names + cause] += seconds
 
     def count(self, counts: cython.p_int, cause: cython.int) -> cython.int:
-        """Count a strike or an outage; return the number of those before."""
+        """Count a failure or an outage; return the number of earlier ones."""
         place: cython.int = self.row * self.names + cause
         counts[place] += 1
         return counts[place] - 1
 
     def outcomes(self) -> Outcomes:
-        """Return the table of what came of the runs."""
+        """Return the outcomes of the runs."""
         weekly = np.full((len(self.weeks), max(map(len, self.weeks), default=0)), np.nan)
         for row, weeks in zip(weekly, self.weeks, strict=True):
             row[: len(weeks)] = weeks
@@ -53,5 +53,5 @@ class Accounts:
         )  # fmt: skip
 
     def _kept(self, at: Floats) -> Floats:
-        """Return the steps that are kept there on the nominal clock."""
+        """Return the steps that are kept at nominal times."""
         return np.minimum(self.run.pattern.spent("steps", np.minimum(at, self.run.goal_at)), self.run.goal)

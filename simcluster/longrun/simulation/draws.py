@@ -1,6 +1,6 @@
-"""Random numbers of long runs: by what they are for, drawn in blocks for a group of runs when one of them asks.
+"""Random numbers of long runs by purpose, drawn in blocks for a group of runs on first use.
 
-A number depends on the seed, its stream, the run and the occurrence alone (``streams``), so groups may be of any size,
+A number depends on the seed, its stream, the run and the occurrence alone (``streams``), so groups may have any size,
 and a block that was dropped can be drawn again.
 """
 
@@ -24,9 +24,9 @@ _ROOM = 1 << 23
 
 
 class Draws:
-    """Numbered kinds of draws (``add``, ``add_law``, ``add_constant``) of the runs ``first`` to ``first + count``.
+    """Numbered kinds of draws (``add``, ``add_law``, ``add_constant``) of a group of ``count`` runs.
 
-    ``value`` returns those of the run at ``place`` among them.
+    The runs are ``first`` to ``first + count``; ``value`` returns the draw of the run at ``place`` among them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,13 +39,13 @@ class Draws:
         self.numbers = self.buffers.doubles("numbers", _ROOM)  # takes memory where it is written
 
     def add_constant(self, value: float) -> int:
-        """Return the number of a draw that always has that value."""
+        """Return the number of a draw that always has the same value."""
         self.sources.append(None)
         self.constants.append(value)
         return len(self.sources) - 1
 
     def add(self, stream: str, columns: Sequence[int], transform: Callable[[Floats], Floats]) -> int:
-        """Return the number of a draw: a ``transform`` of uniform numbers, shape (draws, columns of the stream)."""
+        """Return the number of a draw: a ``transform`` of uniform numbers, shape (draws, columns)."""
         self.sources.append((stream, columns, transform))
         self.constants.append(0.0)
         return len(self.sources) - 1
@@ -55,7 +55,7 @@ class Draws:
         return self.add(stream, range(law.draws), law.quantile) if law.draws else self.add_constant(law.mean)
 
     def start_group(self, first: int, count: int) -> None:
-        """Draw for these runs from now on."""
+        """Draw for the runs ``first`` to ``first + count`` from now on."""
         self.first, self.count, self.place, self.used = first, count, 0, 0
         self.fixed = self.buffers.given_doubles("fixed", self.constants)
         self.begins = self.buffers.given_ints("begins", np.full(len(self.sources) * self.depth, -1))
@@ -73,7 +73,7 @@ class Draws:
         return self.numbers[begin + self.place * 64 + occurrence % 64]
 
     def draw_block(self, number: cython.int, block: cython.int) -> cython.int:
-        """Draw a block for all runs of the group, or, where that takes too much room, for the chosen run alone."""
+        """Draw a block for all runs of the group, or for the chosen run alone if that takes too much room."""
         stream, columns, transform = self.sources[number]
         if self.used + self.count * BLOCK > _ROOM:
             self.start_group(self.first + self.place, 1)
@@ -94,12 +94,12 @@ class Draws:
 
 
 def causes_of(run: LongRun) -> list[FailureMode]:
-    """Return the causes, then maintenance and missing machines, which never strike."""
+    """Return the causes, then maintenance and missing nodes, which never fail."""
     return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in names_of(run)[len(run.causes) :])]
 
 
 def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
-    """Add the draws of a cause, in the same order for all: repairs of as many ``machines`` as any cause has."""
+    """Add the draws of a cause, in the same order for all, with repairs of ``machines`` nodes."""
     repair = first = cause.repair or NOW
     if cause.bad is not None and cause.bad.replaced is not None and cause.repair is not None:
         first = cause.bad.replaced  # of a machine that is retired

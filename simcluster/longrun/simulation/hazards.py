@@ -1,8 +1,8 @@
-"""What strikes a run next, and when.
+"""Next failure of a run, by the hazard that its causes accumulate.
 
-A cause strikes when the hazard that its occurrence was given (exponential, mean 1) has been used up, at its rate, while
-the job is exposed.  Rates change only where a bad machine is cured, so each column strikes at a known second of
-exposure.  Causes with lives have theirs from the ages of their parts; those of a log strike when it says.
+A cause fails when the hazard drawn for its occurrence (exponential, mean 1) has accumulated, at its rate, while the job
+is exposed. Rates change only where a defective node is cured, so each column fails at a known second of exposure.
+Causes with lives have theirs from the ages of their parts; those of a log fail at its times.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _uniform(uniform: Floats) -> Floats:
 
 
 class Hazards:
-    """A column for every cause, then one for what the bad batch of a cause has beyond the others'.
+    """Next failure times by column: one per cause, then one for the extra failures of each defective batch.
 
-    ``loaded`` and ``trained`` are the exposed seconds so far: to what stops a job, which strikes while it loads too,
-    and to what strikes only while it trains.  Column ``c`` strikes at ``when[c]``, the next of what stops a job
-    (``stopping``) at ``stop_at`` of ``loaded``, the next of others (``other``) at ``other_at`` of ``trained``.  Exposed
-    seconds pass at the pace ``share``, that of the machines that run.
+    ``loaded`` and ``trained`` are the exposed seconds so far: to causes that stop a job, which also fail while it
+    loads, and to those that fail only while it trains. Column ``c`` fails at ``when[c]``, the next that stops a job
+    (``stopping``) at ``stop_at`` of ``loaded``, the next of others (``other``) at ``other_at`` of ``trained``. Exposed
+    seconds pass at the pace ``share``, that of the nodes that run.
     """
 
     def __init__(self, run: LongRun, draws: Draws) -> None:
@@ -70,7 +70,7 @@ class Hazards:
         ]
 
     def clear(self) -> cython.void:
-        """Begin a run: draw when each column strikes first."""
+        """Begin a run: draw when each column first fails."""
         column: cython.int
         batch: DefectiveMachines | None
         parts: AgingParts | None
@@ -89,7 +89,7 @@ class Hazards:
         self.find_next()
 
     def give(self, column: cython.int) -> cython.void:
-        """Draw when a column strikes next."""
+        """Draw when a column fails next."""
         unit: cython.double = self.draws.value(self.unit[column], self.seen[column])
         seconds: cython.double = _INF
         if self.struck[column] is not None:
@@ -102,7 +102,7 @@ class Hazards:
         self.when[column] = (self.loaded if self.stops[column] else self.trained) + seconds
 
     def find_next(self) -> cython.void:
-        """Find the columns of both kinds that strike next."""
+        """Find the columns of both kinds that fail next."""
         column: cython.int
         self.stop_at = self.other_at = _INF
         for column in range(self.count):
@@ -113,15 +113,15 @@ class Hazards:
                 self.other_at, self.other = self.when[column], column
 
     def until_strike(self) -> cython.double:
-        """Return the seconds of training until something strikes."""
+        """Return the seconds of training until the next failure."""
         return max(0.0, min(self.stop_at - self.loaded, self.other_at - self.trained) / self.share)
 
     def next_column(self) -> cython.int:
-        """Return the column that strikes next while the job trains."""
+        """Return the column that fails next while the job trains."""
         return self.stopping if self.stop_at - self.loaded <= self.other_at - self.trained else self.other
 
     def strike(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Let a column strike, and draw when it strikes again; return whether that hits a machine which is retired."""
+        """Let a column fail, and draw its next failure; return whether that retires a node."""
         if self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
             parts.replace(self.draws.value(parts.life, self.seen[column]))
@@ -132,7 +132,7 @@ class Hazards:
         return retired
 
     def hit_bad(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Decide whether a strike hits a bad machine, which may be cured or retired; return whether it is retired."""
+        """Decide whether a failure hits a defective node; return whether that node is retired."""
         if self.batches[self.cause[column]] is None:
             return False
         batch: DefectiveMachines = self.batches[self.cause[column]]
@@ -149,9 +149,9 @@ class Hazards:
 
 
 class DefectiveMachines:
-    """The bad machines of a cause that are ``left``, each of which strikes ``each`` 1/s more often than others.
+    """Defective nodes of a cause: ``left`` of them, each failing ``each`` (1/s) more often than others.
 
-    ``on``, ``which`` and ``cures`` are the numbers of the draws of a strike.
+    ``on``, ``which`` and ``cures`` are the numbers of a failure's draws.
     """
 
     def __init__(self, run: LongRun, number: int, column: int, draws: Draws) -> None:
@@ -162,12 +162,12 @@ class DefectiveMachines:
         self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _uniform) for each in range(3)]
 
     def clear(self) -> cython.void:
-        """Begin a run."""
+        """Begin a run with all nodes of the batch."""
         self.left = self.batch.machines
         self.times: list[list[float]] = [[] for _ in range(self.left)] if self.batch.retire else []
 
     def hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Hit one of them, which is retired, or cured by its repair; return whether it is retired."""
+        """Let one of them fail, which retires it, or may cure it; return whether it is retired."""
         retired: cython.bint = False
         which: cython.double = self.draws.value(self.which, occurrence)
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
@@ -183,10 +183,10 @@ class DefectiveMachines:
 
 
 class AgingParts:
-    """Parts of a cause that age: the lives of those there from the begin, and when their replacements end.
+    """Aging parts of a cause: lives of the initial ones, and when their replacements end.
 
-    Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the first ``parts``, if it is
-    ``drawn``; ``failed`` of them have ended.  ``life`` is the number of the draw of a new part's life.
+    Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the initial ``parts``, if it is
+    ``drawn``; ``failed`` of them have ended. ``life`` is the number of the draw of a new part's life.
     ``longrun/lives.py`` has the same for arrays.
     """
 
@@ -197,7 +197,7 @@ class AgingParts:
         self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.table)
 
     def clear(self) -> cython.void:
-        """Begin a run."""
+        """Begin a run with the initial parts."""
         self.at, self.first, self.failed = 0.0, 0.0, 0
         self.drawn = False
         self.ends: list[float] = []
@@ -212,7 +212,7 @@ class AgingParts:
         return self.at - before
 
     def replace(self, life: cython.double) -> cython.void:
-        """Replace the part that has ended by a new one that lives that long."""
+        """Replace the part that has ended by a new one with the given life."""
         if self.first == self.at:
             self.failed += 1
             self.drawn = False
@@ -221,7 +221,7 @@ class AgingParts:
         heappush(self.ends, self.at + life)
 
     def later(self, hazard: cython.double) -> cython.double:
-        """Return when a part will have gone through so much more hazard than at the last end."""
+        """Return when a part will have accumulated ``hazard`` more than at the last end."""
         if self.closed:
             before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)
             return self.scale * self.power(before + hazard, 1 / self.shape) - self.age
@@ -229,12 +229,12 @@ class AgingParts:
         return self.interpolate(hazard, self.hazards, self.seconds)
 
     def power(self, base: cython.double, exponent: cython.double) -> cython.double:
-        """Return a power by numpy's loop over arrays, whose last bit may differ from that of C."""
+        """Return a power by numpy's array loop, whose last bit may differ from C's."""
         self.one[0] = base
         return float((self.one**exponent)[0])
 
     def interpolate(self, x: cython.double, known: list[float], values: list[float]) -> cython.double:
-        """Return the value at ``x``, as ``numpy.interp``."""
+        """Return the interpolated value at ``x``, equal to ``numpy.interp``."""
         place: cython.int = bisect_right(known, x) - 1
         if place < 0:
             return values[0]

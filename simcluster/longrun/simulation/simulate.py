@@ -1,4 +1,4 @@
-"""Long runs by number, simulated in groups that share their draws."""
+"""Simulation of long runs by number, in groups that share their draws."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _GROUP = 128
 
 
 def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
-    """Return the outcomes of the runs ``first`` to ``first + count`` of a seed.
-
-    Raises InputError for a run that would hardly ever end.
-    """
+    """Return outcomes of ``count`` runs of a seed from ``first`` on; InputError if they practically never end."""
     check_compiled()
     check_end(run)
     draws, accounts = Draws(seed), Accounts(run, count)

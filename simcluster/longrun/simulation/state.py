@@ -1,4 +1,4 @@
-"""State of a simulated run: where it is on its nominal clock, with what snapshots, slow devices and repairs.
+"""State of a simulated run: nominal clock, snapshots, slow devices and repairs.
 
 ``longrun/pattern.py`` has the nominal clock for arrays.
 """
@@ -19,7 +19,7 @@ _SOON = SOON
 
 
 class Snapshots:
-    """``at`` on the nominal clock; ``in_memory_at`` and ``stored_at``: where the run goes back to at least."""
+    """Nominal clock ``at`` of a run, and the snapshots it can go back to (``in_memory_at``, ``stored_at``)."""
 
     def __init__(self, run: LongRun) -> None:
         pattern = run.pattern
@@ -32,7 +32,7 @@ class Snapshots:
         self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
 
     def split(self, at: cython.double) -> cython.longlong:
-        """Return the whole periods until then; ``rest`` are the seconds in the present one."""
+        """Return the whole periods until a nominal time; ``rest`` are the seconds in the current one."""
         whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
         self.rest = at - whole * self.period
         if self.rest < 0:  # rounding
@@ -41,11 +41,11 @@ class Snapshots:
         return whole
 
     def end(self, snapshot: cython.longlong) -> cython.double:
-        """Return when the n-th snapshot has been taken; the 0th is the run's begin."""
+        """Return when the n-th snapshot has been taken (nominal); the 0th is the run's begin."""
         return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
 
     def taken(self, at: cython.double) -> cython.longlong:
-        """Return the number of snapshots that have been taken until then, safe or not."""
+        """Return the number of snapshots taken by a nominal time, safe or not."""
         whole: cython.longlong = self.split(at)
         within: cython.int = 0
         while within < self.cycles - 1 and self.ends[within + 1] <= self.rest:
@@ -53,11 +53,11 @@ class Snapshots:
         return whole * self.cycles + within
 
     def next_end(self) -> cython.double:
-        """Return when the present cycle will end with a snapshot."""
+        """Return when the current cycle will end with a snapshot."""
         return self.end(self.taken(self.at) + 1)
 
     def next_verified(self) -> cython.double:
-        """Return when the verification of that cycle will be done, or that of the next if it is over."""
+        """Return when the cycle's verification ends, or the next cycle's if it is over."""
         snapshot: cython.longlong = self.taken(self.at) + 1
         found: cython.double = self.end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
         if found >= self.at:
@@ -65,7 +65,7 @@ class Snapshots:
         return self.end(snapshot + 1) - self.stalls[snapshot % self.cycles]
 
     def target(self, stored: cython.bint) -> cython.double:
-        """Return the end of the latest snapshot that survives: any that is safe now, or one that is ``stored``."""
+        """Return the end of the latest safe snapshot: any, or one that is ``stored``."""
         whole: cython.longlong = self.split(self.at)
         within: cython.int = 0
         while within < self.cycles and self.safe_within[within] <= self.rest:
@@ -79,7 +79,7 @@ class Snapshots:
 
 
 class SlowPeriod:
-    """Slowing of the job to ``pace`` until ``end``, by a device that is ``noticed`` then (inf: before, or never)."""
+    """Slowdown of the job to ``pace`` until ``end``, by a device ``noticed`` then (inf: earlier, or never)."""
 
     def __init__(self, cause: int, pace: float, end: float, noticed: float) -> None:
         self.cause, self.pace, self.end, self.noticed = cause, pace, end, noticed
@@ -95,7 +95,7 @@ class SlowDevices:
         self.devices: list[SlowPeriod] = []
 
     def remove_ended(self, now: cython.double) -> cython.void:
-        """Remove devices whose time is up."""
+        """Remove devices whose slow period is over."""
         self.devices = [each for each in self.devices if each.end > now]
 
     def remove_noticed(self, now: cython.double) -> cython.void:
@@ -103,7 +103,7 @@ class SlowDevices:
         self.devices = [each for each in self.devices if now < each.noticed < _INF]
 
     def notice(self, now: cython.double) -> cython.int:
-        """Return the cause of the device that is noticed now, the earliest of them, -1 for none."""
+        """Return the cause of the earliest device that is noticed now; -1 for none."""
         each: SlowPeriod
         first: SlowPeriod | None = None
         for each in self.devices:
@@ -115,7 +115,7 @@ class SlowDevices:
         return first.cause
 
     def update(self, short: cython.double, short_cause: cython.int) -> cython.void:
-        """Find the pace of the job and what comes next; ``short`` is the pace with the machines that are missing."""
+        """Find the pace of the job and the next change; ``short`` is the pace with the missing nodes."""
         each: SlowPeriod
         self.worst, self.by, self.next = 1.0, -1, _INF
         for each in self.devices:
@@ -127,7 +127,7 @@ class SlowDevices:
 
 
 class RepairQueue:
-    """When ``count`` machines come ``back``, ascending; each of the crews (0: any number) repairs one, in turn."""
+    """Repair queue: when ``count`` nodes come ``back``, ascending; each crew (0: unlimited) repairs one."""
 
     def __init__(self, crews: int) -> None:
         self.crews, self.count, self.room = crews, 0, 64
@@ -135,14 +135,14 @@ class RepairQueue:
         self.back = self.buffers.doubles("back", self.room)
 
     def out(self, now: cython.double) -> cython.int:
-        """Return the number of machines in repair."""
+        """Return the number of nodes in repair."""
         place: cython.int = self.count
         while place > 0 and self.back[place - 1] > now + _SOON:
             place -= 1
         return self.count - place
 
     def send(self, now: cython.double, seconds: cython.double) -> cython.void:
-        """Send a machine to repair, which takes a crew these seconds."""
+        """Send a node to repair, which takes a crew ``seconds``."""
         if self.count == self.room:
             self.room *= 2
             self.back = self.buffers.doubles("back", self.room)
@@ -156,5 +156,5 @@ class RepairQueue:
         self.count += 1
 
     def ready_at(self, now: cython.double, out: cython.int) -> cython.double:
-        """Return when no more than ``out`` machines are in repair."""
+        """Return when no more than ``out`` nodes are in repair."""
         return max(now, self.back[self.count - 1 - out]) if self.count > out else now

@@ -1,1 +1,1 @@
-"""Runs of weeks: the states of a cluster as the step simulator plays them, and what comes of a run in them."""
+"""Studies of long runs: simulated states of the cluster, outcomes of runs, policies, and advice."""

@@ -1,4 +1,4 @@
-"""Advice on a run of weeks: questions by name, each a function of a bench of policies; those on checkpoints."""
+"""Advice on long runs: questions by name, each a function of a ``PolicyBench``; and advice on checkpoints."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 
 def memory(bench: PolicyBench) -> Advice:
-    """What copies in peers' memory are worth (Gemini, SOSP 2023): one snapshot in k on storage, others with peers,
-    each k at the interval that loses least, against all on storage, on common random numbers."""
+    """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against all on storage, each at its best."""
     runs = {every: _with_copies(bench, every) for every in (1, *EVERY)}
     goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
@@ -88,7 +87,7 @@ def memory(bench: PolicyBench) -> Advice:
 
 
 def _with_copies(bench: PolicyBench, every: int) -> LongRun:
-    """Return the run with one snapshot in ``every`` on storage, at the interval that loses least."""
+    """Return the run with one snapshot in ``every`` on storage, at the best interval."""
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
         raise InputError(
@@ -100,8 +99,7 @@ def _with_copies(bench: PolicyBench, every: int) -> LongRun:
 
 
 def interval(bench: PolicyBench) -> Advice:
-    """How often to checkpoint: goodput over intervals on common random numbers, the closed form beside it, the best,
-    and what the scenario's own loses against that."""
+    """Advise on the checkpoint interval: simulated goodput over intervals, closed form, the best, and yours."""
     own = bench.with_section()
     mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
     runs = _at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
@@ -131,15 +129,14 @@ def interval(bench: PolicyBench) -> Advice:
 
 
 def _over_intervals(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
-    """Return a picture over intervals, in minutes where this one is long."""
+    """Return a picture over intervals, in minutes if ``seconds`` is long."""
     unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
     label = f"work between two checkpoints, {word}"
     return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
 
 
 def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
-    """Return the run with checkpoints that many steps apart, without those with which a write would not keep up, or
-    the run hardly ever end."""
+    """Return the run at each interval in steps, without those where it could not keep up or end."""
     found = {}
     for each in sorted(set(steps)):
         try:
@@ -151,8 +148,7 @@ def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
 
 
 def behind(bench: PolicyBench) -> Advice:
-    """Is it worth it to write checkpoints behind training?  Blocking ones against snapshots, each at its best interval,
-    on common random numbers; copies in peers' memory are left out of both."""
+    """Advise on asynchronous against blocking checkpoints, each at its best interval, without memory copies."""
     autos = _both_modes(bench)
     best_of = [auto.pattern.steps for auto in autos.values()]
     low, high = max(1.0, min(best_of) / 4), max(best_of) * 4.0
@@ -199,7 +195,7 @@ def behind(bench: PolicyBench) -> Advice:
 
 
 def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
-    """Return the run with blocking checkpoints and with snapshots, at the closed form's best interval of each."""
+    """Return the run with blocking and with asynchronous checkpoints, each at its best interval."""
     spec = bench.section.checkpoint
     if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
         raise InputError(
@@ -223,7 +219,7 @@ def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
 
 
 class Advisor(Protocol):
-    """What answers a question of a bench; what else it takes are options by name."""
+    """Protocol of a function that answers an advice question; further inputs are keyword options."""
 
     def __call__(self, bench: PolicyBench) -> Advice: ...
 
@@ -252,10 +248,10 @@ def advise(
     progress: Progress = lambda done, total, wrong: None,
     **options: Any,
 ) -> Advice:
-    """The answer to a question of ``ADVICE``; ``states`` may be shared by several about one scenario.  ``workers``,
-    ``store`` and ``progress`` are as in ``train``.
+    """Return the answer to a question of ``ADVICE`` about a scenario.
 
-    InputError for a question that there is not, or an option that is another's.
+    ``states`` may be shared by several questions about one scenario. ``workers``, ``store`` and ``progress`` are as in
+    ``train``. InputError for an unknown question, or an option of another one.
     """
     if question not in ADVICE:
         raise InputError(
@@ -275,7 +271,6 @@ def advise(
 
 
 def _assumed(bench: PolicyBench) -> tuple[str, ...]:
-    """Return what an answer assumes; where the scenario's own interval is invalid, with the best one."""
     try:
         run = bench.with_section()
     except InputError:
@@ -286,5 +281,4 @@ def _assumed(bench: PolicyBench) -> tuple[str, ...]:
 
 
 def _options(question: str) -> list[str]:
-    """Return the options of a question."""
     return [name for name in signature(ADVICE[question]).parameters if name != "bench"]

@@ -1,4 +1,4 @@
-"""Advice on nodes: how many spares, what more reliable parts are worth, when to retire a defective node."""
+"""Advice on nodes: the number of spares, the worth of more reliable parts, and when to retire a defective node."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ _WINDOW = 7 * DAY
 
 
 def spares(bench: PolicyBench) -> Advice:
-    """Return how many spare nodes to keep: time short of nodes and goodput over counts, and the fewest for ``SHORT``.
+    """Advise on the number of spare nodes: the fewest that are short for less than ``SHORT`` of the time.
 
-    The counts are of the kind that the scenario has most of (hot, if none).  Erlang B is shown where it holds.
+    With time short of nodes and goodput over counts of the kind that the scenario has most of (hot, if none). Erlang B
+    is shown where it holds.
     """
     run = replace(bench.with_section(), short=())
     repairs = Repairs.of(run)
@@ -97,7 +98,7 @@ def spares(bench: PolicyBench) -> Advice:
 
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
-    """Return the spares with which the job is short for less than ``SHORT``; None if ``most`` are not enough."""
+    """Return the spares with which a job is short for less than ``SHORT``; None if ``most`` do not suffice."""
     return next((count for count in range(most) if short_share(run, count) < SHORT), None)
 
 
@@ -109,13 +110,13 @@ def _with_spares(run: LongRun, count: int) -> LongRun:
 
 
 def _short_of_nodes(run: LongRun, repairs: Repairs, outcomes: Outcomes) -> Floats:
-    """Return the share of each run that it waits for nodes, without the time until spares are ready."""
+    """Return the share of each run spent waiting for nodes, without the time until spares are ready."""
     made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * ready_of(run, 0)
     return np.asarray(np.maximum(0.0, share_of(outcomes, "waiting") - made / outcomes.wall))
 
 
 def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcomes: dict[int, Outcomes]) -> int:
-    """Return the fewest spares for less than ``SHORT``, by bisection between simulated counts; adds to ``outcomes``."""
+    """Return the fewest spares for ``SHORT``, by bisection between simulated counts, adding to ``outcomes``."""
 
     def enough(count: int) -> bool:
         if count not in outcomes:
@@ -134,11 +135,11 @@ def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcom
 
 
 def nine(bench: PolicyBench) -> Advice:
-    """What one more nine of part reliability is worth in GPUs: goodput with everything failing half, a fifth and a
-    tenth as often, and the GPUs that would have to be bought for as much.
+    """Advise on part reliability: goodput at fewer failures, and the GPUs one would buy for the same gain.
 
-    A GPU more fails as well: ``gpus`` counts those bought at what one more adds (``marginal``, from the goodput at 1.1
-    times the failures), ``gpus_plain`` at a whole one each.  An ``auto`` interval is chosen anew.
+    Everything fails half, a fifth and a tenth as often. Additional GPUs fail as well: ``gpus`` counts them at the
+    marginal gain (``marginal``, from the goodput at 1.1 times the failures), ``gpus_plain`` at a whole one each. An
+    ``auto`` interval is chosen anew.
     """
     failures, gpus = bench.section.failures, bench.scenario.gpus
 
@@ -177,8 +178,7 @@ def nine(bench: PolicyBench) -> Advice:
 
 
 def lemons(bench: PolicyBench) -> Advice:
-    """What it gains to retire machines of a bad batch after so many failures, ever or within a window (that of the
-    scenario, or a week), against never; and how many healthy ones the same rule would retire by chance."""
+    """Advise on retiring defective nodes after N failures, against never, and the healthy ones retired by chance."""
     run = bench.with_section()
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
@@ -223,7 +223,6 @@ def lemons(bench: PolicyBench) -> Advice:
 
 
 def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
-    """Return a row for each number of failures after which a node is retired."""
 
     def retiring(failures: float, window: float) -> LongRun:
         bad = {cause.name: cause.bad and replace(cause.bad, retire=failures, window=window) for cause in run.causes}
@@ -254,10 +253,10 @@ def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFr
 
 
 def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
-    """Return the failures of a cause's bad machines in this time, beyond those of healthy ones in their places.
+    """Return the expected extra failures of a cause's defective nodes in ``seconds``.
 
-    A machine's k-th failure comes in that time with the probability that a Poisson count is k or more, and if none of
-    the repairs before has cured it; those after ``limit`` are another machine's.
+    A node's k-th failure occurs with the probability that a Poisson count is k or more, and if no earlier repair has
+    cured it; those after ``limit`` are another node's.
     """
     from scipy.special import gammainc
 
@@ -270,9 +269,9 @@ def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: floa
 
 
 def healthy_retired(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
-    """Return the healthy machines with that many failures of a cause within a window by chance, in this time.
+    """Return the expected number of healthy nodes that reach the failure limit in a window by chance.
 
-    Failures of a machine are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to
+    Failures of a node are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to
     first order, r T times the probability of n - 1 or more in the window before one.
     """
     from scipy.special import gammainc

@@ -1,4 +1,4 @@
-"""Advice on restarts and slow nodes: what an interruption may take, and when to replace a straggler."""
+"""Advice on restarts and slow nodes: how long an interruption may take, and when to replace a straggler."""
 
 from __future__ import annotations
 
@@ -44,29 +44,26 @@ _SLOW, _CHECKPOINT = "slow node", "after the next checkpoint"
 
 
 class _Times(TimeSpec):
-    """A law, so many times as long."""
-
     law: Any
     times: float
 
     @property
     def draws(self) -> int:
-        """As many as the law takes."""
+        """Number of draws that the law takes."""
         return int(self.law.draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """That of the law, times as much."""
+        """Return the scaled quantile of the law."""
         return np.asarray(self.times * self.law.quantile(uniform))
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean in seconds."""
         return float(self.times * self.law.mean)
 
 
 def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
-    """What a restart may take: goodput over the length of all its parts, the budget of a whole interruption (detection
-    and restart) for a ``target`` goodput, and the part that is worth most."""
+    """Advise on restart time: goodput over its length, the budget for a ``target``, and the costliest part."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
     run = bench.with_section()
@@ -103,7 +100,6 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
 
 
 def _scaled(run: LongRun, times: float, only: str | None = None) -> LongRun:
-    """Return the run with all parts of its restarts (or that one) scaled by ``times``."""
     parts = [
         part
         if only not in (None, part.name)
@@ -114,7 +110,7 @@ def _scaled(run: LongRun, times: float, only: str | None = None) -> LongRun:
 
 
 def _times_to_try(run: LongRun, target: float) -> list[float]:
-    """Return factors of the restart; among them those near the closed form's budget."""
+    """Return factors of the restart, including some near the closed form's budget."""
     low, high = 0.0, _FAR
     if efficiency_of(_scaled(run, low)) < target or not efficiency_of(_scaled(run, high)) < target:
         return list(_TIMES)
@@ -125,7 +121,7 @@ def _times_to_try(run: LongRun, target: float) -> list[float]:
 
 
 def _budget(table: pd.DataFrame, target: float) -> float:
-    """Return the seconds of an interruption for that goodput: nan if none is short enough, inf beyond the table."""
+    """Return the seconds of an interruption for a goodput: nan if none suffices, inf beyond the table."""
     goodput = table["goodput"].to_numpy()
     if goodput[0] < target:
         return math.nan
@@ -137,7 +133,7 @@ def _budget(table: pd.DataFrame, target: float) -> float:
 
 
 def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
-    """Return the goodput gained without each part of an interruption, the most worth first."""
+    """Return the goodput gained without each phase of an interruption, largest first."""
     quick = replace(run, causes=tuple(replace(cause, detect=NOW) for cause in run.causes))
     variants = {"detection": (interruption_of(run).detect, quick)}
     for part in run.restart:
@@ -156,11 +152,11 @@ def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.Data
 
 
 def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
-    """What a node that is slower by a share costs, in GPU-hours (and dollars, with a price) over how long it is slow:
-    left alone, replaced at once, or after the next checkpoint; each simulated beside what it comes to by hand.
+    """Advise on a slow node: leave it, replace it at once, or after the next checkpoint.
 
-    Hours are hours of work: what the job would get done without it.  What a step loses is simulated by the step
-    simulator, by place in the pipeline; a node is as likely at each.
+    The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and by hand. Hours are
+    hours of work: what the job would get done without it. The loss per step is from the step simulator, by place in the
+    pipeline; a node is as likely at each.
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
@@ -197,8 +193,7 @@ def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
 
 
 def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
-    """Return the run without its own slow devices, a node that is slow now and then, and the step by node, over
-    healthy."""
+    """Return the run with one slow node instead of its slow devices, its cause, and relative steps by node."""
     failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
     only = (*failures.only, _SLOW) if failures.only else ()
@@ -211,8 +206,7 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
 
 
 def _replacing(run: LongRun, way: str, pace: float) -> float:
-    """Return the seconds that a replacement costs: a restart, and what is lost at once, or slowed until the
-    checkpoint."""
+    """Return the cost of a replacement (s): a restart, and lost work or slow work until the checkpoint."""
     half = run.pattern.period / run.pattern.cycles / 2
     return interruption_of(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
 
@@ -240,14 +234,13 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
 
 
 def _slowed(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
-    """Return the run with a node that is slow for ``lasts`` seconds, now and then."""
     cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=NOW)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
     return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=NOW)
 
 
 def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
-    """Return the seconds that a slow period of that cause costs, and half the 95 % interval."""
+    """Return the seconds that a slow period of a cause costs, and half the 95 % interval."""
     lost = np.asarray(slowed.wall - slowed.spent()["productive"] - (quiet.wall - quiet.spent()["productive"]))
     spells = slowed.strikes[:, cause]
     if not spells.sum():

@@ -1,5 +1,4 @@
-"""What comes every so many steps of a run, spread over its steps, in seconds a step: checkpoints, validations, and
-outer steps of workers that train apart."""
+"""Periodic work of a run in seconds per step: checkpoints, validations, and outer steps of local workers."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 
 @dataclass(frozen=True, slots=True)
 class AmortisedRow:
-    """Something for which training stands ``seconds``, once in ``every`` steps."""
+    """Interruption of training for ``seconds``, once in ``every`` steps."""
 
     name: str
     seconds: float
@@ -35,8 +34,7 @@ class AmortisedRow:
 
 
 def amortised(result: Result) -> tuple[AmortisedRow, ...]:
-    """Return what a result's run adds to its steps, and the outer step of workers that train apart, if that is not
-    among the simulated steps."""
+    """Return the periodic work that a run adds to its steps, and the outer step if not simulated."""
     section, outer = result.scenario.run, result.scenario.training.outer
     found: list[AmortisedRow] = []
     if outer is not None and played_apart(result.scenario):
@@ -45,7 +43,7 @@ def amortised(result: Result) -> tuple[AmortisedRow, ...]:
 
 
 def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
-    """Return the blocks and the JSON of what a run adds to its step; both are empty where that is nothing."""
+    """Return the blocks and the JSON of the periodic work of a run; both empty without any."""
     if not (rows := amortised(result)):
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)

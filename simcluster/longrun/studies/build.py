@@ -1,4 +1,4 @@
-"""A scenario with a ``run:`` section as a run in numbers: what states take, what checkpoints weigh, what fails."""
+"""Builder of a ``LongRun`` from a scenario's ``run:`` section: step times, checkpoint sizes, failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simcluster.studies.whatif.mitigations import fewer_of
 
 
 def section_of(scenario: Scenario) -> RunSpec:
-    """Return the scenario's run; InputError if it has none."""
+    """Return the scenario's ``run:`` section; InputError if it has none."""
     if scenario.run is None:
         raise InputError(
             f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
@@ -42,7 +42,7 @@ LEAST = 2
 
 
 def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
-    """Return the number of runs, as asked or as the scenario states; InputError for fewer than ``least``."""
+    """Return the number of runs, as requested or as the scenario states; InputError below ``least``."""
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
@@ -51,7 +51,7 @@ def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
 
 
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
-    """Return the run of a scenario in numbers; simulates states that are not known yet, ``states.notes`` say how."""
+    """Return the run of a scenario in numbers, simulating states not known yet; notes go to ``states.notes``."""
     section, gpus = section_of(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
@@ -102,7 +102,7 @@ def goal_of(scenario: Scenario, section: RunSpec) -> float:
 
 
 def _part(part: RestartPart, weight: Weight, gpus: int) -> Part:
-    """Return a phase of a restart; loading takes what the checkpoint weighs."""
+    """Return a phase of a restart; loading takes as long as the checkpoint's size requires."""
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
         return Part(part.part, memory, storage, part.exposed)
@@ -111,10 +111,10 @@ def _part(part: RestartPart, weight: Weight, gpus: int) -> Part:
 
 
 def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return, with 1, 2, ... nodes missing, paces (seconds for the samples of a whole step, over a whole job's) and
-    the shares of the GPUs that run.
+    """Return paces with 1, 2, ... nodes missing, and the shares of the GPUs that run.
 
-    At most ``shrink_to`` replicas may be missing; the machines of a replica that has left stand in for the next.
+    A pace is seconds for the samples of a whole step, over a whole job's. At most ``shrink_to`` replicas may be
+    missing; the nodes of a replica that has left replace those that fail next.
     """
     if section.short == "wait" or section.spares.unlimited:
         return (), ()
@@ -147,7 +147,7 @@ def _causes(
 
 
 def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
-    """Return the causes that turn a run back to a checkpoint; for these no state of the cluster is simulated."""
+    """Return the causes that set a run back to a checkpoint; no state of the cluster is simulated for them."""
     specs = [spec for spec in failures_of(section.failures) if spec.effect in ("stop", "silent")]
     return tuple(_causes(scenario, section, states, specs))
 
@@ -183,14 +183,14 @@ def _cause(
 
 
 def bad_of(batch: BadBatch, machines: int) -> Bad:
-    """Return the bad nodes of a batch among ``machines``."""
+    """Return the defective nodes of a batch among ``machines``."""
     window = math.inf if batch.within is None else batch.within
     count = round(batch.share * machines)
     return Bad(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
 
 
 def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:
-    """Return shares of the levels, and paces by level and class of the device: each a simulated state."""
+    """Return shares of the levels, and paces by level and class of the device, each a simulated state."""
     if spec.effect != "slow":
         return (1.0,), None
     levels = spec.by or spec.left

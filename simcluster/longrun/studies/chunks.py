@@ -1,7 +1,8 @@
-"""Many runs in chunks, wherever they are played; what is finished is kept in a store, and a killed command goes on.
+"""Chunks of simulated runs on any workers, kept in a store, so that a killed command resumes.
 
-A run is the same to the bit whatever chunk, process and machine plays it.  What is kept is found again by all that it
-was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources."""
+A run is the same to the bit in whatever chunk, process and host it is simulated. A stored chunk is found by everything
+it was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from simcluster.studies.sweep.sweep import Progress
 
 
 def sendable(run: LongRun) -> LongRun:
-    """Return the run as plain data: without names of devices, which only a log has, and classes without paces."""
+    """Return the run as plain data, without device names (which only a log has) and unused classes."""
     columns = [None if cause.paces is None else cause.column for cause in run.causes]
     causes = zip(run.causes, columns, strict=True)
     return replace(run, causes=tuple(replace(cause, label=str, column=column) for cause, column in causes))
@@ -73,7 +74,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Runs ``first`` to ``first + count`` of a run and a seed; ``packed``: their outcomes are wanted as text."""
+    """Runs ``first`` to ``first + count`` of a run and a seed; ``packed``: outcomes are sent as text."""
 
     run: LongRun
     seed: int
@@ -82,7 +83,7 @@ class Chunk:
     packed: bool
 
     def key(self, digest: str) -> str:
-        """What is kept of it is found by; ``digest`` is that of the run."""
+        """Return the store key of the chunk; ``digest`` is that of the run."""
         text = json.dumps([sources_digest(), digest, self.seed, self.first, self.count])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -93,7 +94,7 @@ Chunks = dict[Place, Chunk]
 
 
 def _parts(count: int, members: int) -> list[tuple[int, int]]:
-    """(first, count) of each chunk: as many for every member, none too large; without any, the same for all."""
+    """Return (first, count) of each chunk: equally many per worker, none too large."""
     each = MOST_TOGETHER
     if members:
         whole = -(-count // members)
@@ -102,7 +103,7 @@ def _parts(count: int, members: int) -> list[tuple[int, int]]:
 
 
 def play_chunk(chunk: Chunk) -> Row:
-    """Return the outcomes of a chunk, arrays as text if they are to be packed."""
+    """Return the outcomes of a chunk, with arrays as text if they are to be packed."""
     columns: Any = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
     if chunk.packed:
         file = BytesIO()
@@ -113,17 +114,14 @@ def play_chunk(chunk: Chunk) -> Row:
 
 @dataclass(frozen=True)
 class RunPlayer:
-    """Simulates runs on ``players`` (default: here), except what its ``store`` has; ``progress`` counts runs."""
+    """Simulator of runs on ``players`` (default: in this process), with an optional ``store``."""
 
     players: Players = field(default_factory=Players)
     store: Store | None = None
     progress: Progress = lambda done, total, wrong: None
 
     def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
-        """Return ``count`` runs of each from the number ``first`` on, in order; equal ones are simulated once.
-
-        InputError for runs that are longer, or meet more, than can be simulated.
-        """
+        """Return outcomes of ``count`` runs of each from ``first`` on; InputError for runs too long to simulate."""
         for run in runs.values():
             check_size(run, count)
         digests = {name: digest_of(run) for name, run in runs.items()}
@@ -144,7 +142,7 @@ class RunPlayer:
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 
     def _finished(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-        """Yield the runs of each chunk: those in the store, then others as they are simulated, on disk at once."""
+        """Yield the outcomes of each chunk: stored ones first, then others, stored as soon as they are done."""
         store = self.store
         keys = {} if store is None else {place: chunk.key(place[0]) for place, chunk in chunks.items()}
         done = set() if store is None else store.done(keys.values())
@@ -183,10 +181,7 @@ def player_of(
     store: str | Path | None = None,
     progress: Progress = lambda done, total, wrong: None,
 ) -> Iterator[RunPlayer]:
-    """Who plays runs; a Dask scheduler is connected, and the ``store`` (a file) open, meanwhile.
-
-    InputError for fewer than one process, a scheduler that does not answer, a file that is no store of ours.
-    """
+    """Yield a ``RunPlayer`` on the given workers; InputError for invalid workers or an invalid store file."""
     with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
         if store is None:
             yield RunPlayer(players, None, progress)

@@ -1,7 +1,7 @@
-"""Policies side by side: runs that differ in what is decided, on the same random numbers, and what that is worth.
+"""Comparison of policies: runs that differ in a decision, on the same random numbers.
 
-What strikes and how long it lasts is drawn by entity, kind and occurrence (``longrun.streams``), so that two policies
-meet the same failures, and the difference of the two is known far better than either (common random numbers).
+Failures and their durations are drawn by entity, kind and occurrence (``longrun.streams``), so that two policies meet
+the same failures, and the difference of the two is known far better than either (common random numbers).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ PlayedPolicy = TrainingRun | StagedTraining
 
 @dataclass(frozen=True)
 class PolicyComparison(Shown):
-    """Policies on common random numbers: what was played of each in ``runs``, by name; ``measure`` decides which is
-    best.  ``refused`` says of each policy that cannot be why, where that was not to be an error.
+    """Compared policies on common random numbers: ``runs`` by name; ``measure`` decides which is best.
 
-    There are ``played`` runs of each; ``assumed`` is what the answer depends on and the policies do not state.
+    ``refused`` has the reason for each policy that is invalid, if that was not to be an error. There are ``played``
+    runs of each; ``assumed`` is what the answer depends on and the policies do not state.
     """
 
     runs: Mapping[str, PlayedPolicy]
@@ -68,9 +68,12 @@ class PolicyComparison(Shown):
 
     @cached_property
     def tables(self) -> Mapping[Measure, pd.DataFrame]:
-        """By measure, a row a policy: its mean, half the 95 % interval of that (half_width), the difference from the
-        first policy, half the interval of that (difference_half_width), and how much variance the common numbers
-        saved (variance_gained).  Dollars are there where every policy has a price."""
+        """Tables by measure, with a row per policy.
+
+        Its mean, half the 95 % interval of that (half_width), the difference from the first policy, half the interval
+        of that (difference_half_width), and how much variance the common numbers saved (variance_gained). Dollars are
+        there where every policy has a price.
+        """
         found: dict[Measure, pd.DataFrame] = {}
         for measure in MEASURES:
             values = {}
@@ -84,18 +87,18 @@ class PolicyComparison(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """That of its measure."""
+        """Table of the deciding measure."""
         return self.tables[self.measure]
 
     @property
     def best(self) -> str:
-        """The policy with the highest goodput, or the fewest days or dollars."""
+        """Name of the policy with the highest goodput, or the fewest days or dollars."""
         means = self.table["mean"]
         return str(means.idxmax() if self.measure == "goodput" else means.idxmin())
 
     @property
     def sentence(self) -> str:
-        """Which is best, by how much, and whether the runs are enough to say so."""
+        """Sentence: which policy is best, by how much, and whether the runs suffice to tell."""
         table, best = self.table, self.best
         first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
         if best == first:
@@ -106,8 +109,11 @@ class PolicyComparison(Shown):
         return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
 
     def frame(self) -> pd.DataFrame:
-        """A row a policy with everything: ``goodput``, ``goodput_half_width``, ``goodput_difference``, ..., ``days``,
-        ...; and status and error, of those that were refused as well."""
+        """Return all measures in one table with a row per policy, status and error included.
+
+        Columns are ``goodput``, ``goodput_half_width``, ``goodput_difference``, ..., ``days``, ...; rejected policies
+        have a row too.
+        """
         import pandas as pd
 
         parts = [
@@ -141,11 +147,12 @@ def compare_policies(
     strict: bool = True,
     progress: Progress = lambda done, total, wrong: None,
 ) -> PolicyComparison:
-    """Compare policies by name, each a scenario (or its name or file) or changes to the first: {"run.spares.hot": 4}.
+    """Compare policies by name: scenarios, or changes to the first one: {"run.spares.hot": 4}.
 
-    The steps of scenarios that differ only in their run are played once.  All meet the random numbers of the first
-    one's seed.  ``workers`` and ``store`` are as in ``train``.  InputError where the first is no scenario, there is
-    only one, one has no price and dollars decide, or one cannot be (not ``strict``: it is left out, ``refused``).
+    A scenario may be given by name or file. The steps of scenarios that differ only in their run are simulated once.
+    All use the random numbers of the first one's seed. ``workers`` and ``store`` are as in ``train``. InputError where
+    the first is not a scenario, there is only one, one has no price and dollars decide, or one is invalid (if not
+    ``strict``, it is omitted and listed in ``refused``).
     """
     if not isinstance(policies, Mapping) or len(policies) < 2:
         got = (", ".join(policies) if isinstance(policies, Mapping) else type_name(policies)) or "none"
@@ -188,7 +195,7 @@ class _OnlyRun(Spec):
 
 
 def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with changes; where they are of its run alone, on the same cluster, which is built."""
+    """Return the scenario with changes; if they are of its run alone, the built cluster is shared."""
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(scenario.document(), changes)
     stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)
@@ -197,7 +204,7 @@ def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
-    """Return a table of a ``PolicyComparison``, of values by run."""
+    """Return a table of a ``PolicyComparison`` from one measure by run."""
     first = next(iter(values.values()))
     rows: list[tuple[Any, ...]] = []
     for name, each in values.items():

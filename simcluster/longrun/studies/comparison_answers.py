@@ -1,4 +1,4 @@
-"""The answers that compare runs of weeks: a replayed log, policies on the same failures, and advice."""
+"""Printed answers that compare long runs: a replayed log, compared policies, and advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of others tw
 
 
 def replay_answer(replay: FailureReplay) -> Answer:
-    """Return the blocks about a log that was simulated again."""
+    """Return the answer's blocks about a replayed failure log."""
     was, changed = replay.as_it_was, replay.changed.items()
     struck = Counter(each.cause for each in struck_in(was.run, replay.log))
     rest = len(struck) - _MOST
@@ -78,7 +78,7 @@ def _worth(replay: FailureReplay) -> str:
 
 
 def policies_answer(found: PolicyComparison) -> Answer:
-    """Return the blocks about policies: which is best, a table, and what was refused."""
+    """Return the answer's blocks about policies: the best, a table, and what was rejected."""
     head = f"{next(iter(found.runs))}: {len(found.runs)} policies, {found.played:,} runs of each on the same failures"
     columns, rows = [("policy", "{policy}")], [{"policy": name} for name in found.runs]
     for measure in found.tables:
@@ -94,7 +94,7 @@ def policies_answer(found: PolicyComparison) -> Answer:
 
 
 def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str, str]]) -> Columns:
-    """Add the cells of a measure to the rows of a table, and return its columns; differences where there are any."""
+    """Add the cells of a measure to the rows of a table, with any differences; return its columns."""
     scale, unit = MEASURES[measure]
     digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
     fine = 0 if measure == "dollars" else 3
@@ -122,7 +122,7 @@ _SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", 
 
 
 def advice_answer(found: Advice) -> Answer:
-    """Return the blocks about a question: the sentence, its tables, and what they rest on."""
+    """Return the answer's blocks about a question: the sentence, its tables, notes and assumptions."""
     tables = [found.table] if found.second is None else [found.table, found.second]
     wide = {"goodput": "half_width"} | {line.column: line.wide for line in found.picture.lines}
     blocks = []

@@ -1,7 +1,8 @@
-"""What closed forms expect of runs, beside what came of them: what each holds for, and why it differs where it does.
+"""Closed-form expectations next to simulated outcomes: validity, and why the two differ.
 
-A closed form knows failures, restarts and checkpoints.  What else takes time (maintenance, the wait for machines, slow
-devices, ...) makes the wall longer by its share; where that does not explain the gap up to noise, the row says so.
+A closed form knows failures, restarts and checkpoints. Everything else that takes time (maintenance, the wait for
+nodes, slow devices, ...) lengthens the wall time by its share; where that does not explain the gap up to noise, the row
+says so.
 """
 
 from __future__ import annotations
@@ -39,17 +40,20 @@ Row = tuple[str, str, float, float, float | None, str, str, bool]
 def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     """Return a row for each closed form that applies; none where nothing fails.
 
-    Its ``value`` stands beside the mean of the runs (``simulated``, with ``half_width`` of its 95 % interval; None:
-    nothing was drawn).  ``holds`` is for what it holds, ``why`` what the gap is made of; ``explained`` whether that is
-    all up to noise.
+    Its ``value`` stands next to the mean of the runs (``simulated``, with ``half_width`` of its 95 % interval; None:
+    nothing was drawn). ``holds`` is its validity, ``why`` what the gap is made of; ``explained`` whether that is all up
+    to noise.
     """
     rows = _Comparison(run, outcomes).rows() if stop_rate(run) else []
     return frame(rows, "closed_form unit value simulated half_width holds why explained")
 
 
 class _Comparison:
-    """A run and its outcomes as closed forms name them: seconds of ``work`` between two checkpoints, the ``stall`` of
-    one, the ``rate`` of failures, and seconds of a restart in which none (``down``) and in which some may come."""
+    """Run and outcomes in the terms of closed forms.
+
+    Seconds of ``work`` between two checkpoints, the ``stall`` of one, the ``rate`` of failures, and seconds of a
+    restart without (``down``) and with possible failures.
+    """
 
     def __init__(self, run: LongRun, outcomes: Outcomes) -> None:
         self.run, self.outcomes, self.pattern = run, outcomes, run.pattern
@@ -136,7 +140,7 @@ class _Comparison:
         yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
     def _share(self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False) -> Row:
-        """Compare a share with the productive one; ``exact`` is the best known without what ``_extras`` has."""
+        """Compare a share with the productive one; ``exact`` is the best value without the ``_extras``."""
         useful = self.pattern.step / self.pattern.each  # the rest of the work is validation
         value, exact = value * useful, None if exact is None else exact * useful
         good = self.shares["productive"]
@@ -167,7 +171,7 @@ class _Comparison:
         return name, "fraction", value, mean, half, holds, why, explained
 
     def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
-        """Return what takes time and is in no closed form, as shares of the wall, each second once."""
+        """Return what takes time and is in no closed form, as shares of the wall time without overlap."""
         rows = range(0, len(self.outcomes.wall), _ROWS)
         found = [self._extras_of(slice(begin, begin + _ROWS), slow_counts) for begin in rows]
         shares = {words: float(np.concatenate([each[words] for each in found]).mean()) for words in found[0]}

@@ -1,8 +1,8 @@
-"""Closed forms of a run: the shares of its time, and the checkpoint interval that loses least.
+"""Closed forms of a whole run: shares of its time, and the best checkpoint interval.
 
-Intervals: blocking, the exact optimum for exponential failures; written behind training, to first order; with copies in
-peers' memory, how often, and how many of them for each on storage, together, to first order; verified, to first order,
-with the errors that only a verification finds.  Never more often than a write is done.
+Intervals: blocking, the exact optimum for exponential failures; asynchronous, to first order; with copies in peers'
+memory, how often, and how many of them for each on storage, to first order; verified, to first order, with the errors
+that only a verification finds. Never more often than a write finishes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from simcluster.longrun.run import FailureMode, LongRun
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """A mean interruption of a run: ``rate`` of stops (1/s of exposed time), ``detect``, the seconds in which the job
-    cannot fail again (``down``: until a spare is ready and wrong diagnoses are through, too), those of a restart in
-    which it can (``exposed``), the ``restart`` alone, and the ``whole`` until training goes on; what is lost comes on
-    top."""
+    """Mean interruption of a run.
+
+    ``rate`` of stops (1/s of exposed time), ``detect``, the seconds in which the job cannot fail again (``down``: also
+    until a spare is ready and wrong diagnoses are through), those of a restart in which it can (``exposed``), the
+    ``restart`` alone, and the ``whole`` until training resumes; lost work is not included.
+    """
 
     rate: float
     detect: float
@@ -37,7 +39,7 @@ class Interruption:
 
 
 def interruption_of(run: LongRun) -> Interruption:
-    """Return that of a run: laws at their means, causes by how often they strike, wrong diagnoses repeated."""
+    """Return the mean interruption of a run, causes weighted by rate, wrong diagnoses repeated."""
     stops = [cause for cause in run.causes if cause.stops]
     rate = sum(cause.rate for cause in stops)
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
@@ -53,15 +55,14 @@ def interruption_of(run: LongRun) -> Interruption:
 
 
 def ready_of(run: LongRun, out: int) -> float:
-    """Return the seconds until the spare is ready that is taken with ``out`` machines out already."""
+    """Return the seconds until a spare is ready, taken with ``out`` nodes out already."""
     times = run.spares.ready_times
     return times[min(out, len(times) - 1)] if times and not run.spares.unlimited else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """What takes machines away from a run: its ``rate`` (1/s of exposed time), the mean ``repair`` (s of machines), the
-    numbers of the causes, and ``single``: each failure takes one node, without which Erlang's formulas do not hold."""
+    """Repairs of a run: rate (1/s of exposed time), mean time (s of nodes), causes, and whether of ``single`` nodes."""
 
     rate: float
     repair: float
@@ -79,18 +80,20 @@ class Repairs:
 
 
 def short_share(run: LongRun, count: int) -> float:
-    """Return the share of time for which a run with ``count`` spares lacks nodes: Erlang B (``closed_forms.stalled``)
-    at the rate of failures over all time in which it is not, outages in which nothing strikes included."""
+    """Return the share of time in which a run with ``count`` spares lacks nodes, by Erlang B.
+
+    ``closed_forms.stalled`` at the rate of failures over all other time, including outages without exposure.
+    """
     stop, taken = interruption_of(run), Repairs.of(run)
     rate = taken.rate / (1 + stop.rate * stop.down)
     return closed_forms.stalled(count, rate, taken.repair, run.spares.crews) if rate else 0.0
 
 
 def efficiency_of(run: LongRun) -> float:
-    """Return the share of time that is work which is kept, by ``closed_forms``.
+    """Return the share of time that is kept work, by ``closed_forms``.
 
-    Exact for stops by exponential laws and one level of checkpoints, but for what being short of machines takes
-    (``short_share``), which is as if it came on top; nan with copies in memory, of which there is none.
+    Exact for stops by exponential laws and one level of checkpoints, except for the time short of nodes
+    (``short_share``), which is added; nan with copies in memory, for which there is no closed form.
     """
     pattern, stop = run.pattern, interruption_of(run)
     if pattern.memory is not None:
@@ -103,8 +106,11 @@ def efficiency_of(run: LongRun) -> float:
 
 
 def two_levels_of(run: LongRun) -> float:
-    """Return the same with copies in memory, to first order: stalls, half of what lies between two snapshots of the
-    level that survives, and restarts, all of them much below the time between failures."""
+    """Return the share of kept work with copies in memory, to first order.
+
+    Stalls, half of the time between two snapshots of the surviving level, and restarts, all much below the time between
+    failures.
+    """
     pattern, stop = run.pattern, interruption_of(run)
     memory = sum(cause.rate for cause in run.causes if cause.stops and not cause.survives)
     stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
@@ -117,7 +123,7 @@ def two_levels_of(run: LongRun) -> float:
 
 
 def left_out_note(run: LongRun) -> tuple[str, ...]:
-    """Return a note of what a run has that ``efficiency_of`` does not: why the two may differ by more than noise."""
+    """Return a note on what ``efficiency_of`` does not cover in a run, which may exceed noise."""
     effects = {cause.effect for cause in run.causes}
     known = {
         "ages of parts": any(cause.lives is not None for cause in run.causes),
@@ -135,7 +141,7 @@ def left_out_note(run: LongRun) -> tuple[str, ...]:
 
 
 def break_even_hours(restart: float, slower: float) -> float:
-    """Return the hours of work after which replacing a slow node has paid for the restart (s): restart / slower."""
+    """Return the hours of work after which replacing a slow node pays for the restart: restart / slower."""
     return restart / slower / 3600 if slower > 0 else math.inf
 
 
@@ -144,8 +150,7 @@ _NEVER = 50.0  # segments so many times as long as the time between failures do 
 
 @dataclass(frozen=True)
 class Savings:
-    """What there is to choose an interval for: a checkpoint on storage, copies in memory between, a verification before
-    each, and how many cycles a pattern has."""
+    """Inputs to an interval: costs of storage, memory copies and verification, and cycles per pattern."""
 
     storage: Saving
     memory: Saving | None
@@ -155,7 +160,7 @@ class Savings:
 
 @dataclass(frozen=True)
 class Interval:
-    """Steps between two checkpoints, cycles of a pattern, and where they come from, in words."""
+    """Steps between two checkpoints, cycles of a pattern, and their origin in words."""
 
     steps: int
     cycles: int
@@ -164,7 +169,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Rates:
-    """Of what turns a run back, 1/s: what copies in memory survive, what needs storage, what is silent."""
+    """Rates (1/s) of failures that set a run back: survived by memory, by storage only, and silent."""
 
     memory: float
     storage: float
@@ -172,7 +177,7 @@ class Rates:
 
     @classmethod
     def of(cls, causes: Sequence[FailureMode]) -> Rates:
-        """Return the rates of causes."""
+        """Return the rates of causes by what survives them."""
         stops = [cause for cause in causes if cause.effect == "stop"]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
         silent = sum(cause.rate for cause in causes if cause.effect == "silent")
@@ -193,10 +198,7 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
 
 
 def best_steps(run: LongRun) -> int:
-    """Return the steps between two checkpoints that lose least in a run that saves as this one, as ``auto`` does.
-
-    InputError if nothing fails.
-    """
+    """Return the best number of steps between checkpoints, as ``auto`` does; InputError if nothing fails."""
     pattern = run.pattern
     savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
     return _best(pattern.each, savings, Rates.of(run.causes)).steps

@@ -1,7 +1,7 @@
-"""Variants of one run on the same random numbers, what a difference of two is worth, and advice that rests on that.
+"""Variants of one run on the same random numbers, paired differences, and advice built on them.
 
-What strikes and how long it lasts is drawn by entity, kind and occurrence (``longrun.streams``), so that two policies
-meet the same failures, and the difference of the two is known far better than either (common random numbers).
+Failures and their durations are drawn by entity, kind and occurrence (``longrun.streams``), so that two policies meet
+the same failures, and the difference of the two is known far better than either (common random numbers).
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """A mean difference of two policies over the same runs, half its 95 % interval, and ``gained``: how many times as
-    many independent draws an interval of that width takes (inf if all runs differ equally, nan if none differs).
+    """Mean difference of two policies over the same runs, and half its 95 % interval.
+
+    ``gained``: how many times as many independent draws an interval of that width takes (inf if all runs differ
+    equally, nan if none differs).
     """
 
     mean: float
@@ -44,12 +46,12 @@ class PairedDifference:
         return abs(self.mean) > self.half_width
 
     def verdict(self, better: str, worse: str, equal: str) -> str:
-        """Return the words for a difference that is above, below, or not distinguishable from zero."""
+        """Return the words for a difference above, below, or indistinguishable from zero."""
         return equal if not self.holds else better if self.mean > 0 else worse
 
 
 def paired(first: Floats, second: Floats) -> PairedDifference:
-    """Return second - first, run by run."""
+    """Return the paired difference second - first, run by run."""
     difference = second - first
     independent = float(np.var(first, ddof=1) + np.var(second, ddof=1))
     spread = float(np.var(difference, ddof=1))
@@ -58,7 +60,6 @@ def paired(first: Floats, second: Floats) -> PairedDifference:
 
 
 def _student(count: int) -> float:
-    """Return half a 95 % interval of a mean of so many, in standard deviations of one."""
     from scipy.special import stdtrit
 
     return float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
@@ -70,7 +71,7 @@ def half_width(values: Floats) -> float:
 
 
 def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
-    """Return the share of each run's wall time with that fate; the productive one is its goodput."""
+    """Return each run's share of wall time in a time category; the productive one is its goodput."""
     return np.asarray(outcomes.spent()[fate] / outcomes.wall)
 
 
@@ -79,7 +80,7 @@ def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
-    """A column of the table as a line: ``theory`` is drawn dashed; ``wide`` is the column of half an interval."""
+    """Column of the advice table drawn as a line; ``theory`` is dashed, ``wide`` names half an interval."""
 
     column: str
     label: str
@@ -93,7 +94,7 @@ GOODPUT = (AdviceLine("goodput", "simulated", wide="half_width"), AdviceLine("cl
 
 @dataclass(frozen=True, slots=True)
 class AdviceMark:
-    """A named point: its place (in the table's units), and its label."""
+    """Named point of an advice picture: its place (in the table's units), and its label."""
 
     x: float
     y: float
@@ -103,8 +104,11 @@ class AdviceMark:
 
 @dataclass(frozen=True, slots=True)
 class AdvicePicture:
-    """Lines over a column ``x``: divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent), which
-    the labels name; ``log`` axes are "", "x" or "xy"."""
+    """Lines of an advice picture over a column ``x``.
+
+    Values are divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent), which the labels name;
+    ``log`` axes are "", "x" or "xy".
+    """
 
     x: str
     x_label: str
@@ -118,8 +122,11 @@ class AdvicePicture:
 
 @dataclass(frozen=True)
 class Advice(Shown):
-    """An answer: ``sentence``, the ``table`` that supports it (seconds, shares and hours as its columns name), a
-    ``second`` table where there is one, ``notes`` on its validity, what is ``assumed``, and what to draw."""
+    """Answer to an advice question: a ``sentence``, tables, notes, assumptions, and a picture.
+
+    The ``table`` supports it (seconds, shares and hours as its columns name), a ``second`` table may follow; ``notes``
+    are on validity, ``assumed`` on inputs.
+    """
 
     question: str
     name: str
@@ -132,7 +139,7 @@ class Advice(Shown):
     assumed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: unknown values are None."""
+        """Return the JSON document; unknown values are None."""
         return {
             "question": self.question,
             "name": self.name,
@@ -147,8 +154,7 @@ class Advice(Shown):
 
 @dataclass(frozen=True)
 class PolicyBench:
-    """A place to simulate variants of one run on the same numbers: its scenario, the states of its cluster, the number
-    of runs of each, and the player."""
+    """Simulator of variants of one scenario's run on the same random numbers."""
 
     scenario: Scenario
     states: StepStates
@@ -196,7 +202,7 @@ def goodput_table(
     columns: Callable[[Name], dict[str, float]],
     closed_form: Callable[[Name], float],
 ) -> pd.DataFrame:
-    """Return a row per variant: its ``columns``, goodput, closed form, and the difference from the variant ``base``."""
+    """Return a row per variant: columns, goodput, closed form, and the difference from ``base``."""
     rows = []
     for name, values in goodput.items():
         gap = paired(goodput[base], values)

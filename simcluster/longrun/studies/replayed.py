@@ -1,8 +1,8 @@
-"""A log as a run: what struck a job, its own or a real one, strikes again; and the rates that the log gives.
+"""Logs as runs: the failures of a logged job occur again; and failure rates estimated from a log.
 
-A what-if keeps the strikes and changes what is done about them: the interval, the restart, the spares.  A strike comes
-at the same *exposed* second (``run``) of its cause: time in which the job stood uses up none of it, whether it stood
-for long, as in the log, or not, as in the what-if.  After the last row nothing strikes.
+A what-if keeps the failures and changes the policy: the interval, the restart, the spares. A failure occurs at the same
+*exposed* second (``run``) of its cause: time in which the job stood still adds none, whether it stood for long, as in
+the log, or not, as in the what-if. After the last row nothing fails.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _APART = 1e-3  # seconds between two strikes that a log has at one instant
 
 
 def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
-    """Return the run with the strikes of a log instead of random ones: of the same policy, or of a what-if.
+    """Return the run with the failures of a log instead of random ones.
 
-    ``of`` is the run that the log was kept of (left out: this one): which parts of its restarts were exposed, and,
-    where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.  InputError
-    for causes that the run does not have, and for a log without any.
+    ``of`` is the run that the log was kept of (default: this one): it states which parts of its restarts were exposed,
+    and, where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.
+    InputError for causes that the run does not have, and for a log without any.
     """
     struck = struck_in(run, log)
     instants = np.array([each.time for each in struck])
@@ -52,7 +52,7 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
 
 
 def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
-    """Return what struck, but for planned work; InputError for causes that the run does not have, and for none."""
+    """Return the failures of a log, without planned work; InputError for unknown causes, and for none."""
     known = [cause.name for cause in run.causes]
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
     strange = next((each.cause for each in struck if each.cause not in known), None)
@@ -65,18 +65,17 @@ def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
 
 
 def exposed_of(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
-    """Return for how much of the first ``seconds`` the logged run was exposed: to what ``stops`` it while it
-    trained or was in an exposed part of a restart, to all else while it trained."""
+    """Return how much of a log's first ``seconds`` was exposed to causes that stop the job, or to others."""
     return float(_exposed(np.array([seconds]), _stands(run, log, stops=stops))[0])
 
 
 def stood_in(run: LongRun, log: EventLog) -> float:
-    """Return the seconds for which the job of a log stood."""
+    """Return the seconds for which the job of a log stood still."""
     return log.end - float(_exposed(np.array([log.end]), _stands(run, log, stops=False))[0])
 
 
 def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
-    """Return when the job was exposed to nothing: it neither trained nor, for causes that stop it, was loading."""
+    """Return the intervals in which a logged job was not exposed: not training, nor loading (if ``stops``)."""
     if log.stands is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
@@ -102,7 +101,7 @@ def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, fl
 
 
 def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
-    """Return exposed seconds at ascending instants, strictly ascending: what struck a job that stood comes later."""
+    """Return strictly ascending exposed seconds at ascending instants; failures in a standstill come later."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
         if end > until:
@@ -134,11 +133,11 @@ def fit_log(
     days: float | None = None,
     by: str | None = None,
 ) -> FailureFits:
-    """Return rates of the failures in the log of a scenario's job, a run's own or one of incidents.
+    """Fit failure rates to a log of a scenario's job, a simulated run's or one of incidents.
 
-    Each is of the time in which the job was exposed to it; what the scenario's failures say beside how often (device,
-    repair, detection, effect) is kept.  ``days`` defaults to all of a run's own log, and of others to the scenario's
-    ``run.days``.  InputError as in ``fit_failures``.
+    Each rate is per exposed time; everything else about the scenario's failures (device, repair, detection, effect) is
+    kept. ``days`` defaults to all of a simulated run's log, and for others to the scenario's ``run.days``. InputError
+    as in ``fit_failures``.
     """
     if "age" in rows[0].texts:
         raise InputError("a log of lives (age, end) is of parts, not of a job: leave --scenario out")

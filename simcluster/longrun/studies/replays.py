@@ -1,4 +1,4 @@
-"""A log replayed: the failures of a job strike again, under the policy of the log and under another one."""
+"""Replays of a failure log under the policy of the log and under another one."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class FailureReplay(Shown):
-    """A log replayed: ``as_it_was`` under the scenario's own policy, and, where there is one, the ``what_if``.
+    """Replayed failure log: ``as_it_was`` under the scenario's policy, and an optional ``what_if``.
 
-    Run r of both has the same strikes and the same draws; what a log does not state (how long a repair takes) is drawn.
+    Run r of both has the same failures and the same draws; what a log does not state (how long a repair takes) is
+    drawn.
     """
 
     name: str
@@ -71,8 +72,7 @@ class FailureReplay(Shown):
 
     @cached_property
     def logged(self) -> dict[str, float]:
-        """What the log itself states, in the table's units: days, strikes, and more of a run's own log (steps and
-        goodput if its checkpoints and its step are those of the run)."""
+        """Measures of the log: days, failures; of a matching simulated run's log also steps and goodput."""
         log, run = self.log, self.as_it_was.run
         found = {"days": log.end / DAY, "strikes": float(len(struck_in(run, log)))}
         if log.stands is None:
@@ -92,9 +92,12 @@ class FailureReplay(Shown):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """By measure (days, steps, goodput, strikes, outages, hours of each fate): the log's value (``logged``, nan
-        if unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its
-        95 % interval (``half_width``; nan of a single run)."""
+        """Table by measure: the log's value, the simulated means, and their paired difference.
+
+        Measures are days, steps, goodput, strikes, outages and hours of each fate. Columns are ``logged`` (nan if
+        unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its 95
+        % interval (``half_width``; nan of a single run).
+        """
         was, then = (_measures(each.outcomes) for each in (self.as_it_was, self.last))
         rows = []
         for measure, values in was.items():
@@ -107,7 +110,7 @@ class FailureReplay(Shown):
 
     @property
     def notes(self) -> Iterator[str]:
-        """What of the log is not in the runs, or not known."""
+        """Notes on parts of the log that are not in the runs, or not known."""
         run, log = self.as_it_was.run, self.log
         struck = struck_in(run, log)
         missed = len(struck) - row_of(self.table, "strikes")["as_it_was"]
@@ -146,12 +149,11 @@ def replay_failures(
     *,
     played: int | None = None,
 ) -> FailureReplay:
-    """Replay the failures of a job's log: under the scenario's policy, and with the changes of ``what_if``
-    ({"run.checkpoint.every": "10 min"}).
+    """Replay a job's failure log under the scenario's policy, and with the changes of ``what_if``.
 
-    ``log`` is one that ``read_log`` read, a file, or the name of a built-in one.  Changes of ``run.failures`` describe
-    the log's causes, so they hold for both.  InputError for an invalid log, and for causes that the scenario does not
-    have.
+    For example {"run.checkpoint.every": "10 min"}. ``log`` is one that ``read_log`` read, a file, or the name of a
+    built-in one. Changes of ``run.failures`` describe the log's causes, so they hold for both. InputError for an
+    invalid log, and for causes that the scenario does not have.
     """
     scenario = scenario_of(scenario, "replay_failures")
     name = Path(log).stem if isinstance(log, str | Path) else "log"
@@ -179,7 +181,7 @@ def replay_failures(
 
 
 def log_path(name: str | Path) -> Path:
-    """Return the path itself, or that of the built-in log of that bare name."""
+    """Return the path itself, or that of a built-in log by its bare name."""
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
@@ -192,7 +194,6 @@ def log_path(name: str | Path) -> Path:
 
 
 def _measures(outcomes: Outcomes) -> dict[str, Any]:
-    """Return the table's measures, run by run."""
     spent = outcomes.spent()
     return {
         "days": outcomes.wall / DAY,

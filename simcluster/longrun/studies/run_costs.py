@@ -1,4 +1,4 @@
-"""Energy and money of simulated runs: kWh and power by fate, and dollars by fate and cause of what has a price."""
+"""Energy and money of simulated runs: kWh, power and dollars by time category and cause."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _MONTH = YEAR / 12
 
 @dataclass(frozen=True)
 class RunEnergy:
-    """Energy and power of runs, all with ``pue``: what the building draws for the job and its spares.  Watts, kWh.
+    """Energy and power that the building draws for runs and their spares, ``pue`` included (kWh, W).
 
     Training, kept or lost, draws what the healthy step does on average; spares that are hot or warm stand by idle
-    (``standing_by``), cold ones are off.  ``curve`` is the power of the job over its healthy step, without spares and
-    ``pue``; ``low`` and ``peak`` its least and most with them, ``average`` that of all runs.  ``kwh`` is that of each
+    (``standing_by``), cold ones are off. ``curve`` is the power of the job over its healthy step, without spares and
+    ``pue``; ``low`` and ``peak`` its least and most with them, ``average`` that of all runs. ``kwh`` is that of each
     run by fate, and of spares that stand by; ``total`` the sum.
     """
 
@@ -75,25 +75,25 @@ class RunEnergy:
 
     @classmethod
     def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
-        """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is not known."""
+        """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is unknown."""
         draw = None if step is None else draw_with(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
     def computing(self) -> PowerCurve:
-        """The curve if nothing but the computation of layers drew more than an idle GPU."""
+        """Power curve if only layer computation drew more than an idle GPU."""
         return drawn_by(self.step, self.draw, computing=True)
 
     def watts(self, fate: str) -> float:
-        """Return the mean power of the job while its seconds have that fate."""
+        """Return the mean power (W) of the job in a time category."""
         return self.pue * watts_of(fate, self.draw, self.curve.mean, self.run.gpus)
 
     def swing(self, window: float) -> float:
-        """Return the peak-to-peak power in a step, of means over a window (s)."""
+        """Return the peak-to-peak power (W) in a step, of means over a window (s)."""
         return self.pue * self.curve.swing(window)
 
     def assumed(self) -> Iterator[str]:
-        """Yield what neither the run states nor a measurement that could be found."""
+        """Yield the assumptions that neither the run nor a known measurement settles."""
         if self.own.communication is None:
             yield (
                 f"communication takes {self.draw.communication:.0%} of the way from idle to full "
@@ -103,7 +103,7 @@ class RunEnergy:
             yield "the rest of a machine draws nothing, for nobody says how much it does: run.power.node"
 
     def to_dict(self, tokens: float) -> dict[str, Any]:
-        """Return the JSON of runs that train on that many tokens."""
+        """Return the JSON of the energy of runs that train on ``tokens`` tokens."""
         kwh = float(self.total.mean())
         return {
             "kwh": kwh,
@@ -122,10 +122,10 @@ class RunEnergy:
         }
 
     def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
-        """Return the power from ``begin`` to ``end`` (wall seconds) of the run of ``log``: at_s, watts, what (a fate).
+        """Return the power from ``begin`` to ``end`` (wall seconds) of a logged run: at_s, watts, what.
 
-        A sample ``every`` so often: where the job trains the step's own curve, phase by phase of the checkpoint
-        pattern, slower where something slows it.
+        Sampled ``every`` so many seconds: in training the step's own curve, phase by phase of the checkpoint pattern,
+        slower where something slows it.
         """
         import pandas as pd
 
@@ -152,8 +152,7 @@ class RunEnergy:
 
 @dataclass(frozen=True)
 class PriceOfMfu:
-    """What the same FLOP would cost at an MFU that is ``achievable``: ``dollars``, ``lost`` above them, and how much
-    ``more`` training (a share) the money would have bought."""
+    """Dollars of the same FLOP at an ``achievable`` MFU, dollars ``lost``, and how much ``more`` they would train."""
 
     achievable: float
     dollars: float
@@ -162,7 +161,7 @@ class PriceOfMfu:
 
     @classmethod
     def of(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
-        """Return that of dollars spent at an MFU; nothing is lost where it is as high.  Both MFUs are above 0."""
+        """Return the cost at the achievable MFU of dollars spent at ``mfu``; nothing is lost if it is as high."""
         if mfu >= achievable:
             return cls(achievable, spent, 0.0, 0.0)
         return cls(achievable, spent * mfu / achievable, spent * (1 - mfu / achievable), achievable / mfu - 1)
@@ -170,12 +169,12 @@ class PriceOfMfu:
 
 @dataclass(frozen=True)
 class RunMoney:
-    """Dollars of runs: GPUs of the job, spares that stand by, what is kept on storage, electricity.
+    """Dollars of runs: GPUs of the job, spares that stand by, data on storage, electricity.
 
-    Each has the price that the scenario gives; what has none is None, and in no sum.  ``rates`` are dollars per second
-    of the job (GPUs and their electricity) by the fate of the second; means over the runs are ``by_fate``, ``by_cause``
-    (all fates together), ``failures`` (all causes but planned work) and ``parts`` (GPUs, spares, storage, electricity,
-    which sum to the mean of ``total``, the dollars of each run).
+    Each has the price that the scenario gives; what has no price is None, and in no sum. ``rates`` are dollars per
+    second of the job (GPUs and their electricity) by the fate of the second; means over the runs are ``by_fate``,
+    ``by_cause`` (all fates together), ``failures`` (all causes but planned work) and ``parts`` (GPUs, spares, storage,
+    electricity, which sum to the mean of ``total``, the dollars of each run).
     """
 
     run: LongRun
@@ -223,12 +222,12 @@ class RunMoney:
     def of(
         cls, run: LongRun, outcomes: Outcomes, section: RunSpec, size: float, energy: RunEnergy | None
     ) -> RunMoney | None:
-        """Return the money of runs with checkpoints of ``size`` bytes; None where nothing has a price."""
+        """Return the money of runs with checkpoints of ``size`` bytes; None if nothing has a price."""
         prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
         return None if all(price is None for price in prices) else cls(run, outcomes, section, size, energy)
 
     def to_dict(self, held: PriceOfMfu | None) -> dict[str, Any]:
-        """Return the JSON, with the price of what falls short of an achievable MFU."""
+        """Return the JSON, with the price of an MFU below the achievable one."""
         return {
             **{what: self.parts.get(what) for what in PRICES},
             "lost_to_failures": self.failures,

@@ -1,4 +1,4 @@
-"""Simulated runs of several stages: the sums of their stages, in numbers, tables and JSON."""
+"""Simulated runs of several stages: sums over stages, in numbers, tables and JSON."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CHANGE = "change of stage"
 
 @dataclass(frozen=True)
 class StagedTraining(Shown):
-    """Simulated runs of several stages, each stage a ``TrainingRun``, in order; ``specs`` as the document has them.
+    """Simulated runs of several stages, each a ``TrainingRun``, in order; ``specs`` as in the document.
 
-    Between two stages the job is idle for the later one's ``change``.  Every stage begins as the run states: parts of
+    Between two stages the job is idle for the later one's ``change``. Every stage begins as the run states: parts of
     the same ages, all spares available.
 
     Of each run there are ``wall`` seconds, ``gpu_hours`` without spare nodes, ``goodput_by_run`` (the productive share
-    of its GPU-hours), ``dollars`` of everything that has a price and ``kwh`` (None if not known).  Of all ``played``
+    of its GPU-hours), ``dollars`` of everything that has a price and ``kwh`` (None if not known). Of all ``played``
     runs together there are ``goodput`` and ``effective_mfu`` (over the wall time), ``tokens`` of the kept steps,
     ``spare_gpu_hours`` on average, and ``lost_to_failures``: dollars of time that has a cause, planned work excluded.
     """
@@ -110,12 +110,12 @@ class StagedTraining(Shown):
 
     @property
     def dollars_by_run(self) -> Floats | None:
-        """The same, by the name that a ``TrainingRun`` has for it."""
+        """Dollars of each run, under the name that a ``TrainingRun`` has for it."""
         return self.dollars
 
     @cached_property
     def kwh(self) -> Floats | None:
-        """kWh of each run; None if the power of its GPUs is not known."""
+        """Energy of each run (kWh); None if the power of its GPUs is unknown."""
         each = [
             stage.energy.total + (stage.energy.watts("restart") + stage.energy.standing_by) * spec.change / KWH
             for stage, spec in zip(self.stages, self.specs, strict=True)
@@ -131,16 +131,18 @@ class StagedTraining(Shown):
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, GPU-hours, failures, and dollars and kWh if known: mean, low and high (95 %), p5, p50, p95 of the
-        runs."""
+        """Table of days, GPU-hours, failures, dollars and kWh: mean, low, high (95 %), p5, p50, p95."""
         failures = _sum([stage.failures_by_run for stage in self.stages])
         measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": failures}
         return table_of_means({**measured, "dollars": self.dollars, "kwh": self.kwh})
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """By stage: tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput,
-        failures, gpu_hours, dollars, kwh (nan if not known)."""
+        """Table by stage: tokens, steps, GPUs, step time, days, goodput, failures, cost.
+
+        Columns tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput, failures,
+        gpu_hours, dollars, kwh (nan if not known).
+        """
         rows = []
         for number, stage in enumerate(self.stages, 1):
             scenario, energy = stage.scenario, stage.energy
@@ -154,7 +156,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def breakdown(self) -> pd.Series[float]:
-        """Seconds of a run by fate, all stages together; they sum to the mean wall time."""
+        """Seconds of a run by time category, over all stages; they sum to the mean wall time."""
         import pandas as pd
 
         means = [stage.breakdown["mean_s"].to_dict() for stage in self.stages]
@@ -163,8 +165,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Run 0, event by event, as ``TrainingRun.log`` with a column stage; times are since the first stage began,
-        and at_s since the stage itself began."""
+        """Log of run 0 with a column stage; times since the first stage began, at_s since its stage began."""
         import pandas as pd
 
         begun, found = 0.0, []
@@ -178,7 +179,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
-        """By stage and week of it, as ``TrainingRun.weeks``."""
+        """Table by stage and week, as ``TrainingRun.weeks``."""
         import pandas as pd
 
         tables = {number: stage.weeks for number, stage in enumerate(self.stages, 1)}

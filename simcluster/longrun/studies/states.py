@@ -1,4 +1,4 @@
-"""The states of a cluster that a run meets, each played once by the step simulator on the same topology graph."""
+"""States of a cluster that a run meets, each simulated once by the step simulator on one topology graph."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ Cable = tuple[str, str]
 
 @dataclass(frozen=True)
 class JobFabric:
-    """``ports`` are the job's NICs (GPUs, where those have switch ports of their own), each with the first rank that
+    """Network devices that a job can use: NIC ``ports``, their ``edges``, switch levels, and ``trunks``.
+
+    ``ports`` are the job's NICs (GPUs, where those have switch ports of their own), each with the first rank that
     leaves by it; ``edges`` their cables; ``level`` of each switch that the job can use (1: next to GPUs), in the order
-    of levels; ``trunks`` the cables between those.  All of them may be empty: a single machine."""
+    of levels; ``trunks`` the cables between those. All of them may be empty: a single node.
+    """
 
     ports: dict[str, int]
     edges: tuple[Cable, ...]
@@ -48,7 +51,7 @@ class JobFabric:
 
 
 def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
-    """Return what the first ``gpus`` GPUs can use: their leaves, and all switches above those."""
+    """Return the network that the first ``gpus`` GPUs can use: their leaves, and all switches above."""
     switches = set(cluster.switches)
     ports: dict[str, int] = {}
     for rank in range(gpus):
@@ -89,21 +92,19 @@ CLASSES = 4
 
 @dataclass(frozen=True)
 class StandIn:
-    """A device that is played for all of its class: ``words`` name it, ``faults`` are its documents but for ``factor``,
-    which is added when it is slow."""
+    """Simulated representative of a device class: its name in ``words``, its ``faults`` without ``factor``."""
 
     words: str
     faults: tuple[Mapping[str, Any], ...]
 
     def slow(self, factor: float) -> list[dict[str, Any]]:
-        """Return the faults of a step in which it takes that many times as long (GPUs) or has that share (links)."""
+        """Return the faults of a step in which a GPU takes ``factor`` times as long, or a link has that share."""
         return [{**fault, "factor": factor} for fault in self.faults]
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of a kind: ``label`` names one on the graph, ``column`` has the class of each, and
-    ``stand_for`` those that are played for the classes.  ``count`` may be 0: the cluster has none."""
+    """Devices of a kind: labels, class numbers (``column``), and representatives; ``count`` may be 0."""
 
     count: int
     machines: int
@@ -113,7 +114,7 @@ class Devices:
 
 
 class Parts:
-    """All devices of a scenario's job."""
+    """Devices of a scenario's job, by kind."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._cluster, self._gpus = scenario.cluster.built, scenario.gpus
@@ -130,11 +131,11 @@ class Parts:
 
     @cached_property
     def fabric(self) -> JobFabric:
-        """NICs, switches and cables."""
+        """NICs, switches and cables of the job."""
         return fabric_of(self._cluster, self._gpus)
 
     def of(self, kind: str, machines: int = 1) -> Devices:
-        """Return those of a kind (``spec.Of``), looked up once; a rack has that many machines."""
+        """Return the devices of a kind (``spec.Of``), cached; a rack has ``machines`` nodes."""
         if (kind, machines) not in self._known:
             self._known[kind, machines] = self._of(kind, machines)
         return self._known[kind, machines]
@@ -181,7 +182,7 @@ class Parts:
         faults: Callable[[int], tuple[Mapping[str, Any], ...]],
         first: Sequence[int] | None = None,
     ) -> Devices:
-        """Return devices by label; the ``first`` of each class is simulated for the others of it."""
+        """Return devices by label; the ``first`` of each class represents the others in simulation."""
         _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
         columns = number.astype(np.int64).ravel()
         chosen = firsts.tolist() if first is None else first
@@ -194,8 +195,7 @@ def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
 
 
 def validation_pass(scenario: Scenario) -> Result:
-    """Simulate the scenario's batch forward only, as a validation does: a program of F alone, with its own bubble,
-    its faults, and no gradients, optimizer, loader or checkpoint."""
+    """Simulate the scenario's batch forward only, as a validation does, with its own bubble and faults."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
     return replay(alone, planned=plan(alone, trains=False))
 
@@ -209,10 +209,10 @@ _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)
 
 @dataclass
 class StepStates:
-    """Seconds of a step of a scenario in every state that was ``asked`` for, by its words; each is played once.
+    """Step times of a scenario in every cluster state requested so far, each simulated once.
 
-    ``used`` are those of the run that is made of them now, ``notes`` what is to be said of its making.  InputError for
-    more than 50 states of one.
+    ``used`` are the states of the run that is being built, ``notes`` remarks on it. InputError for more than 50 states
+    of one scenario.
     """
 
     scenario: Scenario
@@ -242,17 +242,17 @@ class StepStates:
 
     @cached_property
     def parts(self) -> Parts:
-        """The job's devices by name."""
+        """Devices of the job, by kind."""
         return Parts(self.scenario)
 
     @cached_property
     def result(self) -> Result:
-        """The healthy step, whole."""
+        """Simulated healthy step."""
         with phase(f"state 1 of the cluster ({_HEALTHY})"):
             return replay(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
-        """Return the weight of a checkpoint at any interval; InputError where nothing says how long one takes."""
+        """Return the weight of a checkpoint at any interval; InputError if its duration is not stated."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
             self.weights[of_each] = weight_of(self.scenario, of_each)
@@ -260,19 +260,19 @@ class StepStates:
 
     @property
     def healthy(self) -> float:
-        """With all as planned (the scenario's own faults are part of that)."""
+        """Healthy step time (s), with the scenario's own faults."""
         return self._timed(_HEALTHY, lambda: self.result.step_time) + self.outer
 
     @cached_property
     def outer(self) -> float:
-        """What outer steps of workers that train apart add to each step, in every state alike."""
+        """Seconds per step of outer steps of local workers, equal in every state."""
         section = self.scenario.training.outer
         if section is None or not played_apart(self.scenario):
             return 0.0
         return outer_seconds(self.scenario, self.result.step_time) / section.every
 
     def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
-        """Return the step time with more faults (documents); the scenario's own draw what they draw without."""
+        """Return the step time (s) with more faults (documents), on the scenario's own random draws."""
 
         def step() -> float:
             more = [_FAULT.validate_python(dict(fault)) for fault in faults]
@@ -282,15 +282,12 @@ class StepStates:
         return self._timed(words, step) + self.outer
 
     def slow(self, device: StandIn, level: float) -> float:
-        """Return the step time with a GPU or node slowed by a factor (1 and above), or a link with a share left."""
+        """Return the step time (s) with a GPU or node slowed by a factor, or a link with a share left."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
         return self.with_faults(f"{device.words} {how}", device.slow(level))
 
     def writing(self, words: str, shares: Mapping[int, float]) -> float:
-        """Return the step time with a share of every node's NIC cables taken by what it writes, all through the step.
-
-        The step of a ``background_load`` of that share on the uplinks of each, to the bit, without a graph.
-        """
+        """Return the step time (s) while writes take a share of every node's NIC cables, to the bit."""
         most = max(shares.values(), default=0.0)
         if not most:
             return self.healthy
@@ -309,10 +306,7 @@ class StepStates:
         return spec.batches * one / spec.every
 
     def short_of(self, machines: int) -> tuple[float, float]:
-        """Return the step time with nodes missing, and its samples over those of a whole step.
-
-        InputError where no replica is left.
-        """
+        """Return the step time with nodes missing, and its share of samples; InputError if no replica is left."""
         job = fewer_of(self.scenario, machines)
         if job is None:
             raise InputError(

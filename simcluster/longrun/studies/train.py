@@ -1,6 +1,6 @@
-"""Training runs of weeks: the ``run:`` section of a scenario simulated many times, stage by stage where it has stages.
+"""Training runs of weeks: simulation of a scenario's ``run:`` section, one stage after another.
 
-Each stage is a run of its own, begun from the checkpoint that ended the one before.
+Each stage is a separate run, begun from the checkpoint that ended the previous one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def train(
     store: str | Path | None = None,
     progress: Progress = lambda done, total, wrong: None,
 ) -> TrainingRun | StagedTraining:
-    """Simulate the runs of a scenario: ``played`` of them (default: its ``run.played``).
+    """Simulate the long runs of a scenario, ``played`` of them (default: its ``run.played``).
 
-    A run with ``run.stages`` is a ``StagedTraining``: a ``TrainingRun`` for each stage, and their sums.  ``workers`` is
+    A run with ``run.stages`` is a ``StagedTraining``: a ``TrainingRun`` for each stage, and their sums. ``workers`` is
     a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor; the numbers are the same to the bit.
-    What is finished is kept in ``store`` (a file): the same call resumes there after a kill.  InputError if the
-    scenario has no run, or an invalid one.
+    What is finished is kept in ``store`` (a file): the same call resumes there after a kill. InputError if the scenario
+    has no run, or an invalid one.
     """
     scenario = scenario_of(scenario, "train")
     count = asked_runs(scenario, played)
@@ -57,10 +57,7 @@ def train_stages(
     store: str | Path | None = None,
     progress: Progress = lambda done, total, wrong: None,
 ) -> StagedTraining:
-    """Simulate the runs of a scenario whose ``run`` has stages: run r of a stage continues run r of the one before.
-
-    Arguments as for ``train``.  InputError for a run without stages, or an invalid stage.
-    """
+    """Simulate a scenario with stages, as ``train``; InputError for a run without stages, or an invalid one."""
     scenario = scenario_of(scenario, "train_stages")
     if not section_of(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
@@ -70,7 +67,7 @@ def train_stages(
 
 
 class PreparedStage(NamedTuple):
-    """A stage before it is simulated: its run in numbers, the states of its cluster, and the healthy step."""
+    """Stage before its simulation: its run in numbers, the states of its cluster, and the healthy step."""
 
     scenario: Scenario
     run: LongRun
@@ -80,7 +77,7 @@ class PreparedStage(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
-        """Return the stage of a scenario; InputError for a run that would hardly ever end."""
+        """Return the stage of a scenario; InputError for a run that would practically never end."""
         draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
         run = long_run_of(scenario, states)
         check_end(run)
@@ -88,7 +85,7 @@ class PreparedStage(NamedTuple):
 
 
 def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
-    """Return the stages of a scenario, one without stages; stages with the same step share the states in ``known``."""
+    """Return the stages of a scenario (one if it has none); stages with equal steps share ``known`` states."""
     scenarios = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
     return [PreparedStage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
 
@@ -96,8 +93,7 @@ def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[Prepared
 def simulate_policies(
     policies: Mapping[str, tuple[Scenario, list[PreparedStage]]], count: int, player: RunPlayer
 ) -> dict[str, TrainingRun | StagedTraining]:
-    """Simulate the runs of policies, by name, on the random numbers of the first one's seed; no two stages draw the
-    same."""
+    """Simulate policies by name on the random numbers of the first one's seed, different for each stage."""
     seed = next(iter(policies.values()))[0].seed
     outcomes: dict[str, list[Outcomes]] = {name: [] for name in policies}
     for number in range(max(len(stages) for _, stages in policies.values())):
@@ -118,12 +114,12 @@ _APART = 10**6  # numbers of the first runs of two stages
 
 
 def step_document(scenario: Scenario) -> dict[str, Any]:
-    """Return what a scenario states of its step: all but its run and name."""
+    """Return the part of a scenario's document that its step depends on: all but its run and name."""
     return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
 def stage_scenarios(scenario: Scenario) -> list[Scenario]:
-    """Return the scenario of each stage: a run of its tokens, with what the stage sets."""
+    """Return a scenario per stage: a run of its tokens, with the stage's changes."""
     section, found = section_of(scenario), []
     counts = tokens_of_stages(section.stages, section.tokens)
     for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):

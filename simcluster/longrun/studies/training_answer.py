@@ -1,4 +1,4 @@
-"""The answers about runs of weeks: of a run of one stage, and of one of several."""
+"""Printed answers about simulated long runs, of one stage and of several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FATE_WORDS = {
 
 
 def training_answer(training: TrainingRun) -> Answer:
-    """Return the blocks about runs of one stage: the result, a wall-clock breakdown, closed forms, states."""
+    """Return the answer's blocks for runs of one stage: result, wall-clock breakdown, closed forms, states."""
     scenario, known = training.scenario, training.parts["each_s"].items()
     each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
     simulated = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
@@ -61,7 +61,6 @@ def _runs(training: TrainingRun | StagedTraining) -> str:
 
 
 def _between(training: TrainingRun | StagedTraining, name: str, form: str, least: float = 1e-6) -> tuple[str, str]:
-    """Return the mean of a number, and the range of nine runs of ten where they differ by a share of ``least``."""
     row = row_of(training.numbers, name)
     mean, low, high = (form.format(row[each]) for each in ("mean", "p5", "p95"))
     varies = row["p95"] - row["p5"] > least * row["mean"]
@@ -144,7 +143,6 @@ def _failures(training: TrainingRun) -> Iterator[Fact]:
 
 
 def _money(training: TrainingRun) -> Iterator[Fact]:
-    """Yield GPU-hours, dollars by what has a price, and what failures and a low MFU cost."""
     hours = f"{training.gpu_hours:,.0f} GPU-hours"
     spares = f", {training.spare_gpu_hours:,.0f} of spares beside" if training.spare_gpu_hours else ""
     money, total = training.money, training.dollars or 0.0
@@ -178,7 +176,6 @@ def _lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterato
 
 
 def _energy(training: TrainingRun) -> Iterator[Fact]:
-    """Yield kWh, the power of the whole job, how it swings, and what is assumed in that."""
     if training.energy is None:
         yield Fact("energy", "?", ": nobody says what these GPUs draw: run.power.idle and run.power.full, in W")
         return
@@ -199,7 +196,6 @@ def _energy(training: TrainingRun) -> Iterator[Fact]:
 
 
 def _breakdown(training: TrainingRun) -> list[Block]:
-    """Return where the wall went; bars are of what is not productive."""
     mega = training.energy is not None and float(training.energy.total.mean()) >= 1e4
     productive, *rows = (
         {"what": FATE_WORDS[row["fate"]], **row, "energy": row["kwh"] / (1e3 if mega else 1.0)}
@@ -241,7 +237,7 @@ def _expected(training: TrainingRun) -> list[TableBlock]:
 
 
 def staged_answer(training: StagedTraining) -> Answer:
-    """Return the blocks about runs of several stages."""
+    """Return the answer's blocks for runs of several stages."""
     scenario = training.scenario
     head = [scenario.title, f"{scenario.cluster.built.name}; {_runs(training)}"]
     return [Lines(head, "head"), Figures([*_whole(training)]), *_stages(training), remarks(training.assumed)]

@@ -1,4 +1,4 @@
-"""Simulated runs of one stage: what comes of a scenario's ``run:`` section, in numbers, tables and JSON."""
+"""Simulated runs of one stage: outcomes of a scenario's ``run:`` section, in numbers, tables and JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
-    """Return mean, low, high, p5, p50 and p95 of the runs, a row for each measure that is known."""
+    """Return mean, low, high, p5, p50 and p95 of the runs, a row per known measure."""
     rows = [
         [name, *_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
         for name, values in measured.items()
@@ -47,7 +47,6 @@ def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
-    """Return mean, low and high of the 95 % interval of the mean; of a single run the mean alone."""
     mean = float(values.mean())
     half = half_width(values) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half
@@ -55,19 +54,19 @@ def _interval(values: Floats) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class TrainingRun(Shown):
-    """Simulated runs of ``scenario``, which is ``run`` in numbers.
+    """Simulated long runs of a ``scenario`` (of one stage): outcomes, means, tables and costs.
 
-    ``states`` are the states of the cluster that the step simulator simulated (by words, seconds per step),
-    ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number of the first run (not 0
-    for the runs of a stage), ``notes`` what was taken for granted.
+    ``run`` is the scenario's run in numbers, ``states`` the states of the cluster that the step simulator simulated (by
+    words, seconds per step), ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the
+    number of the first run (not 0 for the runs of a stage), ``notes`` the assumptions made.
 
-    Of the runs there are ``played``; means over them are ``days`` of wall time, ``goodput`` (the share of the wall
-    time that is productive: what the kept steps take on the healthy cluster), ``ettr`` (the effective training time
-    ratio: the share that goes into kept steps, slow ones too), ``step_mfu`` of the healthy step and ``effective_mfu``
-    of the whole run, ``tokens`` of the kept steps, ``gpu_hours`` of the job and ``spare_gpu_hours`` of spare nodes.
-    ``price`` is dollars per GPU-hour, if the scenario states it.  Of each run there are ``wall`` seconds,
-    ``goodput_by_run``, ``shares`` of the wall by fate, and ``failures_by_run``, the number of failures that stopped the
-    job.  ``numbers`` has the 95 % intervals and percentiles of the means.
+    Of the runs there are ``played``; means over them are ``days`` of wall time, ``goodput`` (the share of the wall time
+    that is productive: what the kept steps take on the healthy cluster), ``ettr`` (the effective training time ratio:
+    the share that goes into kept steps, slow ones too), ``step_mfu`` of the healthy step and ``effective_mfu`` of the
+    whole run, ``tokens`` of the kept steps, ``gpu_hours`` of the job and ``spare_gpu_hours`` of spare nodes. ``price``
+    is dollars per GPU-hour, if the scenario states it. Of each run there are ``wall`` seconds, ``goodput_by_run``,
+    ``shares`` of the wall by fate, and ``failures_by_run``, the number of failures that stopped the job. ``numbers``
+    has the 95 % intervals and percentiles of the means.
     """
 
     scenario: Scenario
@@ -117,18 +116,18 @@ class TrainingRun(Shown):
 
     @property
     def loss(self) -> float | None:
-        """The loss after these tokens, by the run's law of loss; None if the run names neither a law nor a loss."""
+        """Expected loss after the run's tokens, by its loss law; None if it names neither a law nor a loss."""
         found = loss_bought(self.scenario, self.tokens)
         return None if found is None else found.loss
 
     @cached_property
     def energy(self) -> RunEnergy | None:
-        """kWh by fate, and the power of the job; None if the power of its GPUs is not known."""
+        """Energy by time category, and the power of the job; None if the power of its GPUs is unknown."""
         return RunEnergy.of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
 
     @cached_property
     def money(self) -> RunMoney | None:
-        """Dollars by fate and by cause; None if nothing has a price."""
+        """Dollars by time category and by cause; None if nothing has a price."""
         section = section_of(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
         return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
@@ -145,7 +144,7 @@ class TrainingRun(Shown):
 
     @property
     def price_of_mfu(self) -> PriceOfMfu | None:
-        """What the run would cost at the achievable MFU; None without that, or without a price."""
+        """Cost of the run at the achievable MFU; None without that, or without a price."""
         achievable = section_of(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
@@ -153,8 +152,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Days, steps, goodput, failures, strikes, outages, and dollars and kWh if known: mean, low and high (95 %),
-        p5, p50, p95 of the runs."""
+        """Table of days, steps, goodput, failures, outages, dollars, kWh: mean, low, high, p5, p50, p95."""
         outcomes = self.outcomes
         return table_of_means({
             "days": self.wall / DAY,
@@ -169,8 +167,11 @@ class TrainingRun(Shown):
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """By fate: mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90;
-        dollars and kwh (nan if not known)."""
+        """Table by time category of the mean wall time, shares, and cost.
+
+        Columns mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90; dollars
+        and kwh (nan if not known).
+        """
         spent, money, energy = self.outcomes.spent(), self.money, self.energy
         rows = [
             [fate, float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
@@ -182,8 +183,11 @@ class TrainingRun(Shown):
 
     @cached_property
     def causes(self) -> pd.DataFrame:
-        """By cause, the most expensive first: strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``,
-        ``share`` of the wall time, dollars (nan if not known)."""
+        """Table by cause, the most expensive first.
+
+        Columns strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``, ``share`` of the wall time, dollars
+        (nan if not known).
+        """
         import pandas as pd
 
         outcomes, names = self.outcomes, names_of(self.run)
@@ -203,7 +207,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def parts(self) -> pd.DataFrame:
-        """By part of a restart: mean_s of a run, each_s of a restart."""
+        """Table by phase of a restart: mean_s per run, each_s per restart."""
         seconds = self.outcomes.parts.mean(axis=0).tolist()
         count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
         known = zip(self.run.restart, seconds, strict=True)
@@ -211,10 +215,10 @@ class TrainingRun(Shown):
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
-        """By week: goodput (mean), p10, p90, and the number of runs that began it; the last week of a run is as long
-        as the run continues in it.
+        """Table by week: mean goodput, p10, p90, and the number of runs that began it.
 
-        Work that is lost to a failure counts against the week in which it strikes.
+        The last week of a run is as long as the run continues in it. Work that is lost to a failure counts against the
+        week in which it occurs.
         """
         rows = []
         for number, (good, lasts) in enumerate(zip(*(each.T for each in self.outcomes.by_week()), strict=True), 1):
@@ -225,19 +229,21 @@ class TrainingRun(Shown):
 
     @cached_property
     def expected(self) -> pd.DataFrame:
-        """Closed forms: value, simulated, half_width of its 95 % interval, holds (for what), why (it differs)."""
+        """Closed forms: value, simulated, half_width of its 95 % interval, holds (validity), why (it differs)."""
         return closed_forms_of(self.run, self.outcomes)
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Run 0, event by event: begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock);
-        and the steps and snapshots of a stretch of training."""
+        """Log of run 0, event by event.
+
+        Columns begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock); and the steps and
+        snapshots of a stretch of training.
+        """
         return frame(self._rows, " ".join(COLUMNS))
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
-        """Run 0 as a log of incidents: time and lasts (s; nan: not known), cause, device.  A CSV file of it can be
-        replayed."""
+        """Log of run 0 as incidents: time, lasts (s; nan if unknown), cause, device; its CSV can be replayed."""
         return frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
 
     @cached_property
@@ -245,10 +251,10 @@ class TrainingRun(Shown):
         return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:
-        """Return the seconds from a strike to training again, detection included, that an effective training time
-        ratio allows.
+        """Return the seconds from a failure to training again that an effective training time ratio allows.
 
-        All outages become longer (or shorter) by the same time, in which nothing strikes; may be negative.
+        Detection is included. All outages become longer (or shorter) by the same time, in which nothing fails; may be
+        negative.
         """
         outages = float(self.outcomes.outages.sum(axis=1).mean())
         if not outages:
