@@ -18,7 +18,7 @@ import pytest
 import simcluster
 from simcluster.base.old_names import MOVED
 from simcluster.base.satellites import PROVIDED, SATELLITES, SHOWN_BY, load
-from simcluster.cli import COMMANDS, module_of
+from simcluster.cli import COMMANDS, module_name
 from simcluster.show.pictures import PICTURES
 
 ROOT = Path(__file__).parent.parent
@@ -195,7 +195,7 @@ def test_tables_of_satellites_name_what_there_is() -> None:
     places = [*PROVIDED.values(), *(place for places in SHOWN_BY.values() for place in places)]
     places += [f"{module}:{name}" for name, module in PICTURES.items()]
     assert all(load(place) is not None for place in places)
-    assert all(callable(importlib.import_module(module_of(command)).run) for command in COMMANDS)
+    assert all(callable(importlib.import_module(module_name(command)).run) for command in COMMANDS)
 
 
 # What each may not reach by any way, where floors alone do not say so.  Planning meets no clock and no run; the player

@@ -41,7 +41,7 @@ from simcluster.show.cells import signed_change
     ],
 )
 def test_split_overrides(argv: list[str], kept: list[str], overrides: list[str]) -> None:
-    assert cli.parser_of(argv[0])[1][argv[0]].split_overrides(argv) == (kept, overrides)
+    assert cli.make_parser(argv[0]).split_overrides(argv) == (kept, overrides)
 
 
 def test_plain_keys_are_those_of_a_scenario_that_are_no_section() -> None:
@@ -52,7 +52,7 @@ def test_plain_keys_are_those_of_a_scenario_that_are_no_section() -> None:
 
 def test_an_override_needs_a_value() -> None:
     with pytest.raises(InputError, match=r"--parallel\.tp needs a value"):
-        cli.parser_of("run")[1]["run"].split_overrides(["run", "--parallel.tp"])
+        cli.make_parser("run").split_overrides(["run", "--parallel.tp"])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,11 @@ def test_an_override_needs_a_value() -> None:
         (["--verison"], ["'--verison'", "did you mean '--version'"]),
         (["run"], ["scenario is required", "see simcluster run --help"]),
         (["run", "a", "b"], ["unexpected argument 'b'"]),
-        ([], ["name a command"]),
+        (["--quiet", "run"], ["unknown option '--quiet'", "options come after the command"]),
+        (["budget", "los"], ["unknown command 'los'", "did you mean 'loss'"]),
+        (["help", "ru"], ["unknown command 'ru'", "did you mean 'run'"]),
+        (["list", "--yes"], ["unknown option '--yes'"]),
+        (["topology", "flat", "--allow-python"], ["unknown option '--allow-python'"]),
     ],
 )
 def test_usage_errors_exit_2(argv: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,8 +82,47 @@ def test_usage_errors_exit_2(argv: list[str], words: list[str], capsys: pytest.C
 def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     assert "schedule" in capsys.readouterr().out
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("simcluster")
+    for option in ("--version", "-V"):
+        assert cli.main([option]) == 0
+        assert capsys.readouterr().out.startswith("simcluster ")
+
+
+@pytest.mark.parametrize("argv", [[], ["help"], ["-h"], ["--help"]])
+def test_the_help_of_the_program_is_one_screen(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    shown = {line[11:].split()[0] for line in lines if line[11:12].strip()}
+    assert {*cli.COMMANDS, "budget"} - {*cli.BUDGET.values()} <= shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        ("help run", "run --help"),
+        ("budget loss --help", "scaling --help"),
+        ("help budget", "budget"),
+        ("budget walls --parameters 7B --tokens 2T", "walls --parameters 7B --tokens 2T"),
+    ],
+)
+def test_two_ways_to_ask_for_the_same(asked: str, same: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for argv in (asked, same):
+        assert cli.main(argv.split()) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1] != ""
+
+
+def test_the_help_of_an_import_shows_what_its_kind_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    from simcluster.importers.command import KINDS
+
+    assert tuple(cli.ENTRIES["import"]["kinds"]) == KINDS
+    assert cli.main(["import", "astra-network", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--device" in shown
+    assert "--gpus" not in shown
+    assert "simcluster import nemo" not in shown
 
 
 @pytest.mark.parametrize(
@@ -123,7 +166,7 @@ TAB = "completion bash --line"
 @pytest.mark.parametrize(
     ("command", "heavy", "printed"),
     [
-        ("--help", HEAVY, "Replay one training step"),
+        ("--help", HEAVY, "Simulate training steps"),
         ("topology --help", HEAVY, "simcluster topology dgx_h100 --set nodes=128"),
         ("collective --help", HEAVY, "--split %K|/K"),
         (f"{TAB} 'simcluster run tiny_dp --set parallel.t'", HEAVY, "parallel.tp="),

@@ -74,7 +74,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run tiny_3d --save-plot x.png", {}, "or --gantt FILE or "),
     ("sweep tiny_3d --jobs 3", {}, "unknown option '--jobs'; use --executor N|dask://HOST; see"),
     ("run --config a.yaml", {"a.yaml": TINY}, "simcluster run takes SCENARIO, without an option's name before it"),
-    ("run tiny_3d --bogus", {}, "use one that it has: --help, --set, --json, "),
+    ("run tiny_3d --bogus", {}, "use one that it has: --set, --json, "),
     ("run tiny_3d --vary parallel.tp=1,2", {}, "it is an option of simcluster compare and of "),
     # units
     ("train w.yaml", {"w.yaml": WEEK.replace("days: 7 d", "days: 1 week")}, "; write 7 d"),

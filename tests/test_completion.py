@@ -91,6 +91,9 @@ def test_words_are_what_the_models_say() -> None:
         ("simcluster ru", ["run"]),
         ("simcluster sc", ["scaling", "schedule", "schema"]),
         ("simcluster --v", ["--version"]),
+        ("simcluster budget p", ["packing"]),
+        ("simcluster help ru", ["run"]),
+        ("simcluster budget loss --leav", ["--leave-out"]),
         ("simcluster run gpt3_175b_64xa100_", ["gpt3_175b_64xa100_full_recompute"]),
         ("simcluster run tiny_dp --gan", ["--gantt"]),
         ("simcluster run tiny_dp --trace-begins ", ["arrival", "wire"]),
@@ -141,7 +144,7 @@ def test_files_stand_beside_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_completes_its_options_and_knows_its_arguments(command: str) -> None:
-    parser = cli.parser_of(command)[1][command]
+    parser = cli.make_parser(command)
     found = answers(f"simcluster {command} --")
     assert {option for option in parser.options if option.startswith("--")} <= set(found)
     unknown = [action.dest for action in parser._actions

@@ -15,7 +15,7 @@ from test_gantt import Made, lab
 
 from simcluster import plots
 from simcluster.base.errors import InputError
-from simcluster.cli import COMMANDS, main, parser_of
+from simcluster.cli import COMMANDS, main, make_parser
 from simcluster.show import link_pictures, palette
 from simcluster.show.heatmaps import straggler_heatmap
 from simcluster.show.link_pictures import plot_rows
@@ -76,7 +76,7 @@ def test_lanes_are_as_high_as_a_picture_lets_them_be() -> None:
 
 def test_every_command_that_draws_takes_a_size() -> None:
     for command in COMMANDS:
-        parser = parser_of(command)[1][command]
+        parser = make_parser(command)
         draws = bool({"figure", "links", "memory"} & {*parser.files.values()})
         assert ("--picture-size" in parser.options) == ("--dpi" in parser.options) == draws, command
 

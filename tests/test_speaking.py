@@ -19,7 +19,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.telling import heard_by, phase, phases, playing
-from simcluster.cli import COMMANDS, main, outputs, parser_of, terminal
+from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.sections import Engine
@@ -33,7 +33,7 @@ KINETO = Path(__file__).parent / "inputs" / "kineto"
 ENDINGS = {"json": ".json", "figure": ".png", "links": ".csv", "csv": ".csv", "memory": ".csv", "table": ".csv",
            "page": ".html", "scenario": ".yaml", "device": ".yaml", "any": ".x"}  # fmt: skip
 POSITIONAL = {"kind": "megatron", "action": "play", "shell": "bash"}
-FILES = [(name, dest) for name in COMMANDS for dest in parser_of(name)[1][name].files]
+FILES = [(name, dest) for name in COMMANDS for dest in make_parser(name).files]
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -42,7 +42,7 @@ def test_every_file_that_is_written_is_named(
     command: str, dest: str, quiet: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    parser = parser_of(command)[1][command]
+    parser = make_parser(command)
     path = tmp_path / f"it{ENDINGS[parser.files[dest]]}"
     argv = [command, *["-q"] * quiet]
     for action in parser._actions:
@@ -57,7 +57,7 @@ def test_every_file_that_is_written_is_named(
         Path(getattr(args, dest)).write_text("")
 
     monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=lambda _: SimpleNamespace(run=writes)))
-    monkeypatch.setattr(cli, "refuse_missing", lambda args: None)
+    monkeypatch.setattr(outputs, "refuse_missing", lambda args: None)
     assert main(argv) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -82,10 +82,10 @@ def test_options_that_write_say_so_in_their_entry() -> None:
     silent = [
         (name, option)
         for name in COMMANDS
-        for action in parser_of(name)[1][name]._actions
+        for action in make_parser(name)._actions
         for option in action.option_strings[-1:]
         if re.match(r"(draw(?! only)|write|the page to write)\b", action.help or "")
-        and not isinstance(action.const, bool) and action.dest not in parser_of(name)[1][name].files
+        and not isinstance(action.const, bool) and action.dest not in make_parser(name).files
     ]  # fmt: skip
     assert set(silent) <= own, silent
 

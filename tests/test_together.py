@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.cli import main, parser_of
+from simcluster.cli import main, make_parser
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.multi_job import Placed, Shared, load_jobs, simulate_together
 
@@ -266,7 +266,7 @@ def test_the_picture_is_of_the_same_time_of_all(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_example_of_the_help_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = (parser_of("share")[1]["share"].epilog or "").splitlines()
+    lines = (make_parser("share").epilog or "").splitlines()
     example = lines[1 : lines.index("examples:")]
     (tmp_path / "jobs.yaml").write_text("\n".join(example), encoding="utf-8")
     placed, cluster = load_jobs(tmp_path / "jobs.yaml")

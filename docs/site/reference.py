@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from collections.abc import Iterable
 from pathlib import Path
 
-from simcluster.cli import COMMANDS, parser_of
+from simcluster.cli import COMMANDS, ENTRIES, make_parser
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.show.registry.kinds import KINDS, entries_of
 
@@ -80,8 +81,7 @@ def _cell(text: str) -> str:
 def command_pages(root: Path) -> dict[str, str]:
     """A page a command: its help."""
     del root
-    _, parsers = parser_of(None)
-    rows = [f"| [{name}]({name}.md) | {_cell(_first_help(name))} |" for name in COMMANDS]
+    rows = [f"| [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in COMMANDS]
     text = [
         "# Every command",
         "",
@@ -92,10 +92,10 @@ def command_pages(root: Path) -> dict[str, str]:
     ]
     pages = {"reference/commands/index.md": "\n".join([*text, *rows]) + "\n"}
     for name in COMMANDS:
-        parser = parsers[name]
+        parser = make_parser(name)
         parts = [f"# {name}", "", parser.description or "", ""]
         for group in parser._action_groups:
-            shown = [action for action in group._group_actions if action.dest != "help"]
+            shown = [action for action in group._group_actions if action.help != SUPPRESS]
             if shown:
                 title = {"positional arguments": "Arguments", "options": "Options"}.get(group.title or "", group.title)
                 parts += [f"## {str(title)[0].upper()}{str(title)[1:]}", "", "| name | what it is |", "|---|---|"]
@@ -109,12 +109,6 @@ def command_pages(root: Path) -> dict[str, str]:
         parts += ["## Examples and details", "", "```text", (parser.epilog or "").strip(), "```"]
         pages[f"reference/commands/{name}.md"] = "\n".join(parts) + "\n"
     return pages
-
-
-def _first_help(name: str) -> str:
-    from simcluster.cli import _SAID
-
-    return str(_SAID["commands"][name]["help"])
 
 
 def shipped_pages(root: Path) -> dict[str, str]:

@@ -1,9 +1,8 @@
-"""The command line: a module a command.
+"""The command line: one module per command.
 
-Exit status 0 when the work was done, 2 for a bad input or where nothing came of it (one message on stderr), 1 for a
-failure of ours (with its traceback), 130 on Ctrl-C.  A command is an entry in ``commands.toml``, which says what it
-takes, and a module with ``run(args)``, here or in a satellite, which the entry names; only the chosen command's module
-is imported, and none for help.
+Exit status: 0 if the work was done, 2 for bad input or no result (one message on stderr), 1 for a bug (with its
+traceback), 130 on Ctrl-C. A command is an entry in ``commands.toml`` and a module with ``run(args)``, here or where the
+entry says. Only the module of the chosen command is imported, and none for help.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import contextlib
 import errno
 import gc
 import importlib
-import importlib.util
+import io
 import keyword
 import os
 import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +30,19 @@ from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import however_long, notes_to
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
-from simcluster.cli.arguments import Parser
-from simcluster.cli.outputs import (
-    check_picture_size,
-    inputs_kept,
-    output_path,
-    refuse_missing,
-    require_two_names,
-    written_at,
-)
+from simcluster.cli import outputs
+from simcluster.cli.arguments import Parser, with_its_option
 from simcluster.cli.terminal import escaping, never_fail, open_closed_streams, styled, working
 from simcluster.documents.own_words import allowing_python
 
-_SAID: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-COMMANDS = tuple(_SAID["commands"])
+_TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+ENTRIES: dict[str, Any] = _TEXTS["commands"]
+"""Texts and arguments of every command, by its name."""
+COMMANDS = tuple(name for names in _TEXTS["groups"].values() for name in names)
 """Every command, in the order of the help."""
-_MEANT = {
+BUDGET = {ENTRIES[name]["called"].removeprefix("budget "): name for name in _TEXTS["groups"]["budget"]}
+"""Commands that ``simcluster budget`` starts, by its next word."""
+_SYNONYMS = {
     **dict.fromkeys(("simulate", "sim", "play", "plot", "gantt"), "run"),
     **dict.fromkeys(("optimize", "optimise", "search", "tune", "best"), "plan"),
     **dict.fromkeys(("init", "create"), "new"),
@@ -57,27 +53,21 @@ _MEANT = {
     "describe": "show",
     "cost": "walls",
 }
-"""Commands by what other programs call them."""
-
+"""Commands by their names in other programs."""
 _PICTURES = {"figure", "links", "memory"}
 """Kinds of file that are, or may be, pictures."""
-
 _BROKEN_PIPE = 141  # what a shell reports of a program that SIGPIPE ended
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-"""Of what stdout is, when there is no room for what is said; files are spoken for by who writes them."""
-
-_CUT = f"delete the folders __pycache__ in {Path(__file__).parent.parent}, and run the same command again"
-
-_KEPT = 200
-_ENDLESS = re.compile(rf"\S{{{4 * _KEPT},}}")
-"""A word that no person wrote, and no file is called: of it the beginning is enough."""
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRUNCATED_CODE = f"delete the folders __pycache__ in {Path(__file__).parent.parent}, and run the same command again"
+_SHOWN_LENGTH = 200
+_LONG_WORD = re.compile(rf"\S{{{4 * _SHOWN_LENGTH},}}")
+"""A word that is too long for text or a file name, and is shortened in messages."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status and never raises."""
+    """Run one command and return the exit status; never raise."""
     atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)  # or Python goes through all there is before it ends: 0.04 instead of 0.3 s of a sweep
+    atexit.register(gc.freeze)  # or Python collects garbage before it exits: 0.04 instead of 0.3 s of a sweep
     open_closed_streams()
     never_fail(sys.stdout, sys.stderr)
     with escaping():
@@ -90,120 +80,134 @@ def _status(argv: list[str] | None) -> int:
         sys.stdout.flush()
         return 0
     except InputError as error:
-        return _refuse(str(error))
+        return _print_error(str(error))
     except SystemExit as leaving:  # --help and --version
         return leaving.code if isinstance(leaving.code, int) else 0
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output left (| head)
-        _say_no_more()
+    except BrokenPipeError:  # the reader of the output has closed it (| head)
+        _discard_output()
         return _BROKEN_PIPE
     except Exception as problem:
-        if said := _of_the_system(problem):
-            return _refuse(said)
+        if said := _system_message(problem):
+            return _print_error(said)
         traceback.print_exc()
         print("simcluster: internal failure: this is a bug in simcluster, not in your input", file=sys.stderr)
         return 1
 
 
-def _of_the_system(problem: Exception) -> str:
-    """Return the message for a failure of the system; "" for one of ours."""
-    if isinstance(problem, OSError) and problem.errno in _FULL:
+def _system_message(problem: Exception) -> str:
+    """Return the message for a failure of the operating system; "" for a bug."""
+    if isinstance(problem, OSError) and problem.errno in _NO_SPACE:
         if problem.filename is None:
-            _say_no_more()
-        return (
-            f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); make room where it goes"
-        )
+            _discard_output()
+        return f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); free some space there"
     if isinstance(problem, OSError) and (told := refused_by_system(problem)):
         return told
-    if isinstance(problem, EOFError) and "marshal" in str(problem):  # no Python before 3.12.8 notices it itself
-        return f"Python's own files of simcluster are cut, as a full disk leaves them: {_CUT}"
+    if isinstance(problem, EOFError) and "marshal" in str(problem):  # Python before 3.12.8 does not report it itself
+        return f"Python's own files of simcluster are truncated, as after a full disk: {_TRUNCATED_CODE}"
     return ""
 
 
-def _say_no_more() -> None:
-    """Keep Python from complaining, while it exits, of what it could not write."""
+def _discard_output() -> None:
+    """Redirect stdout to the null device, so that Python does not complain at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _refuse(text: str) -> int:
-    short = _ENDLESS.sub(lambda found: f"{found[0][:_KEPT]}...", text)
+def _print_error(text: str) -> int:
+    short = _LONG_WORD.sub(lambda found: f"{found[0][:_SHOWN_LENGTH]}...", text)
     print(f"{styled('simcluster: error:', 'red', sys.stderr)} {short}", file=sys.stderr)
     return 2
 
 
-def parser_of(command: str | None) -> tuple[Parser, dict[str, Parser]]:
-    """Return the program's parser with that of one command, or of all: and those, by name."""
-    parser = Parser(
-        prog="simcluster",
-        description="Replay one training step of a large model on a GPU cluster.",
-        epilog="simcluster COMMAND --help describes a command. A scenario is a file, the name of one that ships "
-        "(simcluster list scenarios), or - for standard input.",
-    )
-    parser.add_argument("--version", action=_Version)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name in COMMANDS if command is None else (command,):
-        said = _SAID["commands"][name]
-        one = subparsers.add_parser(name, help=said["help"], description=said["description"], epilog=said["examples"])
-        one.commands_with = _commands_with
-        one.take(said["arguments"], _SAID["options"])
-        for title, arguments in said.get("groups", {}).items():
-            one.take(arguments, _SAID["options"], one.add_argument_group(title))
-        if _PICTURES & set(one.files.values()):
-            free = {" ".join(each for each in names.split() if each not in one.options): said
-                    for names, said in _SAID["pictures"].items()}  # fmt: skip
-            one.take(free, _SAID["options"])
-        if one.reads_files:
-            one.take(_SAID["reading"], {})
-        one.take(_SAID["always"], {})
-    return parser, subparsers.choices
+def make_parser(command: str, kind: str = "") -> Parser:
+    """Return the parser of a command; ``kind`` limits ``import`` to the options of one kind of file."""
+    entry = ENTRIES[command]
+    parser = Parser(prog=f"simcluster {entry.get('called', command)}", description=entry["description"])
+    parser.set_defaults(command=command)
+    parser.commands_with = _commands_with
+    kinds = entry.get("kinds", {})
+    other = set(" ".join(kinds.values()).split()) - set(kinds[kind].split()) if kind else set()
+    parser.take({names: said for names, said in entry["arguments"].items() if names not in other}, _TEXTS["options"])
+    for title, arguments in entry.get("groups", {}).items():
+        parser.take(arguments, _TEXTS["options"], parser.add_argument_group(title))
+    draws = bool(_PICTURES & set(parser.files.values()))
+    for names, said in _TEXTS["common"].items():
+        if command not in said["without"] and (draws or not said.get("pictures")):
+            free = " ".join(each for each in names.split() if each not in parser.options)
+            parser.take({free: {key: said[key] for key in said if key not in ("without", "pictures")}}, {})
+            parser.in_one_line(free.split()[-1])
+    parser.finish(_lines_for_kind(entry["examples"], kind, kinds) if kind else entry["examples"])
+    return parser
+
+
+def _lines_for_kind(text: str, kind: str, kinds: Mapping[str, str]) -> str:
+    """Return help text without the lines about other kinds of files to import."""
+    begins, kept, shown = re.compile(rf"  (?:.*simcluster import )?({'|'.join(kinds)}) "), [], True
+    for line in text.splitlines():
+        found = begins.match(line)
+        shown = found[1] == kind if found else shown or not line.startswith("   ")
+        if shown:
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def _commands_with(option: str) -> list[str]:
-    return [
-        f"simcluster {name}"
-        for name, said in _SAID["commands"].items()
-        if any(
-            option in names.split()
-            for group in (said["arguments"], *said.get("groups", {}).values())
-            for names in group
-        )
-    ]
+    groups = {name: (entry["arguments"], *entry.get("groups", {}).values()) for name, entry in ENTRIES.items()}
+    return [f"simcluster {name}" for name, found in groups.items() if option in " ".join(map(" ".join, found)).split()]
 
 
-def module_of(command: str) -> str:
-    """Return a command's module: as ``commands.toml`` names it, else in ``cli``, with an underscore where Python has
-    that word."""
+def _overview() -> str:
+    """Return the help of the program: one line per command, by group."""
+    lines = []
+    for group, names in _TEXTS["groups"].items():
+        shown = _TEXTS["budget"] if group == "budget" else {name: ENTRIES[name]["help"] for name in names}
+        lines += [f"{'' if place else group:<11}{name:<13}{shown[name]}" for place, name in enumerate(shown)]
+    return "\n".join([_TEXTS["head"], *lines, _TEXTS["foot"]])
+
+
+def module_name(command: str) -> str:
+    """Return the name of a command's module, with an underscore if Python reserves the word."""
     own = f"cli.{command}{'_' * (keyword.iskeyword(command) or hasattr(builtins, command))}"
-    return f"simcluster.{_SAID['commands'][command].get('module', own)}"
+    return f"simcluster.{ENTRIES[command].get('module', own)}"
 
 
-class _Version(argparse.Action):
-    def __init__(self, option_strings: list[str], dest: str, **_: object) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="print the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"simcluster {VERSION}")
-        parser.exit()
+def _named(word: str, names: Iterable[str], program: str) -> str:
+    """Return ``word`` if it names a command, else raise InputError with the nearest name."""
+    if word in names:
+        return word
+    if word.startswith("-"):
+        near = did_you_mean(word, ["--version", "--help"], 0.6) or "; options come after the command"
+        raise InputError(f"unknown option {word!r}{near}; see {program} --help")
+    meant = f"; did you mean {_SYNONYMS[word]!r}?" if word in _SYNONYMS else did_you_mean(word, names, 0.6)
+    raise InputError(f"unknown command {word!r}{meant}; see {program} --help")
 
 
 def _dispatch(argv: list[str]) -> None:
-    command = argv[0] if argv and not argv[0].startswith("-") else None
-    if command is not None and command not in COMMANDS:
-        meant = f"; did you mean {_MEANT[command]!r}?" if command in _MEANT else did_you_mean(command, COMMANDS, 0.6)
-        raise InputError(f"unknown command {command!r}{meant}; see simcluster --help")
-    parser, commands = parser_of(command)
-    overrides: list[str] = []
-    given = argv
-    if command is None:
-        parser.refuse_unknown_options(argv)
-    else:
-        if commands[command].takes_overrides:
-            argv, overrides = commands[command].split_overrides(argv)
-        commands[command].refuse_unknown_options(argv[1:])
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    if argv[:1] == ["budget"]:
+        if argv[1:2] in ([], ["-h"], ["--help"]):
+            lines = [f"  simcluster budget {word:<9}{ENTRIES[name]['help']}" for word, name in BUDGET.items()]
+            print("\n".join(["usage: simcluster budget COMMAND ...", "", *lines]))
+            return
+        argv = [BUDGET[_named(argv[1], BUDGET, "simcluster budget")], *argv[2:]]
+    if argv[:1] in ([], ["-h"], ["--help"]):
+        print(_overview())
+        return
+    if argv[0] in ("-V", "--version"):
+        print(f"simcluster {VERSION}")
+        return
+    command = _named(argv[0], COMMANDS, "simcluster")
+    asks = command == "import" and argv[1:2] and argv[1] in ENTRIES[command]["kinds"] and {"-h", "--help"} & {*argv}
+    parser = make_parser(command, argv[1] if asks else "")
+    given, overrides = argv, list[str]()
+    argv = argv[1:]
+    if parser.takes_overrides:
+        argv, overrides = parser.split_overrides(argv)
+    parser.refuse_unknown_options(argv)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        asked = commands[command] if command else parser
         for path in getattr(args, "set", None) or ():
             if "=" not in path and not unknown[0].startswith("-"):
                 raise InputError(f"--set {path} has no value; write --set {path}={unknown[0]} as one word")
@@ -211,34 +215,31 @@ def _dispatch(argv: list[str]) -> None:
         whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
         whole = "" if prior[:1] in ("", "-") or prior == command else whole
         raise InputError(
-            f"unexpected argument {unknown[0]!r}: {asked.placed}; leave it out{whole}, or see {asked.prog} --help"
+            f"unexpected argument {unknown[0]!r}: {parser.placed}; leave it out{whole}, or see {parser.prog} --help"
         )
-    if args.command is None:
-        parser.print_help()
-        raise InputError("name a command")
     args.overrides = overrides
     files = []
-    for dest, kind in commands[args.command].files.items():
+    for dest, kind in parser.files.items():
         name = getattr(args, dest)
         if name and (dest, name) != ("json", "-"):
-            setattr(args, dest, output_path(name, kind))
+            setattr(args, dest, outputs.output_path(name, kind))
             files.append(getattr(args, dest))
     if "picture_size" in args:
-        check_picture_size(args, files)
-    outputs = [*files, *([Path(args.trace)] if args.command == "run" and args.trace else [])]
-    require_two_names(outputs)
-    refuse_missing(args)
-    before = [written_at(path) for path in files]
-    allowed = getattr(args, "allow_python", False)
-    with _silence() if args.quiet else working(args.command), allowing_python(allowed), notes_to(_note):
+        outputs.check_picture_size(args, files)
+    written = [*files, *([Path(args.trace)] if args.command == "run" and args.trace else [])]
+    outputs.require_two_names(written)
+    outputs.refuse_missing(args)
+    before = [outputs.written_at(path) for path in files]
+    quiet, allowed = contextlib.redirect_stderr(io.StringIO()), getattr(args, "allow_python", False)
+    with quiet if args.quiet else working(args.command), allowing_python(allowed), notes_to(_print_note):
         with collector_off():  # 0.6 s instead of 0.7
-            module = importlib.import_module(module_of(args.command))
-        replaced = [path for path in outputs if path != getattr(args, "store", None)]  # a store is read, then grows
-        with however_long(args.yes), inputs_kept(replaced):
-            _run(module, args, commands[args.command])
+            module = importlib.import_module(module_name(args.command))
+        replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first
+        with however_long(getattr(args, "yes", False)), outputs.inputs_kept(replaced):
+            _run(module, args, parser)
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):
-            if written_at(path) != then and path not in getattr(args, "told", ()):
+            if outputs.written_at(path) != then and path not in getattr(args, "told", ()):
                 sys.stderr.write(f"wrote {path}\n")
     if nothing := getattr(args, "came_to_nothing", ""):
         raise InputError(nothing)
@@ -248,20 +249,11 @@ def _run(module: Any, args: argparse.Namespace, parser: Parser) -> None:
     try:
         module.run(args)
     except InputError as problem:
-        from simcluster.cli.arguments import with_its_option  # only for a mistake
-
-        told = with_its_option(str(problem), args, parser.options.values())
-        if told == str(problem):
+        text = with_its_option(str(problem), args, parser.options.values())
+        if text == str(problem):
             raise
-        raise InputError(told) from problem
+        raise InputError(text) from problem
 
 
-def _note(text: str) -> None:
+def _print_note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Silence stderr; what escapes is printed by ``main`` afterwards."""
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
-        yield

@@ -1,10 +1,11 @@
-"""What every command line has in common: overrides in their spellings, whole option names, mistakes with a hint."""
+"""Argument parser of all commands: spellings of overrides, whole option names, errors with a hint."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import re
+import textwrap
 from argparse import Action, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,32 +24,31 @@ _OUTPUT = {"o", "out", "output", "save", "write", "file", "export", "csv"}
 _PICTURE = {"plot", "figure", "fig", "image", "png", "svg", "draw", "picture", "chart"}
 _PROCESSES = {"j", "jobs", "workers", "processes", "procs", "threads", "cores", "parallel", "executor"}
 _INPUT = {"i", "c", "config", "input", "scenario", "yaml"}
-"""Words of the names that other programs give to options."""
+"""Words in option names of other programs."""
 _PLAYERS = ("executor", "workers")
-"""Where the options are kept by which it is said who plays."""
+"""Destinations of the options that set processes."""
 PLAIN_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
-"""Keys of a scenario itself that one word or number says, so that --gpus 64 changes it like --parallel.tp 8."""
-
-
+"""Top-level keys with one word or number as value: --gpus 64 changes the scenario like --parallel.tp 8."""
 _REQUIRED = "the following arguments are required: "
 _OF_AN_ARGUMENT = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
 _NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
-    """Whole option names only, errors as InputError, texts as written; commands' parsers are of this class too."""
+    """Argument parser without abbreviations, whose errors are InputError with a hint."""
 
     def __init__(self, **settings: Any) -> None:
-        layout = argparse.RawDescriptionHelpFormatter  # examples stay as they are written
-        super().__init__(**{"allow_abbrev": False, "formatter_class": layout, **settings})
-        self.files: dict[str, str] = {}  # what kind of file is written where an argument says
-        self.values: dict[str, list[str]] = {}  # what an argument may be, for completion
-        self.commands_with: Callable[[str], list[str]] = lambda option: []  # which others have an option
+        layout = argparse.RawDescriptionHelpFormatter  # keeps the lines of examples
+        super().__init__(**{"allow_abbrev": False, "add_help": False, "formatter_class": layout, **settings})
+        self.files: dict[str, str] = {}  # kind of output file by argument
+        self.values: dict[str, list[str]] = {}  # possible values by argument, for completion
+        self._common: list[str] = []  # the last line of the help
+        self.commands_with: Callable[[str], list[str]] = lambda option: []  # other commands with an option
 
     def take(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
     ) -> None:
-        """Arguments as ``commands.toml`` has them, with what all of a name share."""
+        """Add the arguments declared in ``commands.toml``, with the settings ``shared`` by name."""
         for names, said in arguments.items():
             settings = {**shared.get(names, {}), **({"help": said} if isinstance(said, str) else said)}
             file, values = settings.pop("file", None), settings.pop("values", None)
@@ -64,11 +64,32 @@ class Parser(argparse.ArgumentParser):
             if values:
                 self.values[action.dest] = values
 
+    def in_one_line(self, option: str) -> None:
+        """Move an option from the list of the help to the line of common options."""
+        action = self.options[option]
+        metavar = f" {action.metavar}" if isinstance(action.metavar, str) else ""
+        self._common.append(f"{', '.join(action.option_strings)}{metavar}: {action.help}")
+        action.help = argparse.SUPPRESS
+
+    def finish(self, examples: str) -> None:
+        """Set the usage line and the end of the help: examples and common options."""
+        words = [self.prog]
+        for action in self._actions:
+            name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            name += " ..." if action.nargs in ("*", "+") else ""
+            if not action.option_strings:
+                words.append(f"[{name}]" if action.nargs in ("?", "*") else name)
+            elif action.required:
+                words.append(f"{action.option_strings[-1]} {name}")
+        self.usage = " ".join([*words, "[OPTIONS]"])
+        common = textwrap.fill(f"common options: {'; '.join(self._common)}", 100)
+        self.epilog = f"{examples.rstrip()}\n\n{common}"
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
 
     def _own_words(self, message: str) -> str:
-        """Return argparse's complaint as what is wrong and what to write."""
+        """Return argparse's error message with what is wrong and what to write."""
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
             needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
@@ -94,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
     def _written(self, name: str) -> str:
-        """Return an argument as a command line has it: --size S, NAME."""
+        """Return an argument as typed, as in ``--size S`` or ``NAME``."""
         action = self.options.get(name.partition("/")[0])
         if action is None:
             return name
@@ -102,7 +123,7 @@ class Parser(argparse.ArgumentParser):
         return f"{name.partition('/')[0]} {metavar}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Check as argparse does, and offer the nearest choice."""
+        """Check a value against the choices, as argparse does, and suggest the nearest one."""
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = did_you_mean(str(value), known)
@@ -110,26 +131,25 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def takes_overrides(self) -> bool:
-        """Has it --set?  Then the other spellings reach the command in ``args.overrides``."""
+        """Whether the command has --set, so that ``args.overrides`` holds the other spellings."""
         return "--set" in self.options
 
     @property
     def options(self) -> dict[str, argparse.Action]:
-        """Every option by each of its names."""
+        """Options by each of their names."""
         return {option: action for action in self._actions for option in action.option_strings}
 
     @property
     def placed(self) -> str:
-        """What it takes without an option's name before it, in words."""
+        """Message that lists the positional arguments of the command."""
         names = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
         return f"{self.prog} takes {' '.join(names).upper() or 'options alone'}"
 
     def split_overrides(self, argv: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Arguments without overrides, and the overrides as "parallel.tp=8".
+        """Split arguments into those without overrides and the overrides as "parallel.tp=8".
 
-        Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option of ours has a dot in its name),
-        ``--gpus 64`` where the command has no option of that name, and ``parallel.tp=8`` where it is not the value of
-        an option just before it.
+        Overrides are ``--parallel.tp 8`` and ``--parallel.tp=8`` (no option has a dot in its name), ``--gpus 64`` if
+        the command has no such option, and ``parallel.tp=8`` unless an option that takes a value precedes it.
         """
         kept: list[str] = []
         overrides: list[str] = []
@@ -148,13 +168,13 @@ class Parser(argparse.ArgumentParser):
         return kept, overrides
 
     def is_override(self, argument: str) -> bool:
-        """Is it ``--parallel.tp`` or ``--parallel.tp=8``, or a key of a scenario itself that is no option here?"""
+        """Return whether an argument changes the scenario: ``--parallel.tp``, or a top-level key."""
         name = argument.partition("=")[0]
         plain = self.reads_scenarios and name[:2] == "--" and name[2:] in PLAIN_KEYS and name not in self.options
         return plain or _DOTTED_OPTION.fullmatch(argument) is not None
 
     def refuse_unknown_options(self, argv: Sequence[str]) -> None:
-        """InputError for the first option that there is not: before argparse complains of what it took the place of."""
+        """Raise InputError for the first unknown option, before argparse reports a consequence."""
         known = self.options
         for argument, before in zip(argv, ("", *argv), strict=False):
             name = argument.partition("=")[0]
@@ -172,7 +192,7 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"unknown option {name!r}{self._near(name)}; see {self.prog} --help")
 
     def _near(self, name: str) -> str:
-        """Return what an unknown option may mean: a key of the scenario, another option."""
+        """Return a hint at what an unknown option may mean: a key of the scenario, another option."""
         if self.takes_overrides:
             from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
 
@@ -197,10 +217,10 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _long(self) -> dict[str, str]:
-        return {action.dest: max(action.option_strings, key=len) for action in self._actions if action.option_strings}
+        return {action.dest: _long_name(action) for action in self._actions if action.option_strings}
 
     def _meant(self, name: str) -> str:
-        """Return the option that another program's name means; "" where there is none."""
+        """Return a hint at the option that another program's name means; "" if there is none."""
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_PLAYERS if words & _PROCESSES else ())}
@@ -216,18 +236,22 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def reads_scenarios(self) -> bool:
-        """Is one of its arguments a scenario?"""
+        """Whether an argument is a scenario."""
         return any("scenarios" in kinds for kinds in self.values.values())
 
     @property
     def reads_files(self) -> bool:
-        """Is one of its arguments a file of the user's?"""
+        """Whether an argument is a file of the user."""
         return self.takes_overrides or any("files" in kinds for kinds in self.values.values())
 
     def _takes_value(self, argument: str) -> bool:
-        """Return whether an argument is an option whose value comes next."""
         action = self.options.get(argument)
         return action is not None and action.nargs != 0
+
+
+def _long_name(action: Action) -> str:
+    """Return the first long name of an option, or its short one."""
+    return max(action.option_strings, key=lambda name: name[:2] == "--")
 
 
 def _whole(least: int, text: str) -> int:
@@ -236,14 +260,8 @@ def _whole(least: int, text: str) -> int:
     return int(text)
 
 
-def _rank(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text[:20]) > 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a rank; the first one is 0")
-    return int(text)
-
-
 def _time(text: str) -> Fraction:
-    """Return a number exactly as written: 0.1 is one tenth."""
+    """Return a number as an exact fraction: 0.1 is one tenth."""
     from fractions import Fraction  # slow to import
 
     try:
@@ -274,24 +292,23 @@ TYPES: dict[str, Callable[[str], object]] = {
     "float": float,
     "count": partial(_whole, 1),
     "gpus": partial(_whole, 2),
-    "rank": _rank,
+    "rank": partial(_whole, 0),
     "share": _share,
     "time": _time,
 }
-"""What the text of an argument is made into, by the name in ``commands.toml``."""
+"""Converters of an argument's text, by their name in ``commands.toml``."""
 
 
 _QUOTED = re.compile(r"'([^'\n]+)'")
 _UNKNOWN_KEY = re.compile(r"(?:^|: )(\w+): unknown key '\1'(?:$|; known)")
-"""At the top of a document, and nothing like it there or elsewhere."""
+"""An unknown key at the top of a document, without a similar one."""
 _PARTS = re.compile(r"[,:=+\s]+")
 
 
 def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> str:
-    """The same with the one option before it whose value, or a part of it, is what is quoted first: "--window: '3' is
-    not a quantity; ...".
+    """Return an error message with the option whose value it quotes: "--window: '3' is not a quantity; ...".
 
-    Left as it is: what names an option, or says where else (a file, a key).
+    A message that already names an option, a file or a key stays as it is.
     """
     if key := _UNKNOWN_KEY.search(text):
         return text + _as_option(key[1], actions)
@@ -301,20 +318,20 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
     found = [action for action in dict.fromkeys(actions) if action.option_strings and quoted[1] in _words(args, action)]
     if len(found) != 1:
         return text
-    option, before = max(found[0].option_strings, key=len), text[: quoted.start()].strip()
+    option, before = _long_name(found[0]), text[: quoted.start()].strip()
     plain = option.lstrip("-").replace("-", " ")
     return f"{option} {text[quoted.start() :]}" if before == plain else f"{option}: {text}"
 
 
 def _as_option(key: str, actions: Iterable[Action]) -> str:
-    """Return "; it is an option, --sample N" for a key that the command has as an option, or ""."""
+    """Return a hint that an unknown key is an option of the command; "" if it is not."""
     option = f"--{key.replace('_', '-')}"
     named = [action for action in actions if option in action.option_strings]
     return f"; the command has an option of that name: leave the key out, and give {option}" if named else ""
 
 
 def _words(args: Namespace, action: Action) -> set[str]:
-    """Return what was written as an option's value, and its parts."""
+    """Return the words that the user wrote as an option's value, whole and in parts."""
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)

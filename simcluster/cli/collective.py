@@ -1,4 +1,4 @@
-"""simcluster collective: how long one collective takes by itself, as nccl-tests reports it."""
+"""simcluster collective: time one collective on an idle cluster, as nccl-tests reports it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,17 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build the cluster, play each size, print and write."""
+    """Build the cluster, simulate the collective at each size, print and write the result."""
     if args.measured:
         _health(args)
         return
+    if args.smallest or args.largest:
+        if args.size:
+            raise InputError(f"--size {args.size}: -b and -e set the sizes, too; give one of them")
+        ends = (args.smallest or args.largest, args.largest or args.smallest)
+        args.size = ":".join(f"{each} B" if each.isdecimal() else each for each in ends)
     _check_given(args)
-    sizes = _sizes(args.size) if args.size else []
+    sizes = _sizes(args.size, args.factor) if args.size else []
     job = _job(args)
     rows = []
     for row in _rows(job, args.detail, sizes or [0]):
@@ -55,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_given(args: argparse.Namespace) -> None:
-    """All of what a collective needs; argparse cannot ask for it, since --measured needs none of it."""
+    """Raise InputError for missing arguments, which depend on --measured and so are optional for argparse."""
     uneven = args.name is not None and _kind(args.name) == _UNEVEN
     if args.sizes and args.name and not uneven:
         raise InputError(f"--sizes {args.sizes}: a file of sizes is for {_UNEVEN}; {args.name} has one --size")
@@ -118,7 +123,7 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
 
 
 def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
-    """Return the file's cluster, made larger by its ``nodes`` or ``gpus`` if it is too small and nobody set them."""
+    """Return the cluster of a file, enlarged by ``nodes`` or ``gpus`` if it is too small and neither is set."""
     cluster = load_cluster(file, overrides)
     have = cluster.num_gpus
     if gpus <= have:
@@ -135,16 +140,16 @@ def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple
     raise InputError(f"--gpus {gpus}: cluster {cluster.name!r} has {have} GPUs; use at most {have}, or change {file}")
 
 
-def _sizes(text: str) -> list[int]:
-    """ "1MiB:8MiB" as 1, 2, 4 and 8 MiB in bytes."""
+def _sizes(text: str, factor: int) -> list[int]:
+    """Return the sizes of a range in bytes: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
     first, colon, last = text.partition(":")
     low = _size(first)
     high = _size(last) if colon else low
     if high < low:
         raise InputError(f"--size {text!r}: the first size must not be larger than the second, as in 1MiB:8GiB")
     sizes = [low]
-    while 2 * sizes[-1] <= high:
-        sizes.append(2 * sizes[-1])
+    while factor * sizes[-1] <= high:
+        sizes.append(factor * sizes[-1])
     return sizes
 
 
@@ -185,7 +190,7 @@ def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[Siz
 
 
 def _health(args: argparse.Namespace) -> None:
-    """An nccl-tests log beside what the machine should reach: a line a size, and the verdict."""
+    """Compare an nccl-tests log with the model: one line per size, and the verdict."""
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)

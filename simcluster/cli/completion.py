@@ -1,8 +1,7 @@
-"""simcluster completion: a script for bash, zsh or fish that completes commands, options, files, names and keys.
+"""simcluster completion: shell scripts that complete commands, options, files, names and keys.
 
-The script asks this command again at every TAB, with the line so far, so nothing heavy may be imported: the keys of a
-scenario and the names in catalogues are in ``words.txt``, which tests/test_completion.py --regenerate derives from the
-models.
+The script runs this command at every TAB with the line so far, so nothing heavy may be imported: keys of a scenario and
+names in catalogues are in ``words.txt``, which tests/test_completion.py --regenerate derives from the models.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.cli import COMMANDS, parser_of
+from simcluster.cli import BUDGET, COMMANDS, make_parser
 from simcluster.cli.arguments import Parser
 
 _BASH = r"""
@@ -51,7 +50,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the script, or what could come next."""
+    """Print the completion script of a shell, or the completions of a line."""
     from simcluster.cli import common
     from simcluster.cli.terminal import write_json
 
@@ -67,11 +66,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _for(shell: str, found: list[str], line: str) -> list[str]:
-    """Answers as a shell wants them.
+    """Return completions as a shell wants them.
 
-    fish escapes what it inserts itself; the others insert what they are given, and all of them close a quote. bash
-    replaces only what stands behind the last = or : of a word (COMP_WORDBREAKS), and is told to add no space of its
-    own; so it gets one where a word is complete.
+    fish escapes what it inserts; the others insert text unchanged, and all of them close a quote. bash replaces only
+    what follows the last = or : of a word (COMP_WORDBREAKS) and adds no space, so complete words get one here.
     """
     found = [each for each in found if each.isprintable()]  # answers are lines, with a description behind a tab
     if shell == "fish" or open_quote(line):
@@ -92,15 +90,19 @@ _PATHS = ("A.B=C", "A.B=X,Y")
 
 
 def answers(line: str) -> list[str]:
-    """Words that could stand where the line ends, each in place of its last one; sorted."""
+    """Return the completions of a line, each as a replacement of its last word, sorted."""
     words = _split(line)
     program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
     *before, word = words[program + 1 :] or [""]
     if not before:
-        return _begun(word, [*COMMANDS, "--help", "--version"])
+        return _begun(word, [*COMMANDS, "budget", "help", "--help", "--version"])
+    if before[0] in ("budget", "help") and not before[1:]:
+        return _begun(word, BUDGET if before[0] == "budget" else COMMANDS)
+    if before[0] == "budget":
+        before = [BUDGET.get(before[1], ""), *before[2:]]
     if before[0] not in COMMANDS:
         return []
-    parser = parser_of(before[0])[1][before[0]]
+    parser = make_parser(before[0])
     try:
         return sorted(set(_in_command(parser, before[1:], word)))
     except (InputError, OSError):
@@ -108,7 +110,7 @@ def answers(line: str) -> list[str]:
 
 
 def open_quote(line: str) -> str | None:
-    """The quotation mark that still has to come; None if even one would not close the line."""
+    """Return the quotation mark that would close a line; None if none would."""
     for mark in ("", '"', "'"):
         try:
             shlex.split(line + mark)
@@ -119,7 +121,7 @@ def open_quote(line: str) -> str | None:
 
 
 def _split(line: str) -> list[str]:
-    """Return the words of a line, of which the last one is being typed."""
+    """Return the words of a line; the last one is incomplete."""
     mark = open_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
     new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
@@ -176,7 +178,7 @@ def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
 
 
 def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
-    """Return paths that begin so, up to their next dot; after = the values, after a comma another one."""
+    """Return completions of a scenario path up to its next dot, or of its value after =."""
     path, equals, value = word.partition("=")
     below = "cluster." if _of_cluster(command) and not word.startswith("cluster.") else ""
     if equals:
@@ -227,7 +229,7 @@ def _shipped(kind: str) -> list[str]:
 
 
 def _files(word: str) -> list[str]:
-    """Return files and folders that begin so; hidden ones only after a dot."""
+    """Return files and folders with this prefix; hidden ones only after a dot."""
     folder, slash, name = word.rpartition("/")
     place = Path(f"{folder}{slash}" or ".").expanduser()
     if not place.is_dir():

@@ -75,7 +75,7 @@ def warm(commands: Iterable[str] = WARM) -> None:
     from simcluster import cli
 
     for command in cli.COMMANDS:
-        importlib.import_module(cli.module_of(command))
+        importlib.import_module(cli.module_name(command))
     for name in (
         "pyarrow.parquet",
         "matplotlib.pyplot",
