@@ -1,4 +1,4 @@
-"""Rows of a table that say the same, as one: ranks and groups that do the same work are many, and their rows equal."""
+"""Merged table rows: ranks and groups with identical cells share one row."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 class AlikeRows(NamedTuple):
-    """What rows with the same cells are of, in their order."""
+    """The names of rows with identical cells, and those cells."""
 
     names: list[str]
     cells: tuple[str, ...]
 
 
 def alike(rows: Iterable[tuple[str, Sequence[str]]]) -> list[AlikeRows]:
-    """Return rows (name, cells) by their cells, in the order of the first of each."""
+    """Group rows (name, cells) by their cells, in order of first appearance."""
     found: dict[tuple[str, ...], AlikeRows] = {}
     for name, cells in rows:
         key = tuple(cells)
@@ -28,7 +28,7 @@ def alike(rows: Iterable[tuple[str, Sequence[str]]]) -> list[AlikeRows]:
 
 
 def together(names: Sequence[str]) -> str:
-    """'layers.24-31' for layers.24 to layers.31, 'rank 0-3, 8', and 'forward and 6 more' for what has no numbers."""
+    """Return a short label for several names: 'layers.24-31', 'rank 0-3, 8' or 'forward and 6 more'."""
     matches = [match for match in map(_NUMBERED.fullmatch, names) if match]
     if 1 < len(names) == len(matches) and len({match[1] for match in matches}) == 1:
         runs = _runs(sorted(int(match[2]) for match in matches))
@@ -38,7 +38,7 @@ def together(names: Sequence[str]) -> str:
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
-    """Numbers, ascending, as runs of those that follow each other."""
+    """Return ascending numbers as ranges of consecutive ones."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:

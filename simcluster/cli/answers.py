@@ -1,4 +1,4 @@
-"""The answers that objects are, by the names of their classes: their texts, and their pages in a notebook's cell."""
+"""Text and notebook blocks of the package's objects, by class name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ANSWERS: Mapping[str, str] = {
 
 
 def scenario_answer(scenario: Scenario) -> Answer:
-    """Return the blocks about a scenario."""
+    """Return the blocks that describe a scenario."""
     model = scenario.model
     kind = f"{model.layers:,} layers of {model.hidden_size:,}, {model.heads} heads"
     head, *rest = job_lines(scenario)
@@ -55,32 +55,32 @@ def scenario_answer(scenario: Scenario) -> Answer:
 
 
 def cluster_answer(cluster: Cluster) -> Answer:
-    """Return the blocks about a cluster."""
+    """Return the blocks that describe a cluster."""
     from simcluster.studies.bench.describe import describe
 
     return [Lines(describe(cluster).lines(), "layout")]
 
 
 def collective_answer(time: CollectiveTime) -> Answer:
-    """Return the blocks about one collective."""
+    """Return the blocks that describe a timed collective."""
     busbw = f", bus bandwidth {time.busbw / 1e9:.1f} GB/s" if time.duration > 0 else ""
     what = f"{time.kind} of {format_bytes(time.size)} on {len(time.gpus):,} GPUs: {format_seconds(time.duration)}"
     return [Lines([f"{what}{busbw}; algorithm {time.algorithm}, detail {time.detail}"])]
 
 
 def records_answer(found: Any) -> Answer:
-    """Return the blocks about a list of objects."""
+    """Return the blocks that list several objects."""
     return [Lines([*map(repr, found)], "layout")]
 
 
 def answer_of(it: object) -> Answer:
-    """Return the blocks about an object of a class in ``ANSWERS``."""
+    """Return the blocks of an object whose class is in ``ANSWERS``."""
     found: Answer = next(load(ANSWERS[each.__name__])(it) for each in type(it).__mro__ if each.__name__ in ANSWERS)
     return found
 
 
 def _own_summary(it: Any) -> str | None:
-    """Return what an object says of itself; None where that would be this."""
+    """Return an object's own summary; None if it inherits the general one."""
     return str(it.summary()) if getattr(type(it), "summary", Shown.summary) is not Shown.summary else None
 
 

@@ -1,4 +1,4 @@
-"""What simcluster collective prints of its job, and of where flows meet: in text, JSON, a table and a picture."""
+"""Output of simcluster collective: text, JSON, table and picture of times and link loads."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 @dataclass(frozen=True)
 class CollectiveJob:
-    """A collective over groups of a cluster.
+    """A collective over groups of a cluster's GPUs.
 
-    ``note`` says how the cluster was made to fit, ``sizes`` are those of an uneven all-to-all.
+    ``note`` tells how the cluster was enlarged; ``sizes`` are those of an uneven all-to-all.
     """
 
     kind: str
@@ -58,17 +58,17 @@ class CollectiveJob:
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Name of the collective as the user knows it."""
         return "all_to_all_v" if self.sizes else self.kind
 
     def busbw(self, time: CollectiveTime) -> float:
-        """B/s that the busiest port carries if the algorithm is optimal."""
+        """Return the bus bandwidth (B/s) at the busiest port, as nccl-tests defines it."""
         return busiest_port(self.sizes) / time.duration if self.sizes and time.duration else time.busbw
 
 
 @dataclass(frozen=True)
 class SizeRow:
-    """One size: the slowest group's times, what limits it, and what all groups put on the links."""
+    """Result for one size: times of the slowest group, its limit, and link loads of all groups."""
 
     slowest: CollectiveTime
     limit: BusiestLinks
@@ -77,6 +77,7 @@ class SizeRow:
 
 
 def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
+    """Return the title lines of a job."""
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
     used = sum(len(group) for group in job.groups)
@@ -92,7 +93,7 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
-    """Return one size for a person, with what limits it."""
+    """Return the lines that describe the result for one size, and what limits it."""
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
@@ -119,7 +120,7 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def _nccl_lines(time: CollectiveTime) -> list[str]:
-    """Return what NCCL picked and why, and what it makes of the call by itself."""
+    """Return lines about NCCL's choice, its reason, and the overhead of the call."""
     method = time.method
     if method.pace is None:
         return []
@@ -132,7 +133,7 @@ def _nccl_lines(time: CollectiveTime) -> list[str]:
 
 
 def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
-    """Return a line of the table that users know from nccl-tests, after its head if it is the first."""
+    """Return one line of the nccl-tests table; the first one follows the table's head."""
     time = row.slowest
     size = int(time.size)
     count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
@@ -146,12 +147,12 @@ def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
 
 
 def aligned(cells: Sequence[str]) -> str:
-    """Cells to the right in their columns, with a space before each whatever its length."""
+    """Return right-aligned cells, separated by at least one space."""
     return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
 def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
-    """Return what --json writes, in B, s and B/s; of several groups the slowest one's times."""
+    """Return the result as JSON, in B, s and B/s; of several groups, the times of the slowest."""
     return {
         "collective": job.name,
         "detail": detail,
@@ -181,7 +182,7 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
 
 
 def hottest_lines(loads: CollectiveLoads) -> list[str]:
-    """Return the levels with a link above the mean, and the hottest of those links; one line if there is none."""
+    """Return lines about levels whose links exceed the mean load, and their hottest links."""
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:
         return ["links    no link carries more flows than an even share of its level's"]
@@ -202,7 +203,7 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
 
 
 def levels_document(loads: CollectiveLoads) -> dict[str, object]:
-    """Levels and hottest links for --json, in B, s and B/s."""
+    """Return loads by level and the hottest links as JSON, in B, s and B/s."""
     return {
         "levels": [{**asdict(level), "collisions": level.collisions} for level in loads.levels],
         "hottest": [{**asdict(load), "busy": load.busy} for load in loads.links[:10]],
@@ -217,7 +218,7 @@ def write_links(
     traffics: Sequence[Sequence[Traffic]],
     title: str,
 ) -> None:
-    """Every link that carries anything as a table, or the hottest ones over time as a picture, by the ending."""
+    """Write the loads of used links as a table, or draw the hottest over time, by the file's ending."""
     if path.suffix == ".csv":
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows(

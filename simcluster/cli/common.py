@@ -1,4 +1,4 @@
-"""What the commands share: tables for people, JSON for programs, files that can be written, overrides of a scenario."""
+"""Helpers that commands share: overrides, tables, JSON, output files, pictures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
-    """Every override on the command line as (path, value): --set first, then the shorter spellings.
+    """Return the overrides of the command line as (path, value): --set first, then other spellings.
 
-    Says on stderr what they take away from these ``scenarios``.
+    Prints a note on stderr about faults of these ``scenarios`` that an override replaces.
     """
     from simcluster.documents.overrides import parse_override  # heavy: reads YAML
 
@@ -36,7 +36,7 @@ def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, A
 
 
 def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) -> None:
-    """One line on stderr where other faults take the place of the scenario's own."""
+    """Print a note on stderr if the overrides replace the scenario's own faults."""
     given = [value for path, value in overrides if path == "faults"]
     if not given or not given[-1]:
         return
@@ -54,12 +54,12 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
 
 
 def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """The same where the document is a topology: nodes=4 and, as in a scenario, cluster.nodes=4."""
+    """Return the overrides of a topology, where nodes=4 and cluster.nodes=4 mean the same."""
     return [(path.removeprefix("cluster."), value) for path, value in overrides_of(args)]
 
 
 def workers_of(args: argparse.Namespace) -> int | str:
-    """Return the executor: --workers processes, or the one that --executor names."""
+    """Return the executor: a number of processes from --workers, or the one that --executor names."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
@@ -70,7 +70,7 @@ def workers_of(args: argparse.Namespace) -> int | str:
 
 
 def executor_of(text: str | None) -> int | str | None:
-    """Return a number of processes, or a Dask scheduler's address; left out: all cores, if there are several."""
+    """Return a number of processes or a Dask scheduler's address (default: all cores, if several)."""
     if text is None:
         from simcluster.base.processes import cores
 
@@ -83,23 +83,23 @@ def executor_of(text: str | None) -> int | str | None:
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns, their header bold on a terminal."""
+    """Return a table with aligned columns and a bold header."""
     return "\n".join(table_lines(header, rows, bold=bold))
 
 
 def bold(line: str) -> str:
-    """Return a line that is bold on a terminal."""
+    """Return a line in bold, if stdout is a terminal."""
     return styled(line, "bold")
 
 
 def on_one_line(error: str) -> str:
-    """Return the problems that an error message lists, without the head that counts them."""
+    """Return the problems in an error message on one line, without the heading that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
 
 
 def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
-    """ "0,8-15" as numbers of ranks of the job; those of an option for which "all" stands for all of them, too."""
+    """Return the rank numbers in text such as "0,8-15" or "all"; None for None."""
     if text is None:
         return None
     if text == "all":
@@ -114,13 +114,13 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
 
 
 def wrote(args: argparse.Namespace, path: str | Path) -> str:
-    """The beginning of a line that says more of a file than that it was written, which is then not said again."""
+    """Return "wrote PATH" and mark the path, so that it is not reported a second time."""
     args.told = (*getattr(args, "told", ()), Path(path))
     return f"wrote {path}"
 
 
 def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
-    """Print the text or the blocks of an answer, unless JSON takes stdout, and write the JSON that was asked for."""
+    """Print an answer as text unless JSON goes to stdout, and write its JSON if requested."""
     if args.json != "-":
         found = text()
         print(found if isinstance(found, str) else text_of(found, bold=bold))
@@ -129,13 +129,15 @@ def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document:
 
 
 def came_to(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
-    """How many rows, variants or studies came of a command that may come to nothing: then it did not succeed, and
-    ``nothing`` says why (``cli.main``, when everything is written)."""
+    """Record whether a command that may have no result has ``count`` results.
+
+    Without any, the command fails with the message of ``nothing`` after all files are written.
+    """
     args.came_to_nothing = "" if count else nothing()
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """A table to .csv or .parquet, by its ending."""
+    """Write a table to .csv or .parquet, by the path's ending."""
     with written(path) as file:
         if path.suffix == ".parquet":
             table.to_parquet(file, index=False)
@@ -148,8 +150,7 @@ def draw(
     *wanted: tuple[Path | None, Callable[[], Figure]]
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
 ) -> None:
-    """Draw each picture that has a path, as large as was asked for, or write the table behind it, where there is one
-    and the path ends so."""
+    """Draw each picture that has a path, or write its table if the path has a table's ending."""
     for path, picture, *table in wanted:
         if path:
             progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
@@ -161,7 +162,7 @@ def draw(
 
 
 def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
-    """Write a picture as large as was asked for."""
+    """Write a picture in the size of the command line."""
     from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
     from simcluster.show.sizes import size_of
 
@@ -169,14 +170,14 @@ def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
 
 
 class Inches(TypedDict, total=False):
-    """Options of pictures that are laid out by the size that they will have."""
+    """Width and height in inches, for pictures laid out by their size."""
 
     width: float
     height: float | None
 
 
 def inches(args: argparse.Namespace) -> Inches:
-    """Width and height that were asked for."""
+    """Return the picture's width and height (inches) from the command line."""
     if not args.picture_size:
         return {}
     from simcluster.show.sizes import size_of
@@ -186,7 +187,7 @@ def inches(args: argparse.Namespace) -> Inches:
 
 
 def peak_memory() -> str:
-    """Return the most memory that this process has held, for people."""
+    """Return the peak memory of this process as text."""
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

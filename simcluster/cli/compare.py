@@ -1,4 +1,4 @@
-"""simcluster compare: scenarios, or variations of one, side by side, with the difference attributed and priced."""
+"""simcluster compare: several scenarios or variants in a table, with causes of differences and prices."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ASSUMED = "a price is of healthy steps: no failures, restarts, checkpoints or sp
 
 
 def dollars_per_trillion_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
-    """Return the dollars of 1e12 tokens on that many GPUs at a price per GPU and hour."""
+    """Return the dollars per 1e12 tokens, from a price in dollars per GPU-hour."""
     return 1e12 * gpus * price / tokens_per_s / HOUR
 
 
 def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
-    """Raise InputError for a price that is set as if a scenario had one at its top."""
+    """Raise InputError for an override of ``price``, which is an option here and not a key."""
     for path, value in overrides:
         if path == "price":
             raise InputError(
@@ -52,7 +52,7 @@ def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
 def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
     """Return the price of each variant; ``scenario_of`` has the number of its scenario.
 
-    InputError for text that is not one price above zero, one per scenario or one per variant.
+    InputError unless the text has one positive price, one per scenario or one per variant.
     """
     try:
         prices = [float(each) for each in text.split(",")]
@@ -73,7 +73,7 @@ def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
 
 
 def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFrame:
-    """Return the table with the dollars of a trillion tokens, those of padding not counted."""
+    """Return the table with a column of dollars per trillion tokens, padding not counted."""
     rows = zip(table.index, table["gpus"], table["real_tokens_per_s"], strict=True)
     return table.assign(
         **{DOLLARS: [dollars_per_trillion_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
@@ -81,7 +81,7 @@ def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFram
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate all variants that can be; print the table; draw."""
+    """Simulate all valid variants, print the table, draw."""
     vary = [expand_vary(text) for text in args.vary]
     overrides = overrides_of(args, *args.scenarios)
     reject_price_key(overrides)
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _with_refused(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
-    """Return a row for every variant, with its status and, of one that was refused, the reason."""
+    """Return the table with a row for every variant, and the reason if it is invalid."""
     whole = table.assign(status="ok", error="")
     if refused:
         whole = whole.convert_dtypes().reindex(order)  # whole numbers stay whole next to what is missing
@@ -150,7 +150,7 @@ def _with_refused(table: pd.DataFrame, refused: Mapping[str, str], order: list[s
 
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
-    """Draw all timelines under each other; what does not fit its GPU says so."""
+    """Draw all timelines below each other, and mark those that are out of memory."""
     named = []
     for name, result in results.items():
         need, have = result.memory.total, result.facts.memory
@@ -165,7 +165,7 @@ def _blocks(
     table: pd.DataFrame, causes: pd.DataFrame, results: Mapping[str, Result], refused: Mapping[str, str],
     order: Sequence[str],
 ) -> Iterator[Block]:  # fmt: skip
-    """Yield how variants are laid out, numbers of every one, then where each one's difference from the first went."""
+    """Yield the blocks: layouts, numbers of every variant, causes of differences from the first."""
     layouts = {
         name: f"{gpus_of_cluster(each.scenario)} | {layout_words(each.scenario)}" for name, each in results.items()
     }
@@ -213,7 +213,7 @@ def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
 
 
 def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
-    """Return the change of exposed communication, and of its effect on concurrent computation if that differs."""
+    """Return tables of changes in exposed communication and in its effect on concurrent compute."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
     if not (parts.abs() > NO_TIME).any(axis=None):
@@ -227,7 +227,7 @@ def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
 
 
 def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
-    """Columns that differ anywhere, a line for every variant but the first; with their sum if that has a name."""
+    """Return a table of the columns that differ, one row per variant except the first."""
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [
         [str(name), *map(signed_change, [*row[shown], *([float(row.sum())] if total else [])])]

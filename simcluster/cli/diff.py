@@ -1,4 +1,4 @@
-"""simcluster diff: why one step takes longer than another, by cause, by stage and in words; or than one's own trace."""
+"""simcluster diff: explain the difference of two steps, or of a simulated step and a trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play or read both, print where the difference went, draw it."""
+    """Simulate or read both steps, print the causes of the difference, draw them."""
     overrides = overrides_of(args)
     if args.other is None and not overrides:
         raise InputError(

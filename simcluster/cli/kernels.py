@@ -1,4 +1,4 @@
-"""simcluster kernels: what a rank launches, kernel by kernel: shape, how it is split, FLOP, bytes, time, which roof."""
+"""simcluster kernels: table of a rank's kernels with shape, split, FLOP, bytes, time and limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HEADER = [
 
 
 def run(args: argparse.Namespace) -> None:
-    """List them."""
+    """Print the kernels of one rank of a pipeline stage."""
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     found = kernels(scenario, args.stage)
     common.answer(

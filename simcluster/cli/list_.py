@@ -1,4 +1,4 @@
-"""simcluster list: what can be named, kind by kind, with a line each."""
+"""simcluster list: built-in names by kind, one line each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print one list, or which lists there are."""
+    """Print one list of built-in names, or an overview of all lists."""
     if args.kind:
         kind = plain_kind(" ".join(args.kind))
         entries = entries_of(kind)

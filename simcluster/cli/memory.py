@@ -1,4 +1,4 @@
-"""simcluster memory: bytes a GPU of a job or of a number of parameters, by stage of ZeRO; the largest that fits."""
+"""simcluster memory: memory per GPU by ZeRO stage, of a job or a parameter count; largest value that fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALL, _TENSORS = 0.01, 16  # a tensor is listed by itself from this part of al
 
 
 def run(args: argparse.Namespace) -> None:
-    """Of a scenario, or of a number of parameters."""
+    """Print the memory of a scenario, or of a number of parameters."""
     if (args.scenario is None) == (args.parameters is None):
         raise InputError(
             "memory needs a scenario or a number of parameters, one of the two; name a scenario, or give "
@@ -68,7 +68,7 @@ def _of_scenario(args: argparse.Namespace) -> None:
 
 
 def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
-    """Return the blocks about model state; ``default`` says that the recipe was not chosen."""
+    """Return the blocks about model state by ZeRO stage; ``default`` marks a recipe chosen by default."""
     recipe, size = ladder.recipe, f"{ladder.capacity / 1e9:.4g} GB"
     gpus = f"{ladder.dp:,} x {ladder.device} ({size})"
     rows = [
@@ -112,7 +112,7 @@ def _head(scenario: Scenario) -> Lines:
 
 
 def job_answer(memory: JobMemory) -> Answer:
-    """Return the blocks about a job's memory."""
+    """Return the blocks about the memory of a job."""
     capacity = memory.capacity
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
     title = [f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
@@ -147,7 +147,7 @@ def _ladder(memory: JobMemory) -> TableBlock:
 
 
 def _kept(memory: JobMemory) -> TableBlock:
-    """Return the activations of the fullest stage, tensor by tensor, the largest first; the small ones together."""
+    """Return the activations of the fullest stage by tensor, largest first, small ones summed."""
     whole = sum(part.total for part in memory.kept)
     large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]
     rows = [

@@ -1,6 +1,6 @@
-"""Files that a command writes: where they may be, never two under one name, never one that the command reads.
+"""Checks of output files and of optional libraries, before a command does any work.
 
-Libraries of extras that a command line needs are named at once, all that are missing, before any work.
+No two outputs share a file, and none is also an input. All missing libraries are reported at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _OVERRIDES = ("overrides", "set", "vary")
 
 
 class ExtraNeed(NamedTuple):
-    """Something on a command line that needs a module, what it is called, the extra that has it, and what else would
-    do."""
+    """Use of an optional module: what needs it, the package's extra that has it, and an alternative."""
 
     what: str
     module: str
@@ -34,12 +33,12 @@ class ExtraNeed(NamedTuple):
 
 
 def refuse_missing(args: argparse.Namespace) -> None:
-    """InputError that names every library which this command line needs and that is not there."""
+    """Raise InputError with every optional library that the command line needs and that is missing."""
     refuse(_needs(args))
 
 
 def refuse(needs: Iterable[ExtraNeed]) -> None:
-    """The same of these needs."""
+    """Raise InputError with every missing library of these needs."""
     missing = [need for need in dict.fromkeys(needs) if not there(need.module)]
     if not missing:
         return
@@ -73,8 +72,7 @@ def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
 
 
 def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
-    """What ``calibrate`` needs, which asks when it has looked at its arguments: PyTorch to measure (and then nothing
-    else), the rest to fit."""
+    """Yield the needs of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
     if not args.table:
         elsewhere = "fit a table that was measured elsewhere with --from"
         yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
@@ -84,7 +82,7 @@ def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
 
 
 def there(module: str) -> bool:
-    """Can it be imported?  Without importing it, which may take seconds."""
+    """Return whether a module can be imported, without importing it, which may take seconds."""
     if sys.modules.get(module.partition(".")[0], sys) is None or sys.modules.get(module, sys) is None:
         return False
     try:
@@ -98,7 +96,7 @@ _kept: dict[tuple[int, int], Path] = {}
 
 
 def require_two_names(paths: Sequence[Path]) -> None:
-    """Raise InputError where two outputs would be one file."""
+    """Raise InputError if two outputs are one file."""
     for one, other in combinations(paths, 2):
         found = _regular(one)
         same = found is not None and found == _regular(other)
@@ -108,10 +106,10 @@ def require_two_names(paths: Sequence[Path]) -> None:
 
 @contextmanager
 def inputs_kept(paths: Sequence[Path]) -> Iterator[None]:
-    """Raise InputError inside as soon as anything opens one of these outputs to read it.
+    """Raise InputError inside the context as soon as anything opens one of these outputs to read it.
 
-    Python reports each file that it opens to its audit hooks, so that no reader of scenarios, traces or logs has to
-    know of the outputs.
+    Python reports each opened file to its audit hooks, so readers of scenarios, traces or logs need not know of
+    outputs.
     """
     before = dict(_kept)
     _kept.update({found: path for path in paths if (found := _regular(path))})
@@ -130,7 +128,7 @@ def _watch() -> None:
 
 
 def _opened(event: str, arguments: Sequence[object]) -> None:
-    """Refuse to open a file for reading that is an output."""
+    """Raise InputError if an output is opened for reading."""
     if event != "open" or not _kept:
         return
     path, _, flags = arguments
@@ -142,7 +140,7 @@ def _opened(event: str, arguments: Sequence[object]) -> None:
 
 
 def _regular(path: str | bytes | Path) -> tuple[int, int] | None:
-    """Return the device and inode of a regular file; None where there is none."""
+    """Return the device and inode of a regular file; None if there is none."""
     try:
         found = Path(os.fsdecode(path)).stat()
     except (OSError, ValueError):
@@ -169,7 +167,7 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def output_path(name: str, kind: str = "any") -> Path:
-    """Return a path that a result can be written to; InputError before the work is done, not after it."""
+    """Return the path of an output; InputError if it cannot be written or has the wrong ending."""
     path = Path(name)
     if name.endswith(("/", os.sep)):
         raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
@@ -185,7 +183,7 @@ def output_path(name: str, kind: str = "any") -> Path:
 
 
 def written_at(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is written: its number and the time of it; None where there is none."""
+    """Return a file's inode and modification time, which change on writing; None without a file."""
     try:
         found = path.stat()
     except OSError:
@@ -194,7 +192,7 @@ def written_at(path: Path) -> tuple[int, int] | None:
 
 
 def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
-    """InputError, before the work is done, for a size that no picture can have, or where there is no picture."""
+    """Raise InputError for an impossible picture size, or for a size without a picture."""
     if args.picture_size is None and args.dpi is None:
         return
     if not any(path.suffix.lower() in _PICTURES for path in files):

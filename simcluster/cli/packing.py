@@ -1,4 +1,4 @@
-"""simcluster packing: documents in sequences by every rule, and what that makes of tokens, attention, steps, epochs."""
+"""simcluster packing: compare rules that pack documents into sequences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_DOCUMENTS = 10_000_000
 
 
 def run(args: argparse.Namespace) -> None:
-    """Pack, and say it."""
+    """Pack the documents by every rule, print and write the comparison."""
     _check(args)
     law, documents, length, batch, unique = _asked(args)
     table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
-    """The law of lengths if there is one, the documents, a sequence's length, sequences a step, unique tokens."""
+    """Return the length distribution if any, documents, sequence length, batch and unique tokens."""
     scenario = load(args.scenario, overrides_of(args, args.scenario)) if args.scenario else None
     data = scenario.data if scenario else None
     length = args.length or (scenario.model.sequence_length if scenario else 0)
@@ -75,7 +75,7 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
 
 
 def _check(args: argparse.Namespace) -> None:
-    """InputError for options that say nothing beside the others."""
+    """Raise InputError for options that have no effect with the others."""
     if args.documents and args.median is not None:
         raise InputError("--documents and --median both say which documents; give one of them")
     if args.sigma is not None and args.median is None:
@@ -87,7 +87,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:
-    """Return what an option says, as in 2T."""
+    """Return the number of tokens in an option, as in 2T."""
     text = getattr(args, name)
     try:
         return None if text is None else float(TypeAdapter(Tokens).validate_python(text))
@@ -96,7 +96,7 @@ def _tokens(args: argparse.Namespace, name: str) -> float | None:
 
 
 def _given(documents: str) -> Floats:
-    """Return lengths in a file, each as often as it says, or in a list."""
+    """Return document lengths from a file with counts, or from a list."""
     if Path(documents).suffix == ".csv":
         found = histogram_in(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:

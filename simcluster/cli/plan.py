@@ -1,4 +1,4 @@
-"""simcluster plan: the best layouts of a job on N GPUs, and the progress of the search on stderr."""
+"""simcluster plan: search for the best layouts of a job, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _AT_ONCE = 1.0  # seconds: a better layout is told no sooner after a line
 
 
 class SearchTold:
-    """Reports how far a search is: to the clock of the command, and news at once where stderr is no terminal."""
+    """Progress reports of a search: on the command's progress line, or as lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._looked = self._line = time.monotonic()
         self._best: object = None
 
     def now(self, state: SearchState) -> None:
-        """Take note of a state; its words cost more than some layouts, so they are made now and then."""
+        """Report a state of the search, at most a few times per second."""
         now, news = time.monotonic(), _found(state) != self._best
         if now - self._looked < _LOOK and not news:
             return
@@ -53,11 +53,11 @@ class SearchTold:
 
 
 def words_of(state: SearchState) -> str:
-    """A line: playing layouts, best so far 16.39 s, gap 3.2 %, 12 played, at most 40 left, about 25 s left: tp 4, ...;
-    before one is played: bounding layouts, the first takes 16.39 s at least, 0 played: tp 4, ...; and once the best is
-    proven: playing the next best, the best 16.39 s, proven, ...
+    """Return the progress of a search as one line.
 
-    The layout comes last: a narrow terminal shows how far it is, if nothing else.
+    Examples: simulating layouts, best so far 16.39 s, gap 3.2 %, 12 simulated, at most 40 left, about 25 s left: tp 4,
+    ...; before the first simulation: bounding layouts, the first takes at least 16.39 s. The layout comes last, so that
+    a narrow terminal cuts it first.
     """
     proven = state.gap == 0.0
     parts = ["playing the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
@@ -82,12 +82,12 @@ def words_of(state: SearchState) -> str:
 
 
 def _found(state: SearchState) -> object:
-    """What is news as soon as it is another: the first layout, the best, and that it is proven to be the best."""
+    """Return the part of a state whose change is worth a new line: first layout, best, proof."""
     return state.first, state.layout, state.gap == 0.0
 
 
 def run(args: argparse.Namespace) -> None:
-    """Search, print the best and why; where a signal stops it, what is found so far, with the signal's exit status."""
+    """Search, print the best and why; after a signal print the best so far and exit with the signal's status."""
     scenario = load(args.scenario, overrides_of(args))
     with stopping_signals() as signals:
         try:

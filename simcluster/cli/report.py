@@ -1,4 +1,4 @@
-"""simcluster report: one HTML page about a run, several side by side, or variants to switch among."""
+"""simcluster report: one HTML page about a run, several runs, or variants with controls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simcluster.studies.variations import distinct, play_all, possible_variation
 
 
 def run(args: argparse.Namespace) -> None:
-    """Check everything that was named, play or read it, write the page."""
+    """Check the arguments, simulate or read the runs, write the page."""
     if args.timeline:
         raise InputError(
             f"--timeline {args.timeline}: a page has timelines of scenarios alone; name the scenario instead"
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
 def _moving(
     args: argparse.Namespace, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]]
 ) -> None:
-    """Every variant played beforehand, on a page with a control for each key."""
+    """Simulate every variant, and write a page with a control for each key."""
     from simcluster.cli.sweep import Bar
 
     (name,) = args.runs
@@ -101,7 +101,7 @@ def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
 def _played(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
-    """Return a scenario's runs: one, or one for each combination of varied values that can be."""
+    """Return the runs of a scenario: one, or one per valid combination of varied values."""
     say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {

@@ -1,4 +1,4 @@
-"""simcluster run: replay a scenario, print what a person needs, write what a program needs."""
+"""simcluster run: simulate a scenario's step, print its summary, write files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, check where results go, replay, print, write."""
+    """Load the scenario, check the outputs, simulate, print and write."""
     begun = time.perf_counter()
     most = MOST_REPLICAS if args.until is not None else None
     most = most if args.replicas is None else args.replicas
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
-    """Return what writes the trace that a command line asks for; InputError before the work where it cannot be had."""
+    """Return the function that writes the requested trace; InputError before the work if it cannot be written."""
     if args.trace is None:
         if args.trace_ranks:
             raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
@@ -149,7 +149,7 @@ def _draw(
 def _played(
     free: Sequence[Free], distribution: Distribution | None, verified: Verification | None
 ) -> dict[str, dict[str, Any]]:
-    """Return what was simulated besides the step, for the result JSON."""
+    """Return further simulated results for the JSON: free resources, distribution, verification."""
     found: dict[str, dict[str, Any]] = {}
     if free:
         found["step_time_if_free_s"] = {each.kind: each.step_time for each in free}
@@ -162,7 +162,7 @@ def _played(
 
 
 def _window(text: str) -> tuple[float, float]:
-    """ "1.2 s:1.3 s" in seconds."""
+    """Return the time window in text such as "1.2 s:1.3 s", in seconds."""
     first, colon, last = text.partition(":")
     if not colon:
         raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')
@@ -191,5 +191,5 @@ def _gantt(
 
 
 def _faults(scenario: Scenario) -> str:
-    """Further lines of a title: with which faults it was played; nothing where there are none."""
+    """Return further title lines that describe the simulated faults; "" without faults."""
     return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""

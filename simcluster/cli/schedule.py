@@ -1,4 +1,4 @@
-"""simcluster schedule: pipeline schedules as grids, compared by bubble and activations, drawn, read and written."""
+"""simcluster schedule: pipeline schedules as grids; compare, draw, read and write them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GALLERY = (4, 8)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print what was asked for; InputError for an unknown name or counts that a schedule cannot have."""
+    """Print the requested schedules; InputError for an unknown name or invalid counts."""
     if not args.names and not args.gallery:
         raise InputError(
             "a NAME is required: give a schedule such as 1f1b, or all; or --gallery FILE for a page of all"
@@ -85,12 +85,12 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 
 def _width(args: argparse.Namespace, usual: float) -> float:
-    """Inches that schedules are laid out for: at least what their numbers need, from which smaller ones are made."""
+    """Return the layout width of schedules (inches), at least what their numbers need."""
     return max(common.inches(args).get("width", usual), 0.85 * usual)
 
 
 def _gallery(args: argparse.Namespace) -> Figure:
-    """Draw a page of all schedules that take the counts, whatever else was named."""
+    """Draw one page with all schedules that allow these counts."""
     counts = {"stages": args.stages or _GALLERY[0], "microbatches": args.microbatches or _GALLERY[1]}
     shown, _ = played(["all"], argparse.Namespace(**{**vars(args), **counts}))
     return picture("schedules")(shown, columns=2, width=_width(args, 16.0))
@@ -100,9 +100,9 @@ def _gallery(args: argparse.Namespace) -> Figure:
 
 
 def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
-    """Return the schedules of these names, played; and of "all" those that refuse the counts, with their reasons.
+    """Return the simulated schedules of these names, and for "all" the invalid ones with reasons.
 
-    InputError where a name of its own is refused, and where all are.
+    InputError if a schedule named explicitly is invalid, or if all are.
     """
     several = len(names) > 1 or names == ["all"]
     wanted = [(name, each) for name in names for each in (SCHEDULES if name == "all" else [name])]
@@ -129,7 +129,7 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSched
 
 
 def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | Automatic:
-    """The checked schedule behind a name (zb-auto with what is known about it); of several, chunks only where taken."""
+    """Return the checked schedule of a name; when comparing ``several``, chunks only if it takes them."""
     if is_csv(name):
         return _from_csv_file(name, args)
     chunks = args.chunks or 1
@@ -149,7 +149,7 @@ def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule
 
 
 def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
-    """Return stages and microbatches, both given and not too many."""
+    """Return the numbers of stages and microbatches; InputError if missing or too large."""
     stages, microbatches = args.stages, args.microbatches
     if stages is None or microbatches is None:
         missing = [name for name in ("stages", "microbatches") if getattr(args, name) is None]
@@ -159,7 +159,7 @@ def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
 
 
 def _from_csv_file(name: str, args: argparse.Namespace) -> Schedule:
-    """Return a schedule in torch's format; says on stderr which actions it left out."""
+    """Return a schedule in torch's format, and print ignored actions on stderr."""
     schedule, left_out = schedule_in_csv(name)
     for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):
         has = getattr(schedule, f"num_{what}")

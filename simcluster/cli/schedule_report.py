@@ -1,4 +1,4 @@
-"""The text and the JSON of ``simcluster schedule``: one schedule in full, or several side by side."""
+"""Text and JSON of simcluster schedule: one schedule in full, or several compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH_OF_A_FILE = 200
 
 
 def report(played: PlayedSchedule) -> Answer:
-    """Return the blocks about one schedule: the order, the same in time, its numbers, and those of every stage."""
+    """Return the blocks about one schedule: order, timeline, numbers, and numbers of every stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
     columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, played.peaks, strict=True)
@@ -49,7 +49,7 @@ def report(played: PlayedSchedule) -> Answer:
 
 
 def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
-    """Return the blocks about several schedules: a row for each, and each in time if ``grids`` are wanted."""
+    """Return the blocks about several schedules: a row for each, and timelines if ``grids``."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
     stages, microbatches = min(counts)
@@ -72,7 +72,7 @@ def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str
 
 
 def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
-    """Return the times that the numbers rest on, in words."""
+    """Return a line with the assumed times of F, B, I, W and latency."""
     kinds = {action.kind for schedule in schedules for row in schedule.rows for action in row}
     backward = f"B = {number(times.backward)}"
     if "I" in kinds:
@@ -87,7 +87,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
 
 
 def document(played: PlayedSchedule) -> dict[str, object]:
-    """Return what --json writes: times in the unit of the arguments, actions as text."""
+    """Return a schedule as JSON: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
         "schedule": schedule.name,
@@ -118,12 +118,12 @@ def document(played: PlayedSchedule) -> dict[str, object]:
 
 
 def _goal(made: Automatic) -> dict[str, object]:
-    """Return what zb-auto was made for, what it reaches, and what no schedule within its limit can be below."""
+    """Return the goal of zb-auto, its value, and the lower bound within the memory limit."""
     return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
 
 def number(value: Fraction) -> str:
-    """As written where it is whole, else six digits."""
+    """Return a fraction as text: exact if whole, else six digits."""
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
@@ -152,7 +152,7 @@ def _order(schedule: Schedule) -> list[str]:
 
 
 def _time_grid(played: PlayedSchedule) -> list[str]:
-    """Return the grid where a person can still read it, else a line that says why it is left out."""
+    """Return the timeline grid, or a line that explains why it is not printed."""
     schedule, timing, times = played.schedule, played.timing, played.times
     costs = times.of_chunk(schedule)
     kinds = sorted({action.kind for row in schedule.rows for action in row})
@@ -188,7 +188,7 @@ def _notes(shown: Sequence[PlayedSchedule]) -> list[str]:
 
 
 def _of_automatic(played: PlayedSchedule, made: Automatic) -> list[str]:
-    """Return lines about zb-auto: its goal, and what it holds if that is more than 1F1B does."""
+    """Return lines about zb-auto: its goal, and its memory if it exceeds that of 1F1B."""
     more, usual = more_than_1f1b(played.schedule), min(played.schedule.num_stages, played.schedule.num_microbatches)
     held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
     return [_how_near(made), *held]

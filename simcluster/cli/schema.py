@@ -9,7 +9,7 @@ from simcluster.scenario.schema import scenario_schema
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print it, or write it."""
+    """Print or write the JSON schema of scenarios."""
     write_json(args.output or "-", scenario_schema())
     if args.output:
         if args.json != "-":

@@ -1,4 +1,4 @@
-"""simcluster sensitivity: how much the step time depends on each resource of the cluster, and what pays."""
+"""simcluster sensitivity: how the step time depends on each resource, and which upgrade is worth its price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simcluster.studies.whatif.sensitivities import (
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play the scenario with more of each resource; print what that gives."""
+    """Simulate the scenario with more of each resource, and print the gains."""
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     scenario = load(args.scenario, overrides_of(args, args.scenario))

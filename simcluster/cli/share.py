@@ -1,4 +1,4 @@
-"""simcluster share: several jobs on one cluster, each slowed by the others."""
+"""simcluster share: several jobs on one cluster, and how much each slows down the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, play, print, draw."""
+    """Load the jobs, simulate them, print and draw the slowdowns."""
     placed, cluster = load_jobs(args.jobs, overrides_of(args))
     with located(args.jobs):
         shared = simulate_together(placed, cluster)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
-    """Draw the jobs in one window of time, while all are there: two measured steps of the longest."""
+    """Draw the jobs in one time window with two measured steps of the longest job."""
     from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)

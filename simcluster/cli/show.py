@@ -1,4 +1,4 @@
-"""simcluster show: a shipped file, or an entry of a catalogue, printed; a scenario also with every key."""
+"""simcluster show: print a built-in file, a catalogue entry, or a scenario with every key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simcluster.show.registry.shown import lists_of, text_of_entry
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print it."""
+    """Print a built-in file or a catalogue entry."""
     text = text_of_entry(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
     if args.json != "-":
         sys.stdout.write(text)

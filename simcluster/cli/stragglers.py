@@ -1,4 +1,4 @@
-"""simcluster stragglers: what makes a scenario's step longer than it need be, who waits for whom, and what pays."""
+"""simcluster stragglers: causes that slow a step, which rank waits for which, and remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAITS = 5
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load, check where results go, play, print, draw, write."""
+    """Simulate the step without each cause, print, draw and write the result."""
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
     result = replay(scenario)

@@ -1,4 +1,4 @@
-"""simcluster sweep: many variants of a scenario on all cores or machines, safe against being killed."""
+"""simcluster sweep: simulate many variants on all cores or nodes; a killed sweep resumes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BEST = 5
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play what is missing, write the table, print what came of it."""
+    """Simulate the missing variants, write the table, print a summary."""
     output = args.output
     headroom = headroom_of(args.headroom)
     made = load_sweep(
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 class Bar:
-    """How far a sweep is, on a terminal: rows, rate, and the time that is left."""
+    """Progress of a sweep on a terminal: rows, rate, and remaining time."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
@@ -91,7 +91,7 @@ class Bar:
         progress(self.line(now, wrong))
 
     def line(self, now: float, wrong: int) -> str:
-        """Return what it shows at an instant of the monotonic clock."""
+        """Return the progress line at a time of the monotonic clock."""
         begun, before = self._begun or (now, self.done)
         seconds, new = now - begun, self.done - before
         rate = new / seconds if seconds > 0 and new else 0.0
@@ -125,7 +125,7 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _ranked(best: Fastest) -> dict[str, object]:
-    """Return the fastest that leave the headroom, and what is ahead of them, for the summary as JSON."""
+    """Return for the JSON summary the fastest variants within the headroom, and those faster without it."""
     both = (*best.ahead, *best.rows)
     return {
         "headroom": best.headroom,

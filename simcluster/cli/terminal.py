@@ -1,11 +1,11 @@
-"""The terminal of a command: colours, one line on stderr of its progress, and the signals that stop it.
+"""Terminal output of a command: colours, a progress line on stderr, and signals that stop it.
 
-The line comes on a terminal from the second second on and is gone when the command prints; elsewhere (a log, a job of
-Slurm) there is one every ten seconds.  A timer's signal writes it, so that every command has it, also one that tells
-nothing, and without a thread, beside which processes could not be forked.
+On a terminal the progress line appears after two seconds and vanishes when the command prints; elsewhere (a log, a
+Slurm job) there is one line every ten seconds. A timer signal writes it, so every command has it, and no thread is
+needed, which would prevent forking.
 
-All text to stdout and stderr goes through here: control characters of names are escaped, and what the encoding lacks is
-plain ASCII, never an error (Windows has cp1252 where output goes into a file, a container often ASCII).
+All text on stdout and stderr goes through here: control characters are escaped, and characters that the encoding lacks
+become plain ASCII, never an error (Windows has cp1252 if output goes to a file, a container often ASCII).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PLAIN = {
     "’": "'", "‘": "'", "“": '"', "”": '"', "α": "alpha", "β": "beta", "└": "`", "├": "|", "─": "-", "│": "|",
     "↔": "<->",
 }  # fmt: skip
-"""Signs that the texts use, and what stands for them."""
+"""ASCII replacements of signs in texts."""
 
 _HANDLER = "simcluster.plain"
 
 
 def plain(text: str) -> str:
-    """Return the text in ASCII: bars of #, x for a product; letters without their accents, ? for what has no like."""
+    """Return the text in ASCII: bars of #, x for a multiplication sign, letters without accents, else ?."""
     return "".join(_PLAIN.get(sign) or _letter(sign) for sign in text)
 
 
@@ -60,9 +60,9 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 
 def open_closed_streams() -> None:
-    """Open the null device as each standard stream that the caller has closed, as daemons and some schedulers do.
+    """Open the null device in place of each standard stream that the caller has closed, as daemons do.
 
-    It takes the stream's number, the lowest that is free, which the next file would take otherwise.
+    It takes the stream's file number, which the next opened file would take otherwise.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -70,7 +70,7 @@ def open_closed_streams() -> None:
 
 
 def never_fail(*streams: TextIO) -> None:
-    """From now on these streams write what their encoding lacks in ASCII."""
+    """Make these streams write ASCII for characters that their encoding lacks."""
     codecs.register_error(_HANDLER, _replaced)
     for stream in streams:
         if hasattr(stream, "reconfigure") and not takes_everything(stream):
@@ -78,27 +78,27 @@ def never_fail(*streams: TextIO) -> None:
 
 
 def takes_everything(stream: TextIO | None = None) -> bool:
-    """Has the encoding of a stream (left out: stdout) every sign?"""
+    """Return whether the encoding of a stream (default: stdout) has every character."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     return codecs.lookup(encoding).name.startswith("utf")
 
 
 _OWN = f"\uf8ff{secrets.token_hex(8)}"
-"""Stands for the ESC of a code of our own until it is written; no file can know it."""
+"""Marks the ESC of this program's codes until they are written; no file can contain it."""
 
 
 def own_code(code: str) -> str:
-    """Return a terminal's code for a style, which ``escaping`` streams let through."""
+    """Return a terminal code for a style, which ``escaping`` streams do not escape."""
     return f"{_OWN}[{code}m"
 
 
 def without_marks(text: str) -> str:
-    """Return the text as a terminal gets it."""
+    """Return the text as it is sent to a terminal."""
     return printable(text).replace(_OWN, "\x1b")
 
 
 class Escaping:
-    """A stream that writes the control characters of what it is given as escapes, but for codes of our own.
+    """A stream that escapes control characters, except in terminal codes of this program.
 
     ``before`` is called before anything is written.
     """
@@ -107,13 +107,13 @@ class Escaping:
         self.raw, self._before = stream, before
 
     def write(self, text: str) -> int:
-        """As the stream does."""
+        """Write text with its control characters escaped."""
         self._before()
         self.raw.write(without_marks(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """As the stream does."""
+        """Write several texts with their control characters escaped."""
         for line in lines:
             self.write(line)
 
@@ -123,7 +123,7 @@ class Escaping:
 
 @contextmanager
 def escaping() -> Iterator[None]:
-    """Inside, stdout and stderr are such streams."""
+    """Return a context in which stdout and stderr escape control characters."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in streams)
     try:
@@ -133,7 +133,7 @@ def escaping() -> Iterator[None]:
 
 
 def write_json(name: str | Path, value: object) -> None:
-    """Write JSON to a file, or to stdout for "-": keys in the order given, numbers in full, no NaN."""
+    """Write JSON to a file, or to stdout for "-": keys in given order, numbers in full, no NaN."""
     escaped = name == "-" and not takes_everything()
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
     if name == "-":
@@ -147,41 +147,43 @@ _CODES: dict[Style, str] = {"bold": "1", "red": "31;1", "yellow": "33", "green":
 
 
 def styled(text: str, style: Style, stream: TextIO | None = None) -> str:
-    """Return the text in a style where ``stream`` (left out: stdout) is a terminal with colours, as it is elsewhere."""
+    """Return the text in a style if ``stream`` (default: stdout) is a terminal with colours."""
     return own_code(_CODES[style]) + text + own_code("0") if text and has_colours(stream or sys.stdout) else text
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colours that the user has not switched off (https://no-color.org)."""
+    """Return whether a stream is a terminal with colours, not disabled by NO_COLOR (https://no-color.org)."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def columns() -> int | None:
-    """How many columns the terminal has that stdout is; None where it is none, and lines may be as long as they are."""
+    """Return the width of the terminal on stdout in columns; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 _FIRST, _AGAIN = 2.0, 1.0
-"""Seconds until the line is there, and until it is renewed, on a terminal."""
+"""Seconds until the line appears on a terminal, and between renewals."""
 _WITHOUT = 10.0
-"""Seconds from line to line where stderr is no terminal."""
+"""Seconds between lines if stderr is not a terminal."""
 
 
 def progress(text: str = "") -> None:
-    """What is being done now, or how far it is; nothing: it is over, and the line goes."""
+    """Show what the command is doing on its progress line; no text removes the line."""
     if _Line.current:
         _Line.current.tell(text)
 
 
 def stamped(text: str) -> str:
-    """Return a line of how far the command is, with its name and time as in those that the clock writes."""
+    """Return a progress line with the command's name and elapsed time."""
     return _Line.current.stamped(text) if _Line.current else text
 
 
 @contextmanager
 def working(command: str) -> Iterator[None]:
-    """While a command works stderr says so, with what ``progress`` was told last; on the main thread of a POSIX system
-    by the clock, elsewhere as it is told."""
+    """Return a context in which stderr shows the progress of a command, with the last text of ``progress``.
+
+    A timer renews the line on the main thread of a POSIX system; elsewhere each call does.
+    """
     line, outer = _Line(command, sys.stderr), _Line.current
     streams = sys.stdout, sys.stderr
     _Line.current = line
@@ -198,7 +200,7 @@ def working(command: str) -> Iterator[None]:
 
 
 def waits_for_people() -> None:
-    """From now on the command works only when somebody asks: that it goes on is no news."""
+    """Stop the timer of the progress line, for a command that waits for requests."""
     if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -218,7 +220,7 @@ def _ticking(line: _Line) -> Iterator[None]:
 
 
 class _Line:
-    """The line of a command."""
+    """The progress line of a command."""
 
     current: _Line | None = None
 
@@ -230,7 +232,7 @@ class _Line:
         self._begun = self._last = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """Take note; on a terminal that shows the line already, renew it (ten times a second is enough)."""
+        """Store the text; on a terminal also renew a visible line, at most ten times a second."""
         self._text = text
         if text:
             self._renew()
@@ -238,7 +240,7 @@ class _Line:
             self.clear()
 
     def hear(self, name: str, about: float) -> None:
-        """The same of a step of this name that begins; of a scenario a minute or more, ``about``, is said."""
+        """Note that a step of this name begins, or will take about ``about`` seconds."""
         if about:
             if about >= NOTED and not self._noted:
                 self._noted = True
@@ -253,7 +255,7 @@ class _Line:
             self.show()
 
     def show(self) -> None:
-        """Write it; not from a process that was forked."""
+        """Write the line, unless this is a forked process."""
         if os.getpid() != self._process:
             return
         self._last = time.monotonic()
@@ -266,33 +268,31 @@ class _Line:
         self._write(text if self.terminal else f"{text}\n")
 
     def stamped(self, text: str) -> str:
-        """Return a line of it."""
         return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {on_a_line(text)}"
 
     def clear(self) -> None:
-        """Take it away, if it is there."""
         if self._shown and os.getpid() == self._process:
             self._shown = False
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
-        """Write past the buffer of the stream, which may be in the middle of another write."""
+        """Write past the stream's buffer, which may be in the middle of another write."""
         try:
             os.write(self._stream.fileno(), text.encode(self._stream.encoding or "ascii", "replace"))
-        except (OSError, ValueError):  # no file (a test's stream), or closed: nobody reads it
+        except (OSError, ValueError):  # not a file (a test's stream), or closed
             if not hasattr(self._stream, "buffer"):
                 self._stream.write(text)
 
 
 def _clock(seconds: float) -> str:
-    """Return 12 s, or 3 min 05 s."""
+    """Return elapsed time as text: 12 s, or 3 min 05 s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 @contextmanager
 def stopping_signals() -> Iterator[list[int]]:
-    """Raises KeyboardInterrupt inside for the first of either signal; those that came are listed."""
+    """Raise KeyboardInterrupt inside the context on SIGINT or SIGTERM, and list the signals received."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came
@@ -311,5 +311,5 @@ def stopping_signals() -> Iterator[list[int]]:
 
 
 def exit_status(signals: list[int]) -> int:
-    """Return what a shell reports of a program that the first of the signals ended."""
+    """Return the exit status of a program that the first of these signals ended."""
     return 128 + (signals[0] if signals else signal.SIGINT)

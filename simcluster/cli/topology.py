@@ -1,4 +1,4 @@
-"""simcluster topology: what a cluster is, in numbers and as a picture."""
+"""simcluster topology: description and picture of a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simcluster.studies.bench.describe import describe
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build, describe, draw, write."""
+    """Build the cluster, print, draw and write its description."""
     cluster = load_cluster(args.topology, cluster_overrides_of(args))
     report = describe(cluster)
     counts = {"nodes": dict(report.nodes), "oversubscription": dict(report.oversubscription)}
