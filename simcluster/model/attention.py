@@ -1,4 +1,4 @@
-"""Attention as a layer kind: norm, queries, keys and values, positions, core attention, projection."""
+"""The attention block as a layer kind: norm, QKV matmul, positions, core attention and output projection."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from simcluster.model.transformer import Model, tensor_shard
 
 
 class Attention(LayerKind):
-    """Attention with as many key-value heads as the model has, or fewer than heads (grouped)."""
+    """Multi-head or grouped-query attention."""
 
     name = "attention"
     MIXES = SQUARE = True
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield queries, keys and values as three matrices (Megatron-Core's ``muon_split_qkv``), and the projection."""
+        """Yield the matrices of queries, keys and values (Megatron-Core's ``muon_split_qkv``) and the projection."""
         shard, hidden = tensor_shard(model, tp), model.hidden_size
         query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
         yield WeightMatrix(query, hidden, "rows")
@@ -44,13 +44,13 @@ class Attention(LayerKind):
         yield WeightMatrix(hidden, query, "columns")
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return queries, keys and values as one."""
+        """Return the matrices as they are multiplied: queries, keys and values fused into one, and the projection."""
         *inputs, projection = self.matrices(model, tp)
         rows = sum(each.rows * each.count for each in inputs)
         return [WeightMatrix(rows, model.hidden_size, "rows"), projection]
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Count biases, that of the projection on every rank, and sinks."""
+        """Return the number of bias and attention-sink parameters; every rank holds the whole projection bias."""
         shard = tensor_shard(model, tp)
         width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
         sinks = shard.heads if model.attention_sinks else 0
@@ -58,12 +58,12 @@ class Attention(LayerKind):
         return (width if model.bias else 0) + rows + sinks
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return norm; QKV, rotation, core attention, projection; dropout and residual add.
+        """Return the attention kernels of one rank: norm; QKV, rotation, core, projection; dropout and residual add.
 
-        Unfused core attention works on the full square, since its products cannot skip the masked half: it executes
-        4 n s q / tp FLOP where the fused kernel executes ``causal_factor`` of that.  Selective recompute runs the core
-        again, a fused one where the software does (``RankShape.core_again``).  PyTorch's own attention, eager or
-        compiled, reads keys and values copied for every head (``eager_sections``).
+        Unfused core attention works on the full square, since its matmuls cannot skip the masked half: it executes 4 n
+        s q / tp FLOP where the fused kernel executes ``causal_factor`` of that. Selective recompute runs the core
+        again, a fused one where the software does (``RankShape.core_again``). PyTorch's attention, eager or compiled,
+        reads keys and values copied for every head (``eager_sections``).
         """
         local = local_sizes(model, shape)
         core = core_sections(model, shape, local)
@@ -89,30 +89,30 @@ class Attention(LayerKind):
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
     def context(self, model: Model, shape: RankShape) -> Context | None:
-        """Return how the ranks of cp share the core attention."""
+        """Return how the context-parallel ranks share the core attention."""
         return context_of(model, shape)
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
         """Return the FLOPs of the core attention, which has no weights.
 
-        Its backward is 2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which forms the
-        scores again ("flash", arXiv:2307.08691).  A causal mask halves all (``Model.causal_factor``).
+        Its backward is 2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which computes the
+        scores again ("flash", arXiv:2307.08691). A causal mask halves all (``Model.causal_factor``).
         """
         widths = model.query_size + model.heads * model.value_dim
         core = 2.0 * tokens * model.sequence_length * widths * model.causal_factor
         return Flops(core, core * {"model": 2.0, "flash": 2.5}[backward], 0.0)
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return those of the core."""
+        """Return the forward FLOPs of the core attention if ``module`` is "core_attn", otherwise 0."""
         return core.forward if module == "core_attn" else 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the gradients of queries, keys and values."""
+        """Return the bytes of the gradients of queries, keys and values."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * (local.query + local.kv + local.value), 0.0
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return inputs of norm and matmuls, queries, keys and values, and what the core keeps."""
+        """Return the tensors that the attention's backward reads, from its norm's input to its output gradients."""
         inputs = [replace(each, moved_by="qkv_linear") for each in operands("attention", "qkv_input", model, shape)]
         return attention_tensors(model, shape, inputs)
 
@@ -120,7 +120,7 @@ class Attention(LayerKind):
 def attention_tensors(
     model: Model, shape: RankShape, inputs: Sequence[Tensor], freed_by: tuple[RecomputeModule, ...] = ()
 ) -> list[Tensor]:
-    """Return what the backward of an attention reads, whose queries, keys and values are made of ``inputs``."""
+    """Return the tensors that the backward of an attention reads; ``inputs`` are those of its QKV matmuls."""
     e, local = shape.element_bytes, local_sizes(model, shape)
     hidden = e * local.edge_tokens * local.hidden
     query, kv, value, output = (
@@ -145,10 +145,10 @@ def attention_tensors(
 
 
 def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """A fused kernel keeps a statistic per row and draws its dropout again; unfused attention keeps whole squares.
+    """Return the tensors that the core attention saves: one statistic per row if fused, whole squares if unfused.
 
-    Where a fused core runs again its statistics are all that it saves: its operands are the checkpoint's input, and its
-    output is the projection's operand.  The output that it gives again comes when that operand has been read.
+    Where a fused core is recomputed it saves only its statistics: its operands are the checkpoint's input, and its
+    output, the projection's operand, is released when that operand has been read.
     """
     local = local_sizes(model, shape)
     heads, keys, rows = local.heads, local.columns, local.tokens * local.heads
@@ -165,7 +165,7 @@ def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
 
 
 def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the core attention: one fused kernel, or matmuls and a softmax."""
+    """Return the kernels of the core attention: one fused kernel, or matmuls and a softmax."""
     match shape.attention:
         case "fused":
             return fused_core(model, shape, local)
@@ -175,7 +175,7 @@ def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Positions of queries and keys: one kernel for both, or the steps of whose expression the software has."""
+    """Return the kernels that rotate queries and keys: one fused kernel, or one per step of the expression."""
     if shape.kernels == "eager":
         return eager.rotation(model, shape, local)
     return {"fused": rotation, "steps": eager.rotation_in_steps}[shape.rope](model, shape, local)

@@ -1,13 +1,12 @@
-"""Choices that decide kernels and tensors of a layer; and modules that backward can run again alone.
+"""Choices that decide a layer's kernels and tensors, and the modules that selective recompute can name.
 
-The modules are those of Megatron-Core's ``--recompute-modules``.
-
-``core_attn``, the attention between projections; ``mla_up_proj``, what makes heads of latent attention's narrow
-vectors, and their rotation; ``layernorm``, norms that stand by themselves: in front of latent attention and of experts
-(others Transformer Engine fuses with the product behind them, and keeps both); ``moe_act``, the activation function of
-the routed experts; ``shared_experts`` and ``mlp``, those of a layer whole; ``moe``, a whole mixture, its two
-all-to-alls included.  Of the first four only the output goes, and comes back when its reader's backward needs it; the
-last three keep their input (Megatron-LM, core/transformer/transformer_config.py, ``recompute_modules``).
+The modules are those of Megatron-Core's ``--recompute-modules`` (Megatron-LM, core/transformer/transformer_config.py,
+``recompute_modules``). Four drop only their output, which is computed again when its reader's backward needs it:
+``core_attn``, the attention between projections; ``mla_up_proj``, which makes heads from latent attention's narrow
+vectors, and their rotation; ``layernorm``, norms that are separate kernels, before latent attention and experts
+(Transformer Engine fuses others with the next matmul, and keeps both); ``moe_act``, the activation function of the
+routed experts. Three keep their input: ``shared_experts`` and ``mlp``, whole; ``moe``, a whole mixture with its two
+all-to-alls.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
 
 def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) -> dict[RecomputeModule, str]:
-    """Return the modules that a model has not, each with what it lacks: routed ``experts``, ``shared`` ones, layers
-    with a ``dense`` MLP, ``latent`` attention."""
+    """Return the recompute modules that a model cannot use, each with the feature that it lacks.
+
+    The features are routed ``experts``, ``shared`` ones, layers with a ``dense`` MLP, and ``latent`` attention.
+    """
     needs: dict[RecomputeModule, tuple[bool, str]] = {
         "moe_act": (experts, "model.moe"),
         "moe": (experts, "model.moe"),
@@ -49,17 +50,17 @@ def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) ->
 
 
 def again(section: Section, *, when: bool) -> Section:
-    """A section whose forward runs again in backward, ``when`` that is asked for."""
+    """Return the section with its forward recomputed in backward if ``when`` is true, otherwise unchanged."""
     return replace(section, recompute=section.forward) if when else section
 
 
 @dataclass(frozen=True, slots=True)
 class ContextMethod:
-    """How the ranks of a cp group, which share every sequence, bring queries and keys together.
+    """How the ranks of a context-parallel group, which share every sequence, exchange queries and keys.
 
-    Groups of ``traders`` ranks trade tokens for heads on ``trade_axis``; of those that remain between the groups,
-    ``keys`` and values go round a "ring" or are gathered ("gather") on ``key_axis``.  ``traders``, a divisor of cp, is
-    a function of heads and key-value heads of a tp rank and of cp.
+    Groups of ``traders`` ranks trade tokens for heads on ``trade_axis``; between the groups, keys and values circulate
+    in a "ring" or are gathered ("gather") on ``key_axis``, as ``keys`` states. ``traders``, a divisor of cp, is a
+    function of heads and key-value heads of a tp rank and of cp.
     """
 
     keys: Literal["ring", "gather"]

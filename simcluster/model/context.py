@@ -1,20 +1,20 @@
-"""Core attention as kernels of one GPU, and on a rank that has a part of every sequence: its pieces, and what is sent.
+"""Core attention as kernels of one GPU, and how context parallelism cuts it into pieces and exchanges tensors.
 
 It is one flash kernel, or matmuls with a softmax between them over the whole square of scores.
 
 Context parallelism (cp) splits the tokens of a sequence over ranks; queries must still meet the keys and values of all
-of them.  By ``ring`` these are handed from rank to rank while the piece that has come is worked on (arXiv:2310.01889;
-Transformer Engine's p2p); by ``all_gather`` every rank first gets all of them (arXiv:2407.21783, section 3.3.2); by
-``all_to_all`` ranks trade tokens for heads, and each does whole sequences (arXiv:2309.14509).
+of them. With ``ring`` these pass from rank to rank while the piece that has arrived is computed (arXiv:2310.01889;
+Transformer Engine's p2p); with ``all_gather`` every rank first gets all of them (arXiv:2407.21783, section 3.3.2); with
+``all_to_all`` ranks trade tokens for heads, and each computes whole sequences (arXiv:2309.14509).
 
-Under a causal mask shares decide the work.  ``zigzag``: a rank has one piece from the front and one from the back, and
-all pieces of all ranks are the same work: the diagonal one half, of each other half of its queries or of its keys.
+Under a causal mask shares decide the work. ``zigzag``: a rank has one piece from the front and one from the back, and
+all pieces of all ranks are equal work: half of the diagonal, and half of the queries or of the keys of each other.
 ``contiguous``: the last rank meets all other pieces whole, (2 cp - 1) / cp times the mean, and all wait for it: every
 rank is counted as the last (arXiv:2310.01889 as written; PyTorch with load balancing off).
 
 ``torch``: as torch.distributed.tensor.experimental._attention does, whose ring works on pieces also of keys that were
-gathered (rotate_method allgather).  Heads are repeated before it, as torchtitan's models do; partial outputs and
-gradients are summed in fp32, and gradients go round in fp32, always hop by hop.  Counting only.
+gathered (rotate_method allgather). Heads are repeated before it, as torchtitan's models do; partial outputs and
+gradients are summed in fp32, and gradients circulate in fp32, always hop by hop. Counting only.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ _FUSED_SOFTMAX_KEYS = (16, 16384)  # more than the first, at most the last
 
 
 def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """A flash kernel: reads Q, K, V, writes O and the log-sum-exp; back, reads those and dO, writes dQ, dK, dV.
+    """Return the kernels of flash attention, forward and backward.
 
-    Back, a kernel before it sums O dO over rows and clears an fp32 dQ, to which blocks of keys add, and one behind it
-    casts that to 16 bits (flash-attn: flash_bwd_preprocess_kernel.h and dq_accum, in all generations).
-    Dropout inside it draws its mask again from the seed, so no mask is stored.  With cp the rank's queries meet the
-    keys of the whole sequence; or it has heads of whole sequences (``context``).
+    Forward reads Q, K, V and writes O and the log-sum-exp; backward reads those and dO and writes dQ, dK, dV. A kernel
+    before the backward sums O dO over rows and clears an fp32 dQ, to which blocks of keys add, and one after it casts
+    that to 16 bits (flash-attn: flash_bwd_preprocess_kernel.h and dq_accum, in all generations). Dropout draws its mask
+    again from the seed, so no mask is stored. With cp the rank's queries meet the keys of the whole sequence; or it has
+    heads of whole sequences (``context``).
     """
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
     k = (local.head_dim + local.value_dim) // 2  # of both products
@@ -72,12 +73,12 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def traders_of(shape: RankShape, heads: int, kv_heads: int) -> int:
-    """Return how many ranks of cp trade tokens for heads."""
+    """Return the number of context-parallel ranks that trade tokens for heads."""
     return CONTEXT_METHODS[shape.cp_comm].traders(heads, kv_heads, shape.cp)
 
 
 def backward_passes(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:
-    """What goes before and behind a flash kernel's backward: sums of O dO and a cleared fp32 dQ; that in 16 bits."""
+    """Return the kernels before and after a flash backward: row sums of O dO with a cleared fp32 dQ; dQ to 16 bits."""
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     wide, statistics = FP32_BYTES * local.tokens * local.query, FP32_BYTES * local.tokens * local.heads
     before = memory("attention_row_sums", 2 * queries + wide + statistics)
@@ -85,9 +86,9 @@ def backward_passes(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel
 
 
 def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
-    """Scores, softmax (scale and mask in it where one kernel does it), dropout, context: over the whole square.
+    """Return the kernels of unfused attention over the whole square: scores, softmax, dropout and context.
 
-    Each query head reads its own copy of K and V, as after the expansion of grouped heads.
+    Each query head reads a separate copy of K and V, as after the expansion of grouped heads.
     """
     e, batch = shape.element_bytes, shape.micro_batch * local.heads
     m, n, k, v = local.rows, local.columns, local.head_dim, local.value_dim
@@ -115,7 +116,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
 
 
 def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:
-    """Does scale, mask and softmax run as one kernel for so many squares of scores, a head of a sequence each?
+    """Return whether scale, mask and softmax run as one kernel for N ``squares`` of scores (one per head and sequence).
 
     In 16 bits, and where blocks of threads come out even: a tp that leaves a rank two heads has none with one sequence.
     (Megatron-LM, FusedScaleMaskSoftmax.is_kernel_available; scaled_upper_triang_masked_softmax.h.)
@@ -130,7 +131,7 @@ def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:
 
 
 def _softmax(shape: RankShape, square: int, *, fused: bool) -> Section:
-    """Of all scores: one kernel, or one for each step, in fp32.
+    """Return the kernels of the softmax of all scores: one kernel, or one for each step in fp32.
 
     (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax.)
     """
@@ -155,7 +156,7 @@ def _named(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_row(kernel: Kernel) -> Kernel:
-    """A kernel over attention's square, see ``Kernel.by_row``."""
+    """Return the kernel marked as one over attention's square (see ``Kernel.by_row``)."""
     return replace(kernel, by_row=True)
 
 
@@ -164,13 +165,14 @@ _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How the ranks of a cp group share a sequence: ``traders`` trade heads, and keys go over ``ranks`` such groups.
+    """How the ranks of a context-parallel group share one sequence, with the bytes that they exchange.
 
-    Bytes on one rank, of its own tokens: ``queries``, the attention's ``outputs``, ``keys`` with values, and those as
-    they travel: ``keys_traded`` in an all-to-all, where fewer heads than ranks are repeated; ``keys_handed`` round a
-    ring or gathered, with ``gradients_handed`` for theirs.  ``balanced``: pieces of all ranks are the same work.
-    ``torch``: with PyTorch's ring, ``traced`` into a compiled graph, where each exchange is waited for where it is
-    asked for (torch.distributed._functional_collectives).  ``passes`` go before and behind a backward kernel.
+    ``traders`` trade heads, and keys pass between ``ranks`` such groups. Bytes on one rank, of its tokens: ``queries``,
+    the attention's ``outputs``, ``keys`` with values, and those as they travel: ``keys_traded`` in an all-to-all, where
+    fewer heads than ranks are repeated; ``keys_handed`` in a ring or gathered, with ``gradients_handed`` for theirs.
+    ``balanced``: pieces of all ranks are equal work. ``torch``: PyTorch's ring, ``traced`` into a compiled graph, which
+    waits for each exchange where it is issued (torch.distributed._functional_collectives). ``passes`` run before and
+    after a backward kernel.
     """
 
     method: ContextMethod
@@ -191,20 +193,21 @@ class Context:
 
     @property
     def in_pieces(self) -> bool:
-        """Is the kernel cut into pieces, one for the keys of each rank?"""
+        """Return whether the kernel is cut into pieces, one for the keys of each rank."""
         return self.ranks > 1 and (self.torch or self.method.keys == "ring")
 
     @property
     def slowest(self) -> float:
-        """Work of the rank that all wait for, by the mean of all."""
+        """Work of the slowest rank, which all wait for, relative to the mean."""
         uneven = self.causal and not self.balanced
         return (2.0 * self.ranks - 1.0) / self.ranks if uneven else 1.0
 
     def pieces(self, core: Kernel) -> Sequence[tuple[Kernel, ...]]:
-        """The attention kernel in the pieces in which keys and values come round; each but the first is merged in.
+        """Return the attention kernel as pieces, one per block of keys and values, with merges after the first.
 
-        A piece reads the queries and its own keys and values; merging reads two partial outputs and writes one (for
-        gradients: adds what came to what is there).  Backward, each is a call with passes of its own around the kernel.
+        A piece reads the queries and its keys and values; merging reads two partial outputs and writes one (for
+        gradients: adds the new ones to the sum). In backward each piece is a call with separate passes around the
+        kernel.
         """
         if not self.in_pieces:
             return [(replace(core, flops=core.flops * self.slowest),)]
@@ -227,7 +230,7 @@ class Context:
         return [(first,), *repeat((before, later, behind, merged), self.ranks - 1)]
 
     def _merged(self, *, back: bool) -> Kernel:
-        """What puts a piece's result to those before: three accesses, or reading and writing sums in fp32."""
+        """Return the kernel that merges a piece's result: three accesses, or sums read and written in fp32."""
         name = "attention_merge_grad" if back else "attention_merge"
         partial = self.queries if back else self.outputs
         if not self.torch:
@@ -243,7 +246,7 @@ class Context:
 
 
 def context_of(model: Model, shape: RankShape) -> Context:
-    """Return how the ranks of cp (two or more) share the core attention of a rank of this shape."""
+    """Return how the context-parallel ranks (two or more) share the core attention of a rank of this shape."""
     local = local_sizes(model, shape)
     heads = local.kv // local.head_dim
     each = shape.element_bytes * local.tokens

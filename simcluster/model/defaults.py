@@ -1,4 +1,4 @@
-"""Counts as a person writes them, and the fields of a model that follow from others."""
+"""Validated counts, and the fields of a model that are derived from others by default."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer
 
 
 def natural(value: object) -> int:
-    """A whole number from 0, as in the file."""
+    """Return a whole number of at least 0 from a file; raise InputError for anything else."""
     return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _count(value)
 
 
 def with_derived_fields(given: object) -> object:
-    """Add the defaults that follow from what is given; nothing that follows from a value which is itself wrong."""
+    """Return the fields of a model with derived defaults added, except those derived from an invalid value."""
     if not isinstance(given, Mapping):
         return given
     gated = given.get("gated_mlp") is True
@@ -73,4 +73,5 @@ def _valid_count(value: object) -> int | None:
 
 
 def listed(numbers: Iterable[int]) -> str:
+    """Return the numbers as comma-separated text."""
     return ", ".join(str(number) for number in numbers)

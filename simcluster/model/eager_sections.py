@@ -1,11 +1,11 @@
 """Operations as eager PyTorch launches them, kernel by kernel, where it launches more than fused libraries do.
 
-A kernel of its own for every step of an expression, each reading and writing whole tensors, and fp32 copies wherever
-the model's code computes in fp32.  FLOPs are the same as in ``layer_sections``; only memory traffic and the number of
-kernels differ.  Sources: aten's native kernels and composites (rms_norm, native_layer_norm, silu, log_softmax,
-nll_loss) and their backward; torchtitan's models/llama3 (``apply_rotary_emb``, ``repeat_kv``) and its cross-entropy.
-Kernels on a number a token (rsqrt of the mean) are left out, as their bytes are nothing beside the rest.
-The lists are from knowledge of these sources, not read again or profiled for this.
+Each step of an expression is a separate kernel that reads and writes whole tensors, with fp32 copies wherever the
+model's code computes in fp32. FLOPs are the same as in ``layer_sections``; only memory traffic and the number of
+kernels differ. Sources: aten's native kernels and composites (rms_norm, native_layer_norm, silu, log_softmax, nll_loss)
+and their backward; torchtitan's models/llama3 (``apply_rotary_emb``, ``repeat_kv``) and its cross-entropy. Kernels on
+one number per token (rsqrt of the mean) are omitted, since their bytes are negligible. The lists are from knowledge of
+these sources, not read again or profiled for this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
 
 
 def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """LayerNorm is one kernel, and two backward (dX; scale and shift).  RMSNorm is an expression in fp32."""
+    """Return the norm's kernels: one for LayerNorm (two in backward), one per step of RMSNorm's fp32 expression."""
     e, elements = shape.element_bytes, local.edge_tokens * local.hidden
     add = [memory(f"{name}_residual_grad", 3 * e * elements)] if residual else []
     if model.norm == "layernorm":
@@ -55,7 +55,7 @@ def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residu
 
 
 def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Q and K to fp32, a complex product, back to 16 bits; and the same backward."""
+    """Return the kernels of rotary positions: Q and K to fp32, a complex product, to 16 bits; same in backward."""
     if model.position != "rope":
         return Section()
     e, elements = shape.element_bytes, local.tokens * (local.query + local.kv)
@@ -64,7 +64,7 @@ def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def expansion(shape: RankShape, local: LocalSizes) -> Section:
-    """Keys and values copied to every query head that shares them, as before kernels that take grouped heads."""
+    """Return the kernels that copy keys and values to every query head that shares them, and sum their gradients."""
     if local.query == local.kv:
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
@@ -75,10 +75,10 @@ def expansion(shape: RankShape, local: LocalSizes) -> Section:
 
 
 def split_grad(name: str, model: Model, shape: RankShape, local: LocalSizes, parts: int, width: int) -> Section:
-    """The way back through a widening product of several parts, ``width`` columns in all.
+    """Return the kernels that combine the input gradients of a widening matmul, ``width`` columns in N ``parts``.
 
-    The Llama family has a product for each part, and their input gradients are summed one after the other; the GPT
-    family has one product, and the gradients of its parts are copied into one tensor.
+    The Llama family has a matmul for each part, and their input gradients are summed one after the other; the GPT
+    family has one matmul, and the gradients of its parts are copied into one tensor.
     """
     e, tokens = shape.element_bytes, local.tokens
     if parts == 1:
@@ -89,7 +89,7 @@ def split_grad(name: str, model: Model, shape: RankShape, local: LocalSizes, par
 
 
 def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """GELU is one kernel; SwiGLU is two, silu and a product, and three backward."""
+    """Return the activation function's kernels: one for GELU, or silu and a product for SwiGLU (three in backward)."""
     e, elements = shape.element_bytes, local.tokens * local.ffn
     if not model.gated_mlp:
         return both_ways("gelu", 2 * e * elements, 3 * e * elements)
@@ -101,7 +101,7 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def loss(shape: RankShape, logits: float) -> Section:
-    """Logits to fp32, log_softmax in three passes over each row, nll_loss; backward zeros, two passes, to 16 bits."""
+    """Return the kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss; and their backward."""
     e, wide = shape.element_bytes, FP32_BYTES
     return Section(
         forward=_each(
@@ -143,7 +143,7 @@ TURNED_BACK: RotationSteps = {
 
 
 def rotation_in_steps(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the rotation of queries and of keys, one after the other."""
+    """Return the kernels that rotate queries and then keys, one kernel per step."""
     if model.position != "rope":
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
@@ -153,7 +153,7 @@ def rotation_in_steps(model: Model, shape: RankShape, local: LocalSizes) -> Sect
 
 
 def rotation_steps(name: str, size: float, steps: RotationSteps) -> tuple[Kernel, ...]:
-    """Return the kernels of steps over ``size`` bytes, of queries and of keys."""
+    """Return one kernel per rotation step over ``size`` bytes, for queries and for keys."""
     return tuple(
         replace(memory(f"{name}_{step}", times * size), launches=2 * kernels)
         for step, (times, kernels) in steps.items()

@@ -1,4 +1,4 @@
-"""A mixture of experts as a layer kind, in the place of an MLP; its kernels are in ``mixture_sections``."""
+"""A mixture of experts as a layer kind that replaces the MLP; its kernels are in ``mixture_sections``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _tensor = partial(Tensor, "mixture")
 
 
 class Experts(LayerKind):
-    """Router, shared experts that every token visits, and routed ones on the ranks of ep."""
+    """A router, shared experts that every token visits, and routed experts split over the ranks of ep."""
 
     name = "mixture"
     WHOLE = "moe"
@@ -37,7 +37,7 @@ class Experts(LayerKind):
     }
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield router, gate of the shared experts, shared experts and routed ones."""
+        """Yield the weight matrices of the router, of the shared experts and their gate, and of the routed experts."""
         moe = _moe(model)
         yield WeightMatrix(moe.experts, model.hidden_size, "none")
         if moe.shared_gate:
@@ -47,45 +47,45 @@ class Experts(LayerKind):
         yield from mlp_matrices(model, moe.expert_ffn_hidden_size // etp, experts=True, count=moe.experts // ep)
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return those of experts: the router's is none of the library's."""
+        """Return the weight matrices of all experts, without the router's."""
         return [each for each in self.matrices(model, tp, etp=etp) if each.split != "none"]
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Count biases of router and shared experts."""
+        """Return the number of bias parameters of the router and the shared experts."""
         moe = _moe(model)
         return moe.experts * moe.router_bias + (mlp_biases(model, moe.shared_width // tp) if moe.shared_width else 0)
 
     def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
-        """Return experts / ep of them, each split over etp."""
+        """Return the number of parameters of a rank's routed experts: experts / ep, each split over etp."""
         moe = _moe(model)
         ffn = moe.expert_ffn_hidden_size // etp
         each = sum(matrix.elements for matrix in mlp_matrices(model, ffn)) + mlp_biases(model, ffn)
         return moe.experts // ep * each
 
     def parameters_used(self, model: Model) -> int:
-        """Return all but those of experts that a token does not visit."""
+        """Return the number of parameters that one token uses: all but those of experts that it does not visit."""
         moe = _moe(model)
         return self.parameters(model) + self.expert_parameters(model) // moe.experts * moe.top_k
 
     def weights_used(self, model: Model) -> int:
-        """Return those of the experts that a token visits and of shared ones; not the router's, as Megatron-LM."""
+        """Return the number of weights of the experts that a token visits, with shared ones, without the router."""
         moe = _moe(model)
         return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.mlp_matrices
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return norm and residual add; the body is empty: what is between them is a ``Mixture``."""
+        """Return a block of norm and residual add with an empty body, which a ``Mixture`` fills."""
         local = local_sizes(model, shape)
         entry, add = norm_of("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
         entry = again(entry, when=shape.reruns("layernorm"))
         return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return norm, mixture and residual add."""
+        """Return the sections of the norm, the mixture and the residual add."""
         edges = self.block(model, shape)
         return edges.entry, *mixture(model, shape).sections, edges.exit
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return those of all, or of the shared experts."""
+        """Return the FLOPs that recomputing the whole mixture or its shared experts repeats."""
         tokens, shared = model.sequence_length, _moe(model).shared_width
         return {
             "moe": 2.0 * tokens * self.weights_used(model),
@@ -93,10 +93,9 @@ class Experts(LayerKind):
         }.get(module, 0.0)
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return an MLP's tensors of every row that visits an expert, the rows themselves before and behind them, what
-        the router found, and an MLP's tensors of the shared experts.
+        """Return the tensors that the backward of a mixture reads: rows, router results, routed and shared experts.
 
-        Rows behind the experts stay for the gradient of the weights that they are multiplied with; where the activation
+        Rows after the experts stay for the gradient of the weights that they are multiplied with; where the activation
         function multiplies (``RankShape.probabilities``), they do not.
         """
         moe, there = _moe(model), routed(model, shape)
@@ -129,12 +128,13 @@ class Experts(LayerKind):
         ]  # fmt: skip
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return rows on their way between experts; zero unless ``shape.temporaries``.
+        """Return the bytes of rows in transit, in all and per routed rows; zero unless ``shape.temporaries``.
 
-        While rows travel back the function that calls dispatch, experts and combine still names what it had of each:
-        the rows as they left and as they came, and the experts' output sorted and as it arrives (Megatron-LM,
-        core/transformer/moe/moe_layer.py, ``MoELayer.forward``, whose local names live until it returns), beside the
-        output of the shared experts.  Where rows are not sorted, what came is what the experts keep.
+        While rows travel back the function that calls dispatch, experts and combine still holds the tensors of each:
+        the rows as they left and as they arrived, and the experts' output sorted and as it arrives (Megatron-LM,
+        core/transformer/moe/moe_layer.py, ``MoELayer.forward``, whose local names live until it returns), as well as
+        the output of the shared experts. Where rows are not sorted, the rows that arrived are those that the experts
+        keep.
         """
         if not shape.temporaries:
             return 0.0, 0.0
@@ -145,7 +145,7 @@ class Experts(LayerKind):
         return away + shared + rows, rows
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the gradients of rows, and of what the activation function read."""
+        """Return the bytes of gradients of rows and of the activation's input, both in all and per routed rows."""
         there = routed(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2

@@ -1,7 +1,7 @@
-"""The FLOPs of a layer split into F, I and W, and of a step under each published convention.
+"""FLOPs of a layer split into forward, input gradient and weight gradient, and of a step under each convention.
 
-Conventions differ by 12 % on one and the same run, so each has its function and its name.  A product (m x k)(k x n) is
-2 m n k FLOP; norms, activations and embedding look-ups count as zero in all of them.
+Conventions differ by 12 % for the same run, so each has its function and its name. A matmul (m x k)(k x n) is 2 m n k
+FLOP; norms, activations and embedding look-ups count as zero in all of them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class LayerFlops:
 
     @property
     def total(self) -> Flops:
-        """Return the sum of all parts."""
+        """Sum of the FLOPs of all parts."""
         return self.qkv + self.core + self.projection + self.mlp
 
 
 def layer_flops(
     model: Model, micro_batch: int, *, attention_backward: AttentionBackward = "model", layer: int = 0
 ) -> LayerFlops:
-    """FLOPs of the layer of this number on ``micro_batch`` sequences, over all ranks that share the layer.
+    """Return the FLOPs of one layer on ``micro_batch`` sequences, over all ranks that share the layer.
 
-    A weight product costs as much in I and again in W as in F.  Core attention has no weights: its W is 0 and its I is
-    2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which forms the scores again ("flash",
-    arXiv:2307.08691).  A causal mask halves core attention (``Model.causal_factor``).  In a layer with experts the MLP
-    is those that a token visits and the shared ones; the router's product is not counted, as Megatron-LM does not.
+    A weight matmul costs as much in I and again in W as in F. Core attention has no weights: its W is 0 and its I is 2
+    x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which computes the scores again ("flash",
+    arXiv:2307.08691). A causal mask halves core attention (``Model.causal_factor``). In a layer with experts the MLP is
+    those that a token visits and the shared ones; the router's matmul is not counted, as in Megatron-LM.
     """
     tokens = micro_batch * model.sequence_length
     mixer, behind = kinds_of(model, layer)
@@ -54,7 +54,7 @@ def layer_flops(
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
-    """FLOPs of the product with the output matrix (tied or not), with the model's own vocabulary, not padded."""
+    """Return the FLOPs of the LM head's matmul (tied or not), with the unpadded vocabulary."""
     return _weight_product(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
 
 
@@ -66,12 +66,12 @@ def _weight_product(forward: float) -> Flops:
 
 
 def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
-    """Model FLOPs as Megatron-LM counts them now: 3 x forward, causal attention at one half, LM head, no recompute;
-    layers of multi-token prediction with their own.
+    """Return model FLOPs per sequence as Megatron-LM counts them, the numerator of MFU.
 
-    The numerator of MFU here.  Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this
-    takes the model's own, so that the number does not depend on tp).  ``attention`` is the part of the core attention
-    that packed documents leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
+    3 x forward, causal attention at one half, LM head, no recompute; layers of multi-token prediction have LM heads,
+    too. Megatron-LM, ``num_floating_point_operations`` (which takes the padded vocabulary; this takes the unpadded one,
+    so that the number does not depend on tp). ``attention`` is the part of the core attention that packed documents
+    leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
     layers = sum(count * _layer(model, layer, attention).total.total for layer, count in sorts_of_layers(model))
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
@@ -95,12 +95,12 @@ def hardware_flops_per_sequence(
     every: int = 1,
     attention: float = 1.0,
 ) -> float:
-    """Model FLOPs plus what is computed twice: products of ``modules`` (selective), every second product (operators),
-    or a whole layer's forward (full).
+    """Return hardware FLOPs per sequence, the numerator of HFU: model FLOPs plus recomputed ones.
 
-    In every layer, or in those whose number divides by ``every``.  The numerator of HFU; ``attention`` as there.  The
-    embedding and the LM head are never recomputed.  Where the software leaves a fused core alone
-    (``RankShape.core_again``), leave ``core_attn`` out.
+    Recomputed are the matmuls of ``modules`` (selective), every second matmul (operators), or a whole layer's forward
+    (full); in every layer, or in those whose number divides by ``every``. ``attention`` as in
+    ``model_flops_per_sequence``. The embedding and the LM head are never recomputed. Where the software leaves a fused
+    core alone (``RankShape.core_again``), omit ``core_attn``.
     """
     again: dict[str, Callable[[int, LayerFlops], float]] = {
         "none": lambda number, layer: 0.0,
@@ -121,7 +121,7 @@ def hardware_flops_per_sequence(
 
 
 def _of_modules(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
-    """Return the FLOPs of the products of the layer of this number that its recompute ``modules`` run again."""
+    """Return the matmul FLOPs of one layer that its recompute ``modules`` run again."""
     apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
     kinds = kinds_of(model, number)
     return sum(kind.flops_again(model, module, layer.core) for module in apart for kind in kinds)
@@ -133,9 +133,9 @@ def _every_second_product(model: Model) -> float:
 
 
 def torchtitan_flops_per_sequence(model: Model) -> float:
-    """Model FLOPs as torchtitan reports them: per token 6 x (parameters but the embedding) + 12 L q s.
+    """Return model FLOPs per sequence as torchtitan reports them: per token 6 x (non-embedding parameters) + 12 L q s.
 
-    The whole square, by its authors' choice, and norms and biases as if they were matrices.  A tied output matrix is
+    The whole square, by its authors' choice, and norms and biases as if they were matrices. A tied output matrix is
     counted once, since it is multiplied with.
     """
     count = parameters(model)

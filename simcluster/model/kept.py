@@ -1,7 +1,7 @@
-"""A tensor that backward reads, what of it stays from the forward on, and the tensors that several blocks have.
+"""Tensors that backward reads, which of them stay from the forward on, and tensors common to several blocks.
 
-What recomputation drops is said by each tensor: its place among a layer's (``keep``), and the modules that run it again
-when they are named (``freed_by``).
+Each tensor states how recomputation drops it: its place in a layer (``keep``), and the modules that, when named, run it
+again (``freed_by``).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Cast = Literal["no", "cast", "copied", "input"]
 class Tensor:
     """A tensor that the backward of a block reads, with its bytes on one rank.
 
-    ``keep``: the layer's "input", of the attention "core", "kept" where every second product is, or "other"; what
-    recomputation drops goes by it, and by ``freed_by``, the modules of which any drops it.  ``made``
-    in F, or in I for W (a gradient of a weight product's output; what is gathered over tp for W).  ``read`` tells which
-    half of the backward reads it last, where a schedule splits it: W the two operands of each weight product, I all
-    else (statistics and inputs of softmax, norm and activation function, masks, Q, K and V).  ``in_fp8``: what products
-    in fp8 keep of an operand that others read, too, is a copy in fp8; of one that is theirs alone only the cast; and an
-    "input" of an activation function is cast where the shape says so.  ``routed``: a row for each that visits the
-    rank's experts; the bytes are those of an even share of them.  ``moved_by``: the module with which it goes to the
+    ``keep``: the layer's "input", of the attention "core", "kept" where every second matmul is, or "other";
+    recomputation drops tensors by ``keep`` and by ``freed_by``, the modules of which any drops it. ``made`` in F, or in
+    I for W (a gradient of a weight matmul's output; a tensor gathered over tp for W). ``read``: which half of the
+    backward reads it last, where a schedule splits it: W the two operands of each weight matmul, I all else (statistics
+    and inputs of softmax, norm and activation function, masks, Q, K and V). ``in_fp8``: fp8 matmuls keep an fp8 copy of
+    an operand that others read as well ("copied"), only the "cast" of one that they alone read, and an activation
+    function's "input" is cast where the shape says so. ``routed``: one row for each token that visits the rank's
+    experts; the bytes are those of an even share of them. ``moved_by``: the module with which it is offloaded to the
     host where modules are named.
     """
 
@@ -49,7 +49,7 @@ class Tensor:
 
 
 def is_kept(tensor: Tensor, shape: RankShape) -> bool:
-    """Does it stay from F to the backward?  What does not is recomputed.  The ends of the model are never."""
+    """Return whether a tensor stays from F to the backward; others are recomputed, except at the model's ends."""
     if tensor.block in ("embedding", "mtp", "lm_head"):
         return tensor.made == "F"
     match shape.recompute:
@@ -64,11 +64,11 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
 
 
 def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
-    """With products in fp8 or fp4 their operands are kept as they were cast.
+    """Return the tensors in the precision in which they are kept: operands of fp8 or fp4 matmuls as they were cast.
 
-    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8.  It keeps the
-    attention's output in 16 bits besides, for the attention's own backward.)  What activation functions read may be
-    kept in fp8 whatever products are in (``RankShape.activation_input``).
+    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8. It keeps the
+    attention's output in 16 bits as well, for the attention's backward.) Inputs of activation functions may be kept in
+    fp8 whatever the precision of matmuls (``RankShape.activation_input``).
     """
     byte = _FP8_BYTES / shape.element_bytes
     share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": {"16-bit": 1.0, "fp8": byte}[shape.activation_input]}
@@ -81,7 +81,7 @@ def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
 def operands(
     block: str, name: str, model: Model, shape: RankShape, freed_by: tuple[RecomputeModule, ...] = ()
 ) -> list[Tensor]:
-    """The input of a column-parallel product: under sequence parallelism F keeps the shard, and I gathers it for W."""
+    """Return a column-parallel matmul's input; with sequence parallelism F keeps a shard, and I gathers it for W."""
     local, size = local_sizes(model, shape), shape.element_bytes * model.hidden_size
     shard = Tensor(block, name, size * local.edge_tokens, in_fp8="cast", freed_by=freed_by)
     if not (shape.sequence_parallel and shape.tp > 1):
@@ -91,6 +91,6 @@ def operands(
 
 
 def mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
-    """That of a dropout in front of the residual add, if there is one."""
+    """Return the dropout mask before the residual add, or nothing without dropout."""
     size = MASK_BYTES * local_sizes(model, shape).edge_tokens * model.hidden_size
     return [Tensor(block, name, size)] if shape.dropout else []

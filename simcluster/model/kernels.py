@@ -1,6 +1,6 @@
-"""One GPU kernel as planning sees it: what it computes and moves, not how long it takes.
+"""GPU kernels as planning describes them: the work and memory traffic of each, not its duration.
 
-``layers`` lists the kernels of a transformer block; ``device`` says how long each takes.
+``layers`` lists the kernels of a transformer block; ``device`` computes their durations.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ KernelKind = Literal["matmul", "attention", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch on one GPU.
+    """One kernel launch, or several equal ones, on one GPU.
 
-    ``flops`` and ``bytes`` are what the hardware does (FLOP executed; bytes read and written in device memory). A
-    matmul is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head
-    size, batch = sequences x heads; a memory kernel has no shape. ``turned``: the first operand lies in memory with its
-    m side along rows (a weight gradient's, X^T of X as it is kept). ``launches``: so many kernels together, of these
+    ``flops`` and ``bytes`` are the hardware's work (FLOP executed; bytes read and written in device memory). A matmul
+    is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head size,
+    batch = sequences x heads; a memory kernel has no shape. ``turned``: the first operand lies in memory with its m
+    side along rows (a weight gradient's, X^T of the stored X). ``launches``: the number of launches, which have these
     bytes and FLOP in all; ``passes``: dependent readings of a memory kernel besides the first, by a block of threads
-    for each of its ``rows``, each of which waits for memory once more.  ``streams``: the products of a batch are
-    launches of their own, on so many streams; 0, one launch for all.  ``calls`` of the framework make these launches, a
-    library's loop or a written-out expression all of them in one. An attention kernel with a mask has ``edges`` where
-    its queries' keys end, one, or two in a window, and its queries see the part ``seen`` of all keys. ``by_row``: a
-    memory kernel over the square of an unfused attention, such as softmax with its rows and exponentials or dropout
-    with its random numbers, which does not keep up with memory.
+    for each of its ``rows``, each of which waits for memory once more. ``streams``: the matmuls of a batch are separate
+    launches on N streams; 0, one launch for all. ``calls`` of the framework make these launches, a library's loop or a
+    written-out expression all of them in one. An attention kernel with a mask has ``edges`` where its queries' keys
+    end, one, or two in a window, and its queries see the part ``seen`` of all keys. ``by_row``: a memory kernel over
+    the square of an unfused attention, such as softmax with its rows and exponentials or dropout with its random
+    numbers, which does not keep up with memory.
     """
 
     name: str
@@ -65,15 +65,15 @@ class Section:
     weight_grad: tuple[Kernel, ...] = ()
 
     def forward_of(self, kind: str) -> tuple[Kernel, ...]:
-        """What a "forward" runs, or a "recompute"."""
+        """Return the kernels of a "forward" or a "recompute"."""
         return self.forward if kind == "forward" else self.recompute
 
     def backward_of(self, kind: str) -> tuple[Kernel, ...]:
-        """What a "backward" runs, or an "input_grad", which leaves the weight gradients to W."""
+        """Return the kernels of a full "backward", or of an "input_grad", which leaves the weight gradients to W."""
         return self.input_grad + (self.weight_grad if kind == "backward" else ())
 
     def each(self, change: Callable[[Kernel], Kernel]) -> Section:
-        """With every kernel changed."""
+        """Return a section with every kernel replaced by ``change(kernel)``."""
         phases = (self.forward, self.recompute, self.input_grad, self.weight_grad)
         return Section(*(tuple(map(change, kernels)) for kernels in phases))
 
@@ -84,8 +84,8 @@ class Block:
 
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
-    add; on the shard again).  Backward runs them in reverse.  What is gathered is ``gathered`` wide, 0 for the width of
-    the hidden state.
+    add; on the shard again). Backward runs them in reverse. The gathered tensor is ``gathered`` wide, 0 for the width
+    of the hidden state.
     """
 
     name: str
@@ -96,15 +96,15 @@ class Block:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All of them, in forward order."""
+        """Sections of entry, body and exit, in forward order."""
         return self.entry, self.body, self.exit
 
 
 def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
-    """A matmul cut along its rows into equal pieces: each reads its rows, writes its rows, and reads all weights again.
+    """Return a matmul cut along its rows into equal pieces, each of which reads all weights again.
 
-    Rows that do not divide are rounded up, as padding would.  Pieces go on several streams, where the next one's tiles
-    fill the last wave of the one before (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor
+    Rows that do not divide are rounded up, as padding would. Pieces run on several streams, where the next one's tiles
+    fill the last wave of the previous one (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor
     parallelism, two).
     """
     rows, each = -(-kernel.m // pieces), kernel.operand_bytes or 1.0

@@ -1,4 +1,4 @@
-"""Latent attention as a layer kind (DeepSeek-V2, arXiv:2405.04434): heads are made from narrow vectors of tokens."""
+"""Multi-head latent attention as a layer kind (DeepSeek-V2, arXiv:2405.04434): heads from tokens' narrow vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcluster.model.transformer import Model, tensor_shard
 
 
 class LatentAttention(Attention):
-    """Attention whose keys and values of all heads are made from one narrow vector, as ``model.mla`` says."""
+    """Attention that makes the keys and values of all heads from one narrow vector, as ``model.mla`` describes."""
 
     MIXES = False  # ``model.mla`` chooses it
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
@@ -31,7 +31,7 @@ class LatentAttention(Attention):
     }
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield what makes narrow vectors, which every tp rank has whole, what makes heads of them, the projection."""
+        """Yield the down-projections (whole on every tp rank), the up-projections to heads, the output projection."""
         heads, hidden, mla = tensor_shard(model, tp).heads, model.hidden_size, _mla(model)
         if mla.q_lora_rank:
             yield WeightMatrix(mla.q_lora_rank, hidden, "none")
@@ -41,11 +41,11 @@ class LatentAttention(Attention):
         yield WeightMatrix(hidden, heads * mla.v_head_dim, "columns")
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return each of them."""
+        """Return all weight matrices, each multiplied separately."""
         return list(self.matrices(model, tp))
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Count norms of the narrow vectors, which every tp rank has whole, and sinks.
+        """Return the number of parameters of the narrow vectors' norms, which every tp rank has whole, and of sinks.
 
         (Megatron-LM, multi_latent_attention.py.)
         """
@@ -54,16 +54,16 @@ class LatentAttention(Attention):
         return mla.kv_lora_rank + (mla.q_lora_rank or 0) + sinks
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return those of the core, or of what makes heads."""
+        """Return the FLOPs that recomputing the core attention or the up-projections to heads repeats."""
         if module != "mla_up_proj":
             return super().flops_again(model, module, core)
         return 2.0 * model.sequence_length * sum(each.elements for each in self.matrices(model) if each.split == "rows")
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return norm; narrow vectors of tokens, and their norms; from these the rank's heads; then as any attention.
+        """Return the kernels of one rank: norm, narrow vectors and their norms, heads, then as in other attention.
 
-        Under sequence parallelism the narrow vectors are gathered, not the hidden state, but where queries come from
-        it.  Megatron-LM, core/transformer/multi_latent_attention.py; keys are put together by a copy (position and
+        Under sequence parallelism the narrow vectors are gathered, not the hidden state, except where queries come from
+        it. Megatron-LM, core/transformer/multi_latent_attention.py; keys are assembled by a copy (position and
         content).
         """
         mla = _mla(model)
@@ -87,7 +87,7 @@ class LatentAttention(Attention):
         return replace(block, entry=join((before, *down, inner), shape.recompute), gathered=gathered)
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the norm's output, which narrow vectors are made of; those; what their norms give; then as any."""
+        """Return the tensors that backward reads: norm output, narrow vectors, their norms, then as in attention."""
         mla = _mla(model)
         local = local_sizes(model, shape)
         tokens, edge = (
@@ -109,8 +109,10 @@ class LatentAttention(Attention):
 
 
 def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
-    """The products that make a token's narrow vectors: one for keys and values with the part that is turned, one for
-    queries; back, the gradients of what both read are added up."""
+    """Return the matmuls that make narrow vectors: one for keys, values and positions, one for queries.
+
+    In backward the gradients of their common input are summed.
+    """
 
     def product(name: str, width: int) -> Section:
         return linear(name, shape, local.edge_tokens, local.hidden, width, bias=False)
@@ -124,11 +126,10 @@ def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, .
 
 
 def _rotation(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
-    """Return the heads made of their parts: even and odd elements put next to each other, positions turned, the key's
-    part given to all heads.
+    """Return the kernels that assemble heads: elements paired, positions rotated, the key's part given to all heads.
 
-    By one kernel for queries and one for keys and values, each of which is copied; or in steps, with queries, keys and
-    values put together by copies of their own, and back their gradients.
+    With one kernel for queries and one for keys and values, each of which is copied; or in steps, with separate copies
+    to assemble queries, keys and values, and in backward their gradients.
     """
     e, tokens, heads = shape.element_bytes, local.tokens, local.heads
     if {"fused": True, "steps": False}[shape.rope]:

@@ -1,7 +1,7 @@
-"""Blocks on one GPU: of a layer kind from its body (norm, casts and residual add around it), and the ends of a model.
+"""Blocks on one GPU: those of a layer kind (its body with norm, casts and residual add), and the ends of a model.
 
 Shapes are those of one rank: heads, MLP columns and vocabulary divided by tp; n = micro_batch x sequence / cp tokens in
-the body of a block, and n / tp in its entry and exit under sequence parallelism.  Communication is not here: it goes
+the body of a block, and n / tp in its entry and exit under sequence parallelism. Communication is not here: it runs
 between entry, body and exit (``kernels.Block``).
 """
 
@@ -33,9 +33,10 @@ from simcluster.model.transformer import Model
 
 
 def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]) -> Block:
-    """Return a block between its norm and its residual add; under full recompute every section runs its forward again.
+    """Return a block with its norm before and its residual add after the body; full recompute repeats every section.
 
-    One that ``stops_early`` does not run the last product of the MLP again, nor what follows: backward reads neither.
+    One that ``stops_early`` repeats neither the last matmul of the MLP nor the kernels after it: backward reads
+    neither.
     """
     entry = norm_of(f"{name}_norm", model, shape, local, residual=True)
     if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
@@ -66,7 +67,7 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
 
 
 def norm_of(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return a norm by the kernels that the software has."""
+    """Return the kernels of a norm as the software runs them."""
     if shape.kernels == "eager":
         return eager.norm(name, model, shape, local, residual=residual)
     return norm(name, shape, local, residual=residual)
@@ -75,11 +76,11 @@ def norm_of(name: str, model: Model, shape: RankShape, local: LocalSizes, *, res
 def _run_again(
     name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]
 ) -> tuple[Kernel, ...]:
-    """Kernels between the norm and the residual add that run again when every second product's result is kept.
+    """Return the kernels between norm and residual add that run again when every second matmul's result is kept.
 
-    Counting through a layer of the Llama family, whose products are separate: of query, key, value, projection, gate,
-    up and down the second, fourth and sixth; of the GPT family's four the second.  The last is never needed.  Attention
-    is kept (torchtitan, ``_apply_ac_to_transformer_block``, "op"; torch.utils.checkpoint's selective contexts).
+    Counting through a layer of the Llama family, whose matmuls are separate: of query, key, value, projection, gate, up
+    and down the second, fourth and sixth; of the GPT family's four the second. The last is never needed. Attention is
+    kept (torchtitan, ``_apply_ac_to_transformer_block``, "op"; torch.utils.checkpoint's selective contexts).
     """
 
     def product(width_in: int, width_out: int) -> tuple[Kernel, ...]:
@@ -97,10 +98,10 @@ def _run_again(
 
 
 class CastPair(NamedTuple):
-    """A widening product, what is between, and a narrowing one, with their casts.
+    """A widening matmul, the kernels between, and a narrowing matmul, with their casts to low precision.
 
-    ``outside``: what the first reads (forward) and the gradient of what the last gave (backward), which the caller puts
-    where these are made; ``body``: both products, and between them the casts of the inner tensors.
+    ``outside``: casts of the first matmul's input (forward) and of the last one's output gradient (backward), which the
+    caller puts where these are made; ``body``: both matmuls, and between them the casts of the inner tensors.
     """
 
     outside: Section
@@ -110,10 +111,10 @@ class CastPair(NamedTuple):
 def cast_pair(
     name: str, shape: RankShape, body: Sequence[Section], *, rows: int, outer: int, launches: int = 1
 ) -> CastPair:
-    """The pair with casts, of ``launches`` kernels each.
+    """Return a pair of matmuls with the casts of their operands, of ``launches`` kernels each.
 
-    ``rows`` are those that the products work on; ``outer``: elements of the first's input, as many as of the last's
-    output; 0 where these come cast.
+    The matmuls work on N ``rows``; ``outer``: elements of the first's input, as many as of the last's output; 0 where
+    these arrive cast.
     """
     first, *rest, last = body
 
@@ -133,8 +134,8 @@ def cast_pair(
 def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel, ...]:
     """Return the kernels that cast the weights of these sections, one for each weight of a module.
 
-    They run in the first microbatch of a step; later ones reuse the copies (Transformer Engine,
-    ``is_first_microbatch`` of its modules and ``get_weight_workspace``).
+    They run in the first microbatch of a step; later ones reuse the copies (Transformer Engine, ``is_first_microbatch``
+    of its modules and ``get_weight_workspace``).
     """
     if not shape.weight_cast_bytes:
         return ()
@@ -150,11 +151,11 @@ def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel,
 
 
 def embedding_block(model: Model, shape: RankShape) -> Block:
-    """Return the look-up of token rows; then, on the reduced output, position rows and dropout.  Never recomputed.
+    """Return the kernels of the embedding: token look-up, then position rows and dropout on the reduced output.
 
-    W adds the output gradient into the rows that the tokens touched: every rank reads the gradient of all n tokens and
-    updates those in its share of the vocabulary, taken as an even share.  A framework that first makes a dense gradient
-    of the whole table pays more.
+    Never recomputed. W adds the output gradient into the rows that the tokens touched: every rank reads the gradient of
+    all n tokens and updates those in its share of the vocabulary, assumed even. A framework that first makes a dense
+    gradient of the whole table pays more.
     """
     local = local_sizes(model, shape)
     e = shape.element_bytes
@@ -173,11 +174,10 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
 
 
 def prediction_block(model: Model, shape: RankShape) -> Block:
-    """Return the block in front of a layer of multi-token prediction: the next token's row, norms of it and of the
-    hidden state, and the product that makes one of both.  Never recomputed.
+    """Return the block before a layer of multi-token prediction: next token's row, two norms, and the joining matmul.
 
-    The product is column-parallel; its output is gathered, which is as much traffic as the reduction that is counted.
-    (Megatron-LM, core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
+    Never recomputed. The matmul is column-parallel; gathering its output is as much traffic as the reduction that is
+    counted. (Megatron-LM, core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
     """
     local = local_sizes(model, shape)
     size = shape.element_bytes * local.tokens * local.hidden
@@ -192,7 +192,7 @@ def prediction_block(model: Model, shape: RankShape) -> Block:
 
 
 def lm_head_block(model: Model, shape: RankShape) -> Block:
-    """Return the final norm; logits over the rank's share of the padded vocabulary, cross-entropy in fp32.
+    """Return the final norm, the logits over the rank's share of the padded vocabulary, and the cross-entropy in fp32.
 
     Never recomputed.
     """
@@ -206,11 +206,11 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
 
 
 def _loss(shape: RankShape, logits: float) -> Section:
-    """Cross-entropy over so many logits.
+    """Return the kernels of the cross-entropy over N ``logits``.
 
     In place: a fused loss reads them for maximum and sum, then reads them and writes their gradient over them; backward
-    scales it, a read and a write (Transformer Engine's and flash-attn's, which writes a tensor of its own).
-    Else as Megatron-LM does it, a kernel a step on fp32 logits (mpu/cross_entropy.py, later
+    scales it, a read and a write (Transformer Engine's and flash-attn's, which writes a separate tensor). Else as
+    Megatron-LM does it, one kernel per step on fp32 logits (mpu/cross_entropy.py, later
     core/tensor_parallel/cross_entropy.py).
     """
     e = shape.element_bytes
@@ -237,9 +237,9 @@ def _loss(shape: RankShape, logits: float) -> Section:
 
 
 def embedding_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return what the backward of the embedding reads.
+    """Return the tensors that the backward of the embedding reads, all in W.
 
-    All of it is W, which needs the gradient of the output whole on every rank of tp.
+    W needs the whole gradient of the output on every rank of tp.
     """
     local = local_sizes(model, shape)
     gradient = shape.element_bytes * local.tokens * local.hidden
@@ -252,7 +252,7 @@ def embedding_tensors(model: Model, shape: RankShape) -> list[Tensor]:
 
 
 def prediction_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return what the backward of ``prediction_block`` reads: inputs of two norms and a matmul."""
+    """Return the tensors that the backward of ``prediction_block`` reads: inputs of two norms and a matmul."""
     local, e = local_sizes(model, shape), shape.element_bytes
     hidden = e * local.edge_tokens * local.hidden
     both = (replace(each, bytes=2 * each.bytes) for each in operands("mtp", "prediction_input", model, shape))
@@ -263,7 +263,7 @@ def prediction_tensors(model: Model, shape: RankShape) -> list[Tensor]:
 
 
 def lm_head_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return what the backward of the LM head reads."""
+    """Return the tensors that the backward of the LM head reads."""
     local = local_sizes(model, shape)
     hidden = shape.element_bytes * local.edge_tokens * local.hidden
     logits = local.tokens * local.vocab
@@ -279,9 +279,9 @@ def lm_head_tensors(model: Model, shape: RankShape) -> list[Tensor]:
 
 
 def head_working_bytes(model: Model, shape: RankShape) -> float:
-    """Logits in the precision of the product, alive only until the loss has copied them to fp32.
+    """Return the bytes of logits in the matmul's precision, alive only until the loss has copied them to fp32.
 
-    As large, their gradient: made from the fp32 ones, and read by both products of the head's backward.  None where the
+    Their gradient is as large: made from the fp32 ones, and read by both matmuls of the head's backward. None where the
     loss works in place.
     """
     if shape.logits == "in-place":

@@ -1,7 +1,7 @@
-"""The spec of a layer kind: one part of a layer, from its norm to its residual add, on one rank.
+"""Interface of a layer kind: one part of a layer, from its norm to its residual add, on one rank.
 
-A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts).  A kind
-answers what the part holds, computes, keeps and sends; most answers follow from its weight matrices.  Pure counting.
+A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts). A kind
+describes the part's weights, FLOPs, kept tensors and communication; most follow from its weight matrices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ AttentionBackward = Literal["model", "flash"]
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """``count`` weights of rows x columns on one rank, each split over those that split an expert or all else (tp)."""
+    """One or more (``count``) equal weight matrices on one rank, with the dimension along which ranks split them.
+
+    ``experts``: split over the ranks that share an expert, otherwise over tp.
+    """
 
     rows: int
     columns: int
@@ -34,7 +37,7 @@ class WeightMatrix:
 
     @property
     def elements(self) -> int:
-        """Elements of one of them on the rank."""
+        """Number of elements of one matrix on the rank."""
         return self.rows * self.columns
 
     def whole(self, ranks: int) -> WeightMatrix:
@@ -53,12 +56,12 @@ class Flops:
 
     @property
     def backward(self) -> float:
-        """B = I + W."""
+        """FLOPs of the full backward: B = I + W."""
         return self.input_grad + self.weight_grad
 
     @property
     def total(self) -> float:
-        """F + I + W."""
+        """FLOPs of all phases: F + I + W."""
         return self.forward + self.backward
 
     def __add__(self, other: Flops) -> Flops:
@@ -68,14 +71,14 @@ class Flops:
 
 
 class LayerKind:
-    """A kind of part of a layer; ``name`` is that of its ops and of its tensors' block.
+    """A kind of part of a layer; its ops and its tensors' block carry its ``name``.
 
-    ``WHOLE`` is the recompute module that runs all of it again, if there is one.  ``MIXES``: ``model.mixer`` may name
-    it.  ``ROUTED``: its tokens travel to experts over ep.  ``SQUARE``: its core works on all pairs of tokens.
+    ``WHOLE`` is the recompute module that repeats all of it, if there is one. ``MIXES``: ``model.mixer`` may name it.
+    ``ROUTED``: its tokens travel to experts over ep. ``SQUARE``: its core works on all pairs of tokens.
 
     ``MODELLED_WITH`` lists by field of a scenario the values that the kind is modelled with; the scenario rejects
-    others by name.  The default allows only what holds for any kind: what is for attention alone, and what needs to
-    know more of a kind, is rejected.
+    others by name. The default allows only what holds for any kind: options that only attention has, or that need more
+    knowledge of a kind, are rejected.
     """
 
     name: ClassVar[str]
@@ -103,11 +106,11 @@ class LayerKind:
     # --- what it holds --------------------------------------------------------------------------------------------
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of a rank in the order of their use; the last makes the hidden state again."""
+        """Yield the weight matrices of a rank in the order of their use; the last one outputs the hidden state."""
         raise NotImplementedError
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the weight matrices as the library multiplies them: some may be one."""
+        """Return the weight matrices as the library multiplies them, some of them fused into one."""
         return list(self.matrices(model, tp, etp=etp))
 
     def vectors(self, model: Model, tp: int = 1) -> int:
@@ -124,57 +127,59 @@ class LayerKind:
         return 0
 
     def parameters_used(self, model: Model) -> int:
-        """Return the number of parameters that a token meets: those of the routed experts that it visits."""
+        """Return the number of parameters that one token uses, of routed experts only those that it visits."""
         return self.parameters(model)
 
     # --- what it computes -----------------------------------------------------------------------------------------
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return its kernels by pass, with what is gathered and reduced over tp between them (``kernels.Block``)."""
+        """Return the kernels by pass, with the tensors gathered and reduced over tp (see ``kernels.Block``)."""
         raise NotImplementedError
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return all its kernels in forward order."""
+        """Return all kernels in forward order."""
         return self.block(model, shape).sections
 
     def context(self, model: Model, shape: RankShape) -> Context | None:
-        """Return how the ranks of cp share its core kernel; None where sequences are whole."""
+        """Return how the context-parallel ranks share the core kernel; None where sequences are whole."""
         return None
 
     def weights_used(self, model: Model) -> int:
-        """Return the number of weights of its matrices that a token is multiplied with."""
+        """Return the number of matrix weights that a token is multiplied with."""
         return sum(each.elements * each.count for each in self.matrices(model))
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
-        """Return the FLOPs of so many tokens of whole sequences that are not multiplications by weights."""
+        """Return the FLOPs of ``tokens`` tokens of whole sequences outside the weight matmuls."""
         return Flops(0.0, 0.0, 0.0)
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs of one sequence that selective recompute of a module runs again; ``core`` is its core's."""
+        """Return the FLOPs per sequence that recomputing ``module`` repeats; ``core`` are those of the core kernel."""
         return 0.0
 
     # --- what it keeps --------------------------------------------------------------------------------------------
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return what its backward reads, in 16 bits, in the order in which it is made."""
+        """Return the tensors that backward reads, in 16 bits, in the order in which they are made."""
         raise NotImplementedError
 
     def kept(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return what its backward reads in the precision in which it is kept."""
+        """Return the tensors that backward reads, in the precision in which they are kept."""
         return as_kept(self.tensors(model, shape), shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return what lives inside its forward alone beyond what it keeps, and the part that goes with routed rows."""
+        """Return the bytes of tensors alive only inside the forward: in all, and the part per routed rows."""
         return 0.0, 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the gradients that live inside its backward beyond what F kept, and the part that goes with routed
-        rows; the gradient that comes in is not counted."""
+        """Return the bytes of gradients alive only inside the backward: in all, and the part per routed rows.
+
+        The incoming gradient is not counted.
+        """
         return 0.0, 0.0
 
 
 def incoming_bytes(model: Model, shape: RankShape) -> float:
-    """Return the gradient that comes into a block: gathered under sequence parallelism, and the shard as well."""
+    """Return the bytes of a block's incoming gradient; under sequence parallelism the gathered one plus the shard."""
     local = local_sizes(model, shape)
     tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
     return local.hidden * (tokens + (edge if edge < tokens else 0.0))

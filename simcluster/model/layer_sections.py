@@ -1,6 +1,6 @@
-"""The operations that blocks are made of (norm, linear, core attention, ...), as kernels of one GPU by pipeline phase.
+"""Operations of which blocks consist (norm, linear, dropout, ...), as kernels of one GPU by pipeline phase.
 
-Bytes follow one rule: every tensor that a kernel reads or writes counts once.  Memory kernels count no FLOPs: bytes are
+Bytes follow one rule: every tensor that a kernel reads or writes counts once. Memory kernels count no FLOPs: bytes are
 what limits them.
 """
 
@@ -35,27 +35,27 @@ MASK_BYTES = 1.0  # a dropout mask is one byte an element
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """What decides the shapes of one rank's kernels besides the model.
+    """Parallelism, recompute, precision and software choices that decide one rank's kernels, besides the model.
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
-    program works on pieces (``context``). ``attention``: "fused" is a flash kernel, "unfused" the separate products and
-    softmax before it.  ``recompute`` is done in the layers whose number divides by ``recompute_every``, a selective one
-    of the ``modules``; a full one that ``stops_early`` is over when it has all that backward reads, a selective one may
-    leave a fused core alone (``keeps_fused_core``).  ``probabilities`` of the router weigh what experts give when it is
-    back (``combine``), or the experts' ``activation`` function does. ``activation_input``: what activation functions
-    read is kept in 16 bits or in fp8.  ``kernels`` says who made those that device memory limits
-    (``software.Software``), ``rope`` whether positions are turned by one, ``experts`` which those of a mixture are,
-    ``bias`` whether that of queries, keys and values is added by their product. ``fp8``: products of layers read
-    operands of ``cast_bytes`` an element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time;
-    casting a weight moves ``weight_cast_bytes`` an element, 0 if weights are kept in the operands' format.
-    ``logits``: the loss keeps a copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient
-    over them, "in-place".  ``temporaries``: count what lives inside a layer's backward.  ``relayed``: ep ranks get one
-    copy of a token, and make of it a row for each of their experts.  ``all_gathered``: they get all tokens of all of
-    them.  ``sent_cast``: rows and the gradients of what experts give come to them in fp8. ``element_bytes``: size of
-    activations and weights.  ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read
-    and written); 0 if W only writes a gradient of ``element_bytes``. ``accumulate``: the product of W adds by itself,
-    or a "separate" kernel adds what it wrote.
+    program works on pieces (``context``). ``attention``: "fused" is a flash kernel, "unfused" the separate matmuls and
+    softmax before it. ``recompute`` is done in the layers whose number divides by ``recompute_every``, a selective one
+    of the ``modules``; a full one that ``stops_early`` ends when it has all that backward reads, a selective one may
+    leave a fused core alone (``keeps_fused_core``). ``probabilities`` of the router weigh experts' outputs once they
+    are back (``combine``), or the experts' ``activation`` function does. ``activation_input``: inputs of activation
+    functions are kept in 16 bits or in fp8. ``kernels``: who made those that device memory limits
+    (``software.Software``), ``rope``: whether one kernel rotates positions, ``experts``: those of a mixture, ``bias``:
+    whether the matmul of queries, keys and values adds theirs. ``fp8``: matmuls of layers read operands of
+    ``cast_bytes`` per element, cast from 16 bits, and take an expert's rows ``cast_rows`` at a time; casting a weight
+    moves ``weight_cast_bytes`` per element, 0 if weights are kept in the operands' format. ``logits``: the loss keeps a
+    copy in "fp32", of all ranks of tp where they are "gathered", or writes their gradient over them, "in-place".
+    ``temporaries``: count tensors that live inside a layer's backward. ``relayed``: ep ranks get one copy of a token,
+    and make of it a row for each of their experts. ``all_gathered``: each gets all tokens of all ranks. ``sent_cast``:
+    rows and the gradients of experts' outputs arrive in fp8. ``element_bytes``: size of activations and weights.
+    ``grad_accumulate_bytes``: size of an element of the main gradient that W adds to (read and written); 0 if W only
+    writes a gradient of ``element_bytes``. ``accumulate``: the matmul of W adds ("fused"), or a "separate" kernel adds
+    its output.
     """
 
     micro_batch: int
@@ -105,39 +105,39 @@ class RankShape:
 
     @property
     def expert_tp(self) -> int:
-        """Ranks that an expert is split over."""
+        """Number of ranks over which an expert is split."""
         return self.etp or self.tp
 
     def recomputes(self, layer: int) -> bool:
-        """Does the layer of this number run something again in backward?"""
+        """Return whether the layer of this number recomputes anything in backward."""
         return self.recompute != "none" and layer % self.recompute_every == 0
 
     @property
     def loss_shares(self) -> int:
-        """Shares of the vocabulary, one of each rank of tp, that a rank computes the loss of."""
+        """Number of vocabulary shares, one per rank of tp, over which a rank computes the loss."""
         return self.tp if self.logits == "gathered" else 1
 
     def reruns(self, module: RecomputeModule) -> bool:
-        """Does a selective recompute name this module?"""
+        """Return whether a selective recompute names this module."""
         return self.recompute == "selective" and module in self.modules
 
     @property
     def core_again(self) -> bool:
-        """Does a selective recompute run the core attention again?"""
+        """Return whether a selective recompute runs the core attention again."""
         spared = self.attention == "fused" and self.keeps_fused_core
         return self.recompute == "selective" and "core_attn" in self.modules and not spared
 
     def gradient_bytes(self, weights: float) -> float:
-        """Traffic of storing the gradient of so many weights: added to the main gradient, or written once."""
+        """Return the bytes moved to store the gradient of N ``weights``: added to the main one or written once."""
         return weights * (2 * self.grad_accumulate_bytes if self.grad_accumulate_bytes else self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSizes:
-    """Sizes on one rank: tokens in the body of a block and at its edges, widths of what it holds.
+    """Sizes on one rank: tokens in the body of a block and at its edges, and widths of its tensors.
 
-    ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet.  Of its heads,
-    ``query``, ``kv`` and ``value`` are the widths of all queries, keys and values, ``output`` of what they give.
+    ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet. Of its heads,
+    ``query``, ``kv`` and ``value`` are the widths of all queries, keys and values, ``output`` that of their outputs.
     """
 
     tokens: int
@@ -157,7 +157,7 @@ class LocalSizes:
 
 
 def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
-    """The sizes that a rank works on; InputError where tp or cp does not divide what it splits."""
+    """Return the sizes that a rank works on; raise InputError where tp or cp does not divide what it splits."""
     shard = tensor_shard(model, shape.tp)
     sequence = model.sequence_length
     if sequence % shape.cp:
@@ -188,9 +188,9 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
 
 
 def join(pieces: Sequence[Section], recompute: Recompute) -> Section:
-    """Pieces run one after the other: forward in order, backward in reverse.
+    """Return sections run one after the other: forward in order, backward in reverse.
 
-    Under full recompute the whole forward runs again; otherwise what the pieces themselves ask for.
+    Under full recompute the whole forward runs again; otherwise the parts that the sections name.
     """
     forward = tuple(chain.from_iterable(piece.forward for piece in pieces))
     again = tuple(chain.from_iterable(piece.recompute for piece in pieces))
@@ -206,12 +206,12 @@ def join(pieces: Sequence[Section], recompute: Recompute) -> Section:
 
 
 def memory(name: str, size: float) -> Kernel:
-    """A kernel that device memory limits; ``size`` is bytes read and written."""
+    """Return a kernel limited by device memory; ``size`` is bytes read and written."""
     return Kernel(name, "memory", 0.0, size)
 
 
 def both_ways(name: str, forward: float, back: float) -> Section:
-    """Such a kernel, and the one of its input gradient."""
+    """Return a section of a memory kernel and its input-gradient kernel, by bytes moved."""
     return Section((memory(name, forward),), input_grad=(memory(f"{name}_input_grad", back),))
 
 
@@ -232,11 +232,11 @@ def matmul(
 def linear(
     name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool, wide: bool = False
 ) -> Section:
-    """Return a weight matmul and its two gradients: dX = dY W^T and dW = X^T dY, the latter added to the main gradient.
+    """Return a weight matmul and its two gradients: dX = dY W^T, and dW = X^T dY added to the main gradient.
 
     Operands of all three have ``shape.cast_bytes`` in fp8 and fp4, unless the matmul is ``wide``; Y and dX have
-    ``element_bytes`` in every precision, and dW those of the main gradient.  The matmul's epilogue or the next kernel
-    adds the bias (where neither does, see ``biased``); its gradient is a pass over dY.  Where the library cannot add
+    ``element_bytes`` in every precision, and dW those of the main gradient. The matmul's epilogue or the next kernel
+    adds the bias (where neither does, see ``biased``); its gradient is a pass over dY. Where the library cannot add
     inside the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added
     by a separate kernel.
     """
@@ -258,22 +258,24 @@ def linear(
 
 
 def biased(name: str, shape: RankShape, tokens: int, width: int) -> Section:
-    """A bias by a kernel of its own: reads the product's output, writes the sum."""
+    """Return a separate kernel that adds a bias: it reads the matmul's output and writes the sum."""
     return Section(forward=(memory(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
 def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
-    """Operands to fp8 or fp4: read in 16 bits, written in both orders, as forward and weight gradient need them.
+    """Return the kernel that casts a matmul operand to fp8 or fp4, reading 16 bits and writing both orders.
 
-    The largest value, which scales them, is found by whoever made them (Transformer Engine; torchao, compiled).
+    Forward and weight gradient need one order each. The largest value, which sets the scale, is found by the kernel
+    that made the operand (Transformer Engine; torchao, compiled).
     """
     return (memory(f"{name}_cast", (shape.element_bytes + 2 * shape.cast_bytes) * elements),) if shape.fp8 else ()
 
 
 def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Reads and writes a row per token; back, reads dY and X and writes dX (scale and shift gradients with it).
+    """Return a fused norm: it reads and writes a row per token; backward reads dY and X and writes dX.
 
-    ``residual``: the gradient that came along the residual path is then added to dX (two reads, one write).
+    Scale and shift gradients come with it. ``residual``: the gradient of the residual path is then added to dX (two
+    reads, one write).
     """
     size = shape.element_bytes * local.edge_tokens * local.hidden
     input_grad: tuple[Kernel, ...] = (memory(f"{name}_input_grad", 3 * size),)
@@ -283,9 +285,9 @@ def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> S
 
 
 def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Bias, dropout and residual add in one kernel, as Megatron-LM fuses them: two reads, a write, and the mask.
+    """Return bias, dropout and residual add as one kernel, as Megatron-LM fuses them: two reads, a write, and the mask.
 
-    Backward the residual path costs nothing here; only dropout and the bias of the row-parallel product do.
+    In backward the residual path costs nothing here; only dropout and the bias of the row-parallel matmul do.
     """
     elements = local.edge_tokens * local.hidden
     size = shape.element_bytes * elements
@@ -299,13 +301,13 @@ def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -
 
 
 def dropout(name: str, shape: RankShape, elements: int) -> Section:
-    """Dropout alone: a read, a write, and the mask (written, then read)."""
+    """Return a separate dropout: a read, a write, and the mask (written, then read)."""
     size = (2 * shape.element_bytes + MASK_BYTES) * elements
     return both_ways(name, size, size)
 
 
 def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Rotary positions: reads and writes Q and K, and the same backward."""
+    """Return the fused kernel of rotary positions, which reads and writes Q and K, and does the same in backward."""
     if model.position != "rope":
         return Section()
     size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
@@ -313,7 +315,7 @@ def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def positions(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Learned positions: added to the token rows; back, their gradient is added into the rows of the table."""
+    """Return the kernels of learned positions, added to token rows; backward adds gradients to the table."""
     if model.position != "learned":
         return Section()
     size = shape.element_bytes * local.edge_tokens * local.hidden
@@ -326,7 +328,7 @@ def positions(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """GELU (with its bias) or SwiGLU: reads inputs, writes an output; back, reads dY and inputs, writes gradients."""
+    """Return GELU (with its bias) or SwiGLU: reads inputs, writes an output; backward reads dY and inputs."""
     inputs = model.mlp_matrices - 1
     size = shape.element_bytes * local.tokens * local.ffn
     return both_ways("swiglu" if model.gated_mlp else "gelu", (inputs + 1) * size, (2 * inputs + 1) * size)

@@ -1,6 +1,6 @@
-"""The layer kinds that a model can have, and its parameters: of all of it and of one rank.
+"""The registry of layer kinds, and parameter counts of a whole model and of one rank.
 
-To add a kind: write a subclass of ``layer_kind.LayerKind`` in its own file, and a line in ``LAYER_KINDS``.
+To add a kind: write a subclass of ``layer_kind.LayerKind`` in a separate file, and a line in ``LAYER_KINDS``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LAYER_KINDS: dict[str, LayerKind] = {
 
 
 def kinds_of(model: Model, layer: int) -> tuple[LayerKind, ...]:
-    """Return the kinds of the layer of this number in forward order; InputError for a word that names none."""
+    """Return the layer kinds of one layer in forward order; raise InputError for an unknown name."""
     try:
         return tuple([LAYER_KINDS[word] for word in model.kinds(layer)])
     except KeyError as error:
@@ -38,20 +38,20 @@ def kinds_of(model: Model, layer: int) -> tuple[LayerKind, ...]:
 
 
 def sorts_of_layers(model: Model) -> list[tuple[int, int]]:
-    """Return the first layer of each sort, without and with experts, and how many layers are of it."""
+    """Return (first layer, number of layers) for each distinct sort of layer, those without experts first."""
     mixtures = model.moe_layers + sum(map(model.has_experts, model.predicting))
     first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
     return [(layer, mixtures if model.has_experts(layer) else model.predicting.stop - mixtures) for layer in first]
 
 
 def all_kinds(model: Model) -> dict[str, LayerKind]:
-    """Return every kind that a layer of the model has, by its name, in forward order."""
+    """Return every layer kind of the model by its name, in forward order."""
     sorts = [kinds_of(model, layer) for layer, _ in sorts_of_layers(model)]
     return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
 
 
 def matrices_of(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
-    """Return the weight matrices of a layer on one rank: what an optimizer that works on whole matrices updates.
+    """Return the weight matrices of a layer on one rank that an optimizer of whole matrices (such as Muon) updates.
 
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
@@ -60,7 +60,7 @@ def matrices_of(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tupl
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
-    """Return the block of what mixes tokens in the model's layers."""
+    """Return the block of the kind that mixes tokens in the model's layers."""
     return kinds_of(model, 0)[0].block(model, shape)
 
 
@@ -71,10 +71,10 @@ def mlp_block(model: Model, shape: RankShape) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """How many parameters each part has.
+    """Number of parameters of each part of a model.
 
-    ``attention`` (or what else mixes tokens), ``mlp`` and ``norm`` are of one layer (norm: both of them), ``total`` of
-    the whole model, and ``active`` are those that a token meets: all but the experts that it does not visit.
+    ``attention`` (or another kind that mixes tokens), ``mlp`` and ``norm`` are of one layer (norm: both of them),
+    ``total`` of the whole model, and ``active`` those that one token uses: all but the experts that it does not visit.
     """
 
     attention: int
@@ -90,12 +90,12 @@ class ParameterCount:
 
     @property
     def embedding(self) -> int:
-        """Parameters of tables and norm of the embedding."""
+        """Number of parameters of the embedding's tables and norm."""
         return self.token_embedding + self.position_embedding + self.embedding_norm
 
 
 def parameters(model: Model) -> ParameterCount:
-    """Count the parameters of the whole model, with its own (not padded) vocabulary.
+    """Count the parameters of the whole model, with its unpadded vocabulary.
 
     For the GPT family it is 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) of arXiv:2104.04473 plus the final norm.
     """
@@ -116,13 +116,15 @@ def parameters(model: Model) -> ParameterCount:
 
 
 def prediction_parameters(model: Model, tp: int = 1) -> int:
-    """Of a layer of multi-token prediction besides its layer, on one of ``tp`` ranks: the projection, which they split;
-    norms of both that it projects, and the one in front of the LM head."""
+    """Count the parameters that a multi-token prediction layer adds to its layer, on one of ``tp`` ranks.
+
+    They are the projection, which ranks split; the norms of its two inputs, and the norm before the LM head.
+    """
     return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
 
 
 def position_parameters(model: Model) -> int:
-    """Of the table of learned positions."""
+    """Count the parameters of the table of learned positions."""
     rows = model.position_rows or model.sequence_length
     return rows * model.hidden_size * {"learned": 1, "rope": 0, "none": 0}[model.position]
 
@@ -131,8 +133,7 @@ def position_parameters(model: Model) -> int:
 
 
 def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
-    """Count the parameters of one layer on one of ``tp`` ranks: matrices split; norms and row-parallel biases on every
-    rank.
+    """Count the parameters of one layer on one of ``tp`` ranks; norms and row-parallel biases are on every rank.
 
     Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
     """
@@ -140,9 +141,9 @@ def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
 
 
 def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
-    """Count the parameters of the weight matrices of one layer on one of ``tp`` ranks, in the order of their use.
+    """Count the parameters of each weight matrix of one layer on one of ``tp`` ranks, in the order of their use.
 
-    Queries, keys and values are one matrix, as are the gate and the first of a gated MLP (Megatron-LM).  Of a mixture
+    Queries, keys and values are one matrix, as are the gate and the first of a gated MLP (Megatron-LM). Of a mixture
     and of latent attention: all of the layer as one.
     """
     if model.moe or model.mla:
@@ -156,22 +157,22 @@ def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -
 
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """The rank's rows of the padded token table, and the position table, which every rank holds whole."""
+    """Count a rank's embedding parameters: its rows of the padded token table and the whole position table."""
     whole = position_parameters(model) + (model.norm_parameters if model.embedding_norm else 0)
     return padded_vocab(model, tp) // tp * model.hidden_size + whole
 
 
 def lm_head_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """The rank's rows of the padded output matrix (if tied and on another stage than the embedding: a copy)."""
+    """Count a rank's rows of the padded output matrix (if tied and on another stage than the embedding: a copy)."""
     return padded_vocab(model, tp) // tp * model.hidden_size
 
 
 def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: bool, last: bool) -> int:
-    """Parameters that one tensor-parallel rank of a pipeline stage holds of a model whose layers are alike.
+    """Count the parameters that one tensor-parallel rank holds of a pipeline stage whose layers are equal.
 
-    ``layers`` is how many layers the stage has in all its chunks; ``first`` and ``last`` say whether it has the
-    embedding and the final norm with the LM head.  Tied embeddings on two stages are held twice (Megatron-LM),
-    on one stage once.
+    ``layers`` is the number of layers of the stage in all its chunks; ``first`` and ``last``: whether it has the
+    embedding and the final norm with the LM head. Tied embeddings on two stages are held twice (Megatron-LM), on one
+    stage once.
     """
     total = layers * layer_parameters_per_tp_rank(model, tp) if layers else 0
     if first:

@@ -1,7 +1,7 @@
-"""What backward needs of a microbatch's forward, as a list of named tensors on one rank.
+"""Activation memory: named tensors on one rank that backward needs of a microbatch's forward.
 
-Activations live from F until backward, so they are multiplied by the microbatches in flight, which is
-the schedule's business.  Counting only: no device, no time.  (Model state: ``recipes``.)
+Activations live from F until backward, so they are multiplied by the microbatches in flight, which the schedule
+decides. Counting only: no device, no time. (Model state: ``recipes``.)
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from simcluster.model.transformer import Model
 
 
 def tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return every tensor of each layer kind, of the embedding, of multi-token prediction and of the LM head, in the
-    order in which they are made.
+    """Return every tensor that the backward of a model's parts reads, in the order in which they are made.
 
-    Those made in F are what a full backward reads; those made in I exist only where the backward is split.  GPT-style
+    Those made in F are what a full backward reads; those made in I exist only where the backward is split. GPT-style
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
-    have it.  Under sequence parallelism I leaves W what it has gathered over tp, whole.
+    have it. Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
     layer = [tensor for kind in all_kinds(model).values() for tensor in kind.kept(model, shape)]
     predicted = as_kept(prediction_tensors(model, shape), shape) if model.predicting else []
@@ -35,39 +34,38 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
     """Return the bytes that one rank keeps of one layer and one microbatch, from F until its backward, by tensor.
 
     GPT-style with dropout the sum is s b h (34 + 5 a s / h) without parallelism; Llama-style with fused attention s b
-    (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp.  tp divides what lies between the column-
-    and the row-parallel product; the rest (10 of the 34) only under sequence parallelism; cp divides all. Selective
+    (8 h + 4 q + 4 kv + 6 f) + 4 s b a, the last term being the log-sum-exp. tp divides what lies between the column-
+    and the row-parallel matmul; the rest (10 of the 34) only under sequence parallelism; cp divides all. Selective
     recompute drops what its modules run again (``choices``), of the attention core softmax and its dropout of an
-    unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone.  Source: arXiv:2205.05198 section 4
+    unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone. Source: arXiv:2205.05198 section 4
     and table 2; the Llama form is the same listing for its tensors.
     """
     return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
 
 
 def moved_bytes(model: Model, shape: RankShape, layer: int, modules: Sequence[OffloadModule]) -> float:
-    """Return the bytes that one rank keeps of a layer for the inputs of ``modules``, of one microbatch."""
+    """Return the bytes of a layer's tensors per microbatch that one rank offloads for the named ``modules``."""
     own = shape if shape.recomputes(layer) else replace(shape, recompute="none")
     return sum(each.bytes for each in _layer(model, own, layer) if each.moved_by in modules and is_kept(each, own))
 
 
 def working_bytes(block: str, model: Model, shape: RankShape) -> float:
-    """Return what lives inside a block's forward and backward, made for each anew: logits in the matmul's precision."""
+    """Return the bytes of scratch tensors in a block's forward and backward: logits in the matmul's precision."""
     return head_working_bytes(model, shape) if block == "lm_head" else 0.0
 
 
 def forward_working_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, float]:
-    """Return what lives inside a block's forward beyond what it keeps, and the part that goes with routed rows."""
+    """Return the bytes of tensors alive only inside a block's forward: in all, and the part per routed rows."""
     kind = all_kinds(model).get(block)
     return kind.forward_working_bytes(model, shape) if kind else (0.0, 0.0)
 
 
 def temporary_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, float]:
-    """Return what lives inside a block's backward at its highest point beyond what F kept, in bytes, and the part that
-    goes with routed rows.
+    """Return the peak bytes alive only inside a block's backward: in all, and the part per routed rows.
 
-    The gradient that comes in, and what a layer kind adds (``gradient_bytes``).  The head's: the gradient of its input
-    before and after the reduction.  Zero unless ``shape.temporaries``, for the embedding, whose table's gradient is
-    added in place, and for multi-token prediction's product, whose is small beside its layer's.
+    They are the incoming gradient, and what a layer kind adds (``gradient_bytes``). The head's: the gradient of its
+    input before and after the reduction. Zero unless ``shape.temporaries``, for the embedding, whose table's gradient
+    is added in place, and for multi-token prediction's matmul, which is small compared with its layer.
     """
     if not shape.temporaries or block in ("embedding", "mtp"):
         return 0.0, 0.0

@@ -1,7 +1,4 @@
-"""What a layer may have in place of its MLP and its attention: a mixture of experts, latent attention.
-
-The sections of a model that describe them, and their parameters.  Counting only.
-"""
+"""Spec sections of a mixture of experts and of latent attention, which replace a layer's MLP and attention."""
 
 from __future__ import annotations
 
@@ -89,9 +86,9 @@ class Moe(Spec):
         return self.shared_ffn_hidden_size or self.shared_experts * self.expert_ffn_hidden_size
 
     def rows(self, tokens: int) -> int:
-        """Rows that so many tokens of a rank send to the experts: a copy for each that a token visits.
+        """Return the rows that a rank's N ``tokens`` send to the experts: one copy per expert that a token visits.
 
-        With a capacity every expert gets at most its own, rounded up (moe_utils.py, ``get_capacity``), of an even
+        With a capacity every expert gets at most its capacity, rounded up (moe_utils.py, ``get_capacity``), of an even
         spread.
         """
         chosen = tokens * self.top_k
@@ -102,25 +99,25 @@ class Moe(Spec):
 
     @property
     def routes(self) -> TokenRoutes:
-        """What a token may choose, all choices equally likely."""
+        """Choices of experts that a token has, all equally likely."""
         return TokenRoutes(self.experts, self.top_k, self.groups, self.open_groups)
 
     @property
     def most(self) -> float:
-        """What an expert takes at most, in even shares of the tokens."""
+        """Capacity of an expert, in even shares of the tokens."""
         return math.inf if self.capacity_factor is None else self.capacity_factor
 
     @property
     def counted(self) -> bool:
-        """Does the host wait for the numbers of rows?  Not where they are known before: padded to capacity."""
+        """Return whether the host waits for the row counts; it knows them in advance when padded to capacity."""
         return not self.pad_to_capacity
 
     def is_in(self, layer: int) -> bool:
-        """Has the layer of this number (from 0) a mixture?"""
+        """Return whether the layer of this number (from 0) has a mixture of experts."""
         return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
     def layers_of(self, layers: int) -> int:
-        """How many of so many layers have one."""
+        """Return how many of the first N ``layers`` have a mixture of experts."""
         before = min(self.first_dense_layers, layers)
         return (layers - self.offset) // self.every - (before - self.offset) // self.every
 
@@ -155,11 +152,11 @@ class ExpertKernels(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Where the tokens of one microbatch's mixture are, on one rank.
+    """Numbers and sizes of one microbatch's routed rows on one rank of a mixture.
 
-    It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` are there in front
-    of its ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide.  Products work on ``each`` rows for every
-    expert, padding included.  A row has ``row_bytes`` as it travels in activations' precision.
+    It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` arrive before its
+    ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide. Matmuls work on ``each`` rows for every expert,
+    padding included. A row has ``row_bytes`` as it travels in activations' precision.
     """
 
     tokens: int
@@ -173,8 +170,7 @@ class Routed:
 
 
 class Mla(Spec):
-    """Latent attention (DeepSeek-V2, arXiv:2405.04434): keys and values of all heads are made from one narrow
-    vector."""
+    """Latent attention (DeepSeek-V2, arXiv:2405.04434): one narrow vector yields the keys and values of all heads."""
 
     kv_lora_rank: Count
     """Width of the vector from which keys and values are made."""
@@ -194,5 +190,5 @@ class Mla(Spec):
 
     @property
     def down(self) -> int:
-        """Width of a token's narrow vectors: that of keys and values, the part that is turned, that of queries."""
+        """Width of a token's narrow vectors: keys and values, the rotated part, and queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)

@@ -1,11 +1,10 @@
-"""A mixture of experts as one GPU launches it: router, shared experts, tokens sorted and weighed, the rank's experts.
+"""Kernels of a mixture of experts on one GPU: router, shared experts, dispatch, the rank's experts and combine.
 
 Megatron-LM's all-to-all dispatcher (core/transformer/moe/token_dispatcher.py): every token is copied to each expert it
 visits (``dispatch``), travels to the rank that holds it and, where experts are split over tp, is gathered there; the
-rank's ``experts`` are products of as many tokens each, a grouped one or one by one; what they give travels back and is
-added up by the router's weights (``combine``).  Which kernels do that the framework says (``RankShape.experts``).
-Tokens are taken to be spread evenly over experts; what else they may do is a fault's business (``faults.experts``).
-Bytes as in ``layer_sections``.
+rank's ``experts`` are matmuls of equally many tokens, a grouped one or one by one; their output travels back and is
+summed with the router's weights (``combine``). The framework decides the kernels (``RankShape.experts``). Tokens are
+taken to be spread evenly over experts; other spreads are faults (``faults.experts``). Bytes as in ``layer_sections``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SORT_LAUNCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sections between the norm and the residual add, in forward order; ``shared`` is as an MLP's body is."""
+    """Sections of a mixture between norm and residual add, in forward order; ``shared`` is like an MLP's body."""
 
     router: Section
     shared: Section
@@ -49,12 +48,12 @@ class Mixture:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All of them, in forward order."""
+        """All sections in forward order."""
         return self.router, self.shared, self.dispatch, self.experts, self.combine
 
 
 def routed(model: Model, shape: RankShape) -> Routed:
-    """What travels; InputError where ep or etp does not divide what it splits."""
+    """Return the rows that travel to experts; raise InputError where ep or etp does not divide what it splits."""
     moe, local = model.moe, local_sizes(model, shape)
     assert moe is not None
     etp = shape.expert_tp
@@ -73,9 +72,10 @@ def routed(model: Model, shape: RankShape) -> Routed:
 
 
 def mixture(model: Model, shape: RankShape) -> Mixture:
-    """The sections on a rank; with full recompute, or where the module is named, the forward of each runs again.
+    """Return the sections of a mixture on a rank, with those that recompute repeats.
 
-    Else what is named of shared experts and activation function.
+    With full recompute, or where the module is named, the forward of each runs again; otherwise the named ones of
+    shared experts and activation function.
     """
     moe, local, there = model.moe, local_sizes(model, shape), routed(model, shape)
     assert moe is not None
@@ -101,7 +101,7 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
 
 
 def _branches(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Back, gradients from the experts, the router and the shared experts are added up in front of all three."""
+    """Return the kernels that sum, in backward, the gradients of experts, router and shared experts."""
     sums = 1 + bool(moe.shared_width)
     size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
     return Section(input_grad=(replace(memory("mixture_branches_grad", size), launches=sums),))
@@ -120,7 +120,7 @@ def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section,
 
 
 def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
-    """Rows in the order of their experts: a token read once and written top_k times; back, those are added up.
+    """Return the kernels that copy rows into expert order: a token is read once and written top_k times.
 
     In steps the map is sorted, rows are gathered one by one, and their gradients added to zeros, read and written each.
     (moe_utils.py, ``permute``; Transformer Engine, triton/permutation.py.)
@@ -141,10 +141,10 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
 
 
 def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
-    """Rows back in their tokens' order, weighed and added up; back, rows and weights have their gradients.
+    """Return the kernels that restore token order, weigh and sum rows; in backward, gradients of rows and weights.
 
-    In steps rows are weighed in a kernel of their own, and added to zeros, read and written each.  What the shared
-    experts gave is added behind.
+    In steps rows are weighed in a separate kernel, and added to zeros, read and written each. The shared experts'
+    output is added after.
     """
     one = shape.element_bytes * local.hidden * local.edge_tokens
     rows = there.row_bytes * there.sent
@@ -163,12 +163,12 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
 
 
 def is_sorted(shape: RankShape, there: Routed) -> bool:
-    """Do rows of several ranks meet in front of several experts?"""
+    """Return whether rows of several ranks meet before several experts, so that they are sorted."""
     return there.experts > 1 and shape.ep * shape.expert_tp > 1
 
 
 def _padded(name: str, shape: RankShape, there: Routed) -> Section:
-    """In fp8 every expert's rows are copied to where they have padding behind them, if routing does not send it."""
+    """Return the kernels that pad every expert's rows by copies in fp8, unless the routing sends padding."""
     if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
     moved = 2 * there.row_bytes * there.rows
@@ -176,11 +176,11 @@ def _padded(name: str, shape: RankShape, there: Routed) -> Section:
 
 
 def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
-    """Where rows of several ranks meet in front of several experts they are sorted once more, and back behind them.
+    """Return the kernels that sort rows of several ranks by expert, and restore their order afterwards.
 
-    Of tokens that are relayed a rank gets one copy, of which it makes a row for each expert of its own that the token
-    visits; behind these it adds them up again (the permute of Megatron-LM's flex dispatcher, fused_a2a.py).  Where all
-    ranks get all tokens it copies those that visit it, and sums into rows for all (MoEAllGatherTokenDispatcher).
+    Of tokens that are relayed a rank gets one copy, of which it makes a row for each of its experts that the token
+    visits; after these it sums them again (the permute of Megatron-LM's flex dispatcher, fused_a2a.py). Where all ranks
+    get all tokens it copies those that visit it, and sums into rows for all (MoEAllGatherTokenDispatcher).
     """
     if shape.relayed or shape.all_gathered:
         tokens = shape.ep * there.tokens * (shape.expert_tp if shape.all_gathered else 1)
@@ -220,12 +220,12 @@ def _cast(
 
 
 def is_clamped(model: Model, shape: RankShape) -> bool:
-    """Do kernels of their own limit what the experts' activation function reads?"""
+    """Return whether separate kernels clamp the inputs of the experts' activation function."""
     return model.clamped_activation is True and not _FUSED[shape.experts.clamp]
 
 
 def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
-    """Each half limited, both put together; back, gradients where nothing was cut off, and these put together."""
+    """Return the kernels that clamp each half and concatenate both, and those of their gradients."""
     if not is_clamped(model, shape):
         return Section()
     half = shape.element_bytes * there.rows * there.ffn
@@ -236,8 +236,10 @@ def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
 
 
 def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
-    """The bias of what experts give: a product with the probabilities and a sum for each expert in fp32, all put
-    together, cast; back, the gradients cast and put together, and two products and sums for each expert.
+    """Return the kernels of the experts' output bias: a product with the probabilities and a sum per expert in fp32.
+
+    They are concatenated and cast; in backward the gradients are cast and concatenated, with two products and sums for
+    each expert.
     """
     if not model.mlp_bias or _FUSED[shape.experts.bias]:
         return Section()
@@ -254,7 +256,7 @@ def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
 
 
 def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_out: int, *, bias: bool) -> Section:
-    """``linear`` of every expert on its rows; FLOPs are those of the rows that there are."""
+    """Return ``linear`` of every expert on its rows; FLOPs are those of the actual rows, without padding."""
     one = linear(name, shape, there.each, width_in, width_out, bias=bias)
     part = there.rows / (there.each * there.experts)
     streams = {"grouped": 0, "streams": _STREAMS, "sequential": 1}[shape.experts.products] if there.experts > 1 else 0

@@ -18,18 +18,18 @@ from simcluster.model.transformer import Model, tensor_shard
 
 
 class Mlp(LayerKind):
-    """Two matrices, or three with a gate."""
+    """A dense MLP of two weight matrices, or three with a gate."""
 
     name = "mlp"
     WHOLE = "mlp"
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield gate and up as the one that they are (Megatron-LM), and down."""
+        """Yield gate and up fused into one matrix (Megatron-LM), and down."""
         return mlp_matrices(model, tensor_shard(model, tp).ffn)
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Count the biases."""
+        """Return the number of biases."""
         return mlp_biases(model, tensor_shard(model, tp).ffn)
 
     def block(self, model: Model, shape: RankShape) -> Block:
@@ -45,16 +45,19 @@ class Mlp(LayerKind):
         return layer_block("mlp", model, shape, local, (up, active, down))
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return those of all its matmuls."""
+        """Return the forward FLOPs of all its matmuls if ``module`` is "mlp", otherwise 0."""
         return 2.0 * model.sequence_length * self.weights_used(model) if module == "mlp" else 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the gradients of what the activation function read; that of its output is as large as that, kept."""
+        """Return the bytes of gradients of the activation's inputs, and 0 per routed rows.
+
+        The gradient of its output is as large as that output, which is kept.
+        """
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return inputs of the norm, of the matmuls and of the activation function."""
+        """Return the inputs of the norm, of the matmuls and of the activation function."""
         e, local = shape.element_bytes, local_sizes(model, shape)
         ffn = e * local.tokens * local.ffn
         inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
@@ -77,11 +80,11 @@ class Mlp(LayerKind):
 
 
 def mlp_matrices(model: Model, ffn: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
-    """Yield the matrices of ``count`` MLPs of a width."""
+    """Yield the matrices of ``count`` MLPs of width ``ffn``."""
     yield WeightMatrix((model.mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
     yield WeightMatrix(model.hidden_size, ffn, "columns", experts, count)
 
 
 def mlp_biases(model: Model, ffn: int) -> int:
-    """Count the biases of an MLP of a width; that of its output is not split."""
+    """Return the number of biases of an MLP of width ``ffn``; its output's bias is not split."""
     return ((model.mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias

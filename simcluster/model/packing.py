@@ -1,9 +1,9 @@
-"""Packing: laws of document lengths, rules by which documents become sequences of equal length, and what that leaves.
+"""Packing: distributions of document lengths, rules that pack documents into sequences, and the padding left.
 
-A rule takes documents in order (tokens of each), the ``length`` of a sequence and how many sequences there may be
-(``most``), and returns the documents of each sequence, or of as many documents from the front as fit.  What a sequence
-has left is padded.  To add a rule: a function, and its name in PACKING; to add a law: a spec with ``draw``, in
-``Lengths``.  Tests of the registries are inherited.
+A rule takes documents in order (tokens of each), the ``length`` of a sequence and the maximum number of sequences
+(``most``), and returns the documents of each sequence, or of as many documents from the front as fit. The rest of a
+sequence is padded. To add a rule: a function, and its name in PACKING; to add a distribution: a spec with ``draw``, in
+``Lengths``. Tests of the registries are inherited.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
     """Assign documents greedily to replicas and microbatches, each with ``room`` tokens.
 
     The longest comes first, to the replica with the smallest sum of squares that has room for it, and there to the
-    microbatch with the smallest.  A document that fits nowhere is cut, into those with most room.
+    microbatch with the smallest. A document that fits nowhere is cut, into those with most room.
     """
     squares, left = np.zeros((replicas, microbatches)), np.full((replicas, microbatches), float(room))
     found: list[list[list[float]]] = [[[] for _ in range(microbatches)] for _ in range(replicas)]
@@ -139,12 +139,12 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
 
 
 def _pieces(documents: Floats, length: int) -> int:
-    """Return a number of sequences that is surely enough."""
+    """Return a number of sequences that is always enough for the documents."""
     return int(np.ceil(documents / length).sum())
 
 
 class LognormalLengths(Spec):
-    """A lognormal law of document lengths: a long tail, as texts have."""
+    """A lognormal distribution of document lengths: a long tail, as texts have."""
 
     kind: Literal["lognormal"]
     median: Annotated[float, Field(ge=1, le=1e9)]
@@ -158,7 +158,7 @@ class LognormalLengths(Spec):
 
 
 class HistogramLengths(Histogram):
-    """Counted lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
+    """A histogram of document lengths in tokens: ``values`` with their ``weights``, as in ``Histogram``."""
 
     @model_validator(mode="after")
     def _whole(self) -> HistogramLengths:
@@ -177,10 +177,10 @@ Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="ki
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A packing in numbers, of sequences of one ``length``.
+    """Statistics of sequences of one ``length`` packed with documents.
 
-    They are the number of sequences, their real tokens, the sums of squares of documents' lengths, and of what is
-    filled of each sequence.
+    They are the number of sequences, their real tokens, the sum of squares of documents' lengths, and that of the
+    filled part of each sequence.
     """
 
     length: int
@@ -191,7 +191,7 @@ class Packed:
 
     @classmethod
     def of(cls, sequences: Sequences, length: int) -> Packed:
-        """Return the numbers of these sequences."""
+        """Return the statistics of these sequences."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
         return cls(length, len(sequences), float(sums.sum()), squares, float(np.dot(sums, sums)))
@@ -208,7 +208,7 @@ class Packed:
 
     @property
     def attention_of_real(self) -> float:
-        """The same share if documents of a sequence see each other: real tokens come first, and see only real ones."""
+        """Core attention of real tokens over that of whole sequences, if documents of a sequence see each other."""
         return self._of_whole(self.filled)
 
     def _of_whole(self, squares: float) -> float:

@@ -1,4 +1,4 @@
-"""Bytes of model state that one rank holds, under a named recipe.  Fixed for the whole run.  Counting only."""
+"""Recipes of model state: bytes per parameter for weights, gradients and optimizer, and their total on one rank."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Bytes kept for each parameter under Adam.  A bare "12" or "16" means two things each, so recipes have names.
+    """Bytes kept per parameter under Adam. A bare "12" or "16" means two things each, so recipes have names.
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
-    16-bit weight lacks of it, the update reads and writes the weight itself.  ``weight`` counts every copy that stays,
+    16-bit weight lacks of it, the update reads and writes the weight itself. ``weight`` counts every copy that stays,
     quantized ones too, whose format is ``weights``; ``gathered`` is what the all-gather of ZeRO sends of it.
     """
 
@@ -40,25 +40,27 @@ class Recipe:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The precisions of training that its weights serve."""
+        """Training precisions that these weights serve."""
         return _PRECISIONS[self.weights]
 
     @property
     def gathered(self) -> float:
+        """Bytes per parameter that ZeRO's all-gather of weights sends."""
         return self.weight - self.copies
 
     @property
     def total(self) -> float:
+        """Bytes per parameter of weight, gradient and optimizer."""
         return self.weight + self.gradient + self.optimizer
 
     @property
     def moment(self) -> float:
-        """Bytes of one of Adam's two moments."""
+        """Bytes per parameter of one of Adam's two moments."""
         return (self.optimizer - (4.0 if self.master else 0.0)) / 2
 
     @property
     def update_traffic(self) -> float:
-        """Bytes that one Adam update moves: reads gradient and state, writes state and weight.
+        """Bytes per parameter that one Adam update moves: reads gradient and state, writes state and weight.
 
         30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
         """
@@ -121,7 +123,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe_named(name: object) -> Recipe:
-    """The recipe of that name; InputError with those there are, also for a bare number of bytes."""
+    """Return the memory recipe of this name; raise InputError listing all for others, also for a number of bytes."""
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name]
     known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
@@ -141,6 +143,7 @@ class StateBytes:
 
     @property
     def total(self) -> float:
+        """Bytes of parameters, gradients and optimizer."""
         return self.parameters + self.gradients + self.optimizer
 
     def __add__(self, other: StateBytes) -> StateBytes:
@@ -150,10 +153,10 @@ class StateBytes:
 
 
 def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
-    """Model state of a rank that works on ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.
+    """Return the model state of a rank of ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.
 
-    ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too (arXiv:1910.02054 section 5).  ``dp`` is the
-    size of the group that shards (dp x cp).  The layers that ZeRO 3 gathers for use are not in here: they come and go.
+    ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too (arXiv:1910.02054 section 5). ``dp`` is the size
+    of the group that shards (dp x cp). The layers that ZeRO 3 gathers for use are transient and not counted here.
     """
     if zero not in (0, 1, 2, 3):
         raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")

@@ -1,9 +1,9 @@
-"""The router of a mixture of experts as one GPU launches it: scores, the best experts of every token, who gets what.
+"""Kernels of a mixture's router on one GPU: scores, the best experts of every token, and the routing map.
 
-Megatron-Core's TopKRouter (core/transformer/moe/router.py, moe_utils.py).  Its tensors have an element for each token
+Megatron-Core's TopKRouter (core/transformer/moe/router.py, moe_utils.py). Its tensors have an element for each token
 and expert, so its kernels are small, and there are many of them: each step of its expressions is one, or with
---moe-router-fusion each expression (Transformer Engine, fused_router).  Bytes as in ``layer_sections``; ``launches``
-are the kernels, ``passes`` the readings of a radix selection, each of which waits for the one before it.
+--moe-router-fusion each expression (Transformer Engine, fused_router). Bytes as in ``layer_sections``; ``launches`` are
+the kernels, ``passes`` the readings of a radix selection, each of which waits for the previous one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INTEGER_BYTES = 4.0
 
 
 def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Logits of all experts, the choice, what capacity leaves of it, and the loss that balances it."""
+    """Return the router's kernels: logits of all experts, top-k choice, capacity limit and load-balancing loss."""
     # not a module of Transformer Engine: never in fp8
     logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
@@ -31,9 +31,9 @@ def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def _in_fp32(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
-    """The router's product with its result in fp32; back, weights, inputs and the gradient of these are cast, too.
+    """Return the router's matmul with an fp32 result; in backward weights, inputs and their gradient are cast, too.
 
-    Bytes decide: products of fp32 take tensor cores as TF32, at 2 FLOP an expert for each element of 4 bytes.
+    Bytes decide: fp32 matmuls take tensor cores as TF32, at 2 FLOP per expert for each element of 4 bytes.
     (Megatron-LM, core/transformer/moe/moe_utils.py, ``RouterGatingLinearFunction``; Transformer Engine, general_gemm.)
     """
     more = FP32_BYTES - shape.element_bytes
@@ -56,7 +56,7 @@ def _in_fp32(product: Section, shape: RankShape, tokens: int, hidden: int) -> Se
 
 
 def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
-    """A kernel for each step: softmax, selection and sort, scores and map scattered into zeros; back through these."""
+    """Return one kernel per router step: softmax, selection and sort, scores and map scattered; and their backward."""
     e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
     scores = tokens * moe.experts
     found = [
@@ -85,7 +85,7 @@ def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
 
 
 def _fused(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """One kernel an expression: the choice with its map, the loss's scores, the loss; capacity stays in steps."""
+    """Return one kernel per router expression: choice with its map, loss scores, loss; capacity stays in steps."""
     e, wide = shape.element_bytes, FP32_BYTES
     scores = local.edge_tokens * moe.experts
     one = Section(
@@ -109,5 +109,5 @@ def _small(name: str, size: float, launches: int) -> Kernel:
 
 
 def _selection(name: str, size: float, rows: int) -> Kernel:
-    """The best of every row: a radix selection reads it again and again, then what is selected is sorted."""
+    """Return the top-k kernel: a radix selection reads every row several times, then the selected are sorted."""
     return replace(memory(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)

@@ -1,6 +1,6 @@
-"""What a transformer model is, and the widths that one tensor-parallel rank holds of it.
+"""The spec of a transformer model, and the widths of its tensors on one tensor-parallel rank.
 
-Pure counting, with no device and no time in it.  What one GPU launches is in ``layers``.
+Counting only: no device, no time. The kernels that one GPU launches are in ``layers``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Model(Spec):
     """A decoder-style transformer, as the ``model`` section of a scenario describes it.
 
     A plain MLP means the GPT family by default: ``ffn_hidden_size`` is 4 x hidden_size, LayerNorm, learned positions,
-    biases, and tied embeddings.  A gated MLP (SwiGLU) means the Llama family: RMSNorm, rotary positions, no biases,
-    untied embeddings, and an ``ffn_hidden_size`` that must be given.  Values that are given win over the family.
-    Attention of all layers is equal here: each does the mean work of all.
+    biases, and tied embeddings. A gated MLP (SwiGLU) means the Llama family: RMSNorm, rotary positions, no biases,
+    untied embeddings, and a required ``ffn_hidden_size``. Explicit values override the family. Attention of all layers
+    is equal here: each does the mean work of all.
     """
 
     name: str = ""
@@ -132,7 +132,7 @@ class Model(Spec):
 
     @property
     def mlp_bias(self) -> bool:
-        """Have the products of the MLP biases?"""
+        """Return whether the matmuls of the MLP have biases."""
         return self.bias is True
 
     @property
@@ -147,50 +147,50 @@ class Model(Spec):
 
     @property
     def value_dim(self) -> int:
-        """Width of a head's value, and of its output; latent attention has its own."""
+        """Width of a head's value and output; latent attention sets it separately."""
         return self.mla.v_head_dim if self.mla else self.head_dim
 
     @property
     def mlp_matrices(self) -> int:
-        """Weight matrices of an MLP, each hidden_size x ffn_hidden_size: gate, up, down, or up and down."""
+        """Number of weight matrices of an MLP, each hidden_size x ffn_hidden_size: gate, up, down, or up and down."""
         return 3 if self.gated_mlp else 2
 
     @property
     def norm_parameters(self) -> int:
-        """Parameters of one norm: scale and shift of a LayerNorm, scale of an RMSNorm."""
+        """Number of parameters of one norm: scale and shift of a LayerNorm, scale of an RMSNorm."""
         return self.hidden_size * {"layernorm": 2, "rmsnorm": 1}[self.norm]
 
     @property
     def moe_layers(self) -> int:
-        """How many layers have a mixture of experts."""
+        """Number of layers that have a mixture of experts."""
         return self.moe.layers_of(self.layers) if self.moe else 0
 
     @property
     def predicting(self) -> range:
-        """Numbers of the layers of multi-token prediction: those behind the last."""
+        """Numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
     def has_experts(self, layer: int) -> bool:
-        """Has the layer of this number (from 0) a mixture of experts?"""
+        """Return whether the layer of this number (from 0) has a mixture of experts."""
         return self.moe is not None and self.moe.is_in(layer)
 
     def kinds(self, layer: int) -> tuple[str, str]:
-        """Return the words of the layer kinds of the layer of this number (from 0), in forward order."""
+        """Return the names of a layer's kinds (attention, then MLP or mixture), by its number from 0."""
         mixer = self.mixer or "attention"
         mixer = "latent_attention" if self.mla and mixer == "attention" else mixer
         return mixer, "mixture" if self.has_experts(layer) else "mlp"
 
     @property
     def kinds_of_layers(self) -> dict[tuple[str, str], int]:
-        """Return the first layer of each sort, by its kinds; layers of multi-token prediction included."""
+        """First layer of each distinct sort, by its kinds; layers of multi-token prediction included."""
         all_sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
         return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.predicting.stop)))}
 
     @property
     def causal_factor(self) -> float:
-        """The share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
+        """Share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
 
-        1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``.  In a window
+        1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``. In a window
         of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers.
         """
         if not self.causal:
@@ -202,12 +202,12 @@ class Model(Spec):
 
     @property
     def mask_edges(self) -> float:
-        """Where the keys that a query sees end at a mask: one edge, two in a window; the mean over the layers."""
+        """Number of edges at which a mask ends a query's keys: one, two in a window; the mean over layers."""
         return (self.layers + self._windowed_layers) / self.layers
 
     @property
     def _windowed_layers(self) -> int:
-        """Layers whose window is shorter than the sequence."""
+        """Number of layers whose window is shorter than the sequence."""
         if self.attention_window is None or self.attention_window >= self.sequence_length:
             return 0
         full = self.layers // self.full_attention_every if self.full_attention_every else 0
@@ -215,7 +215,7 @@ class Model(Spec):
 
     @property
     def layer_norm_parameters(self) -> int:
-        """Parameters of all norms of a layer; every tensor-parallel rank has them whole."""
+        """Number of parameters of all norms of a layer; every tensor-parallel rank has them whole."""
         found = (self.layer_norms or 2) * self.norm_parameters
         if self.qk_norm is None:
             return found
@@ -225,7 +225,7 @@ class Model(Spec):
 
 @dataclass(frozen=True, slots=True)
 class TensorShard:
-    """The widths that one tensor-parallel rank holds: heads, key-value heads, MLP columns, (padded) vocabulary rows."""
+    """Widths on one tensor-parallel rank: heads, key-value heads, MLP columns, (padded) vocabulary rows."""
 
     heads: int
     kv_heads: int
@@ -234,10 +234,10 @@ class TensorShard:
 
 
 def tensor_shard(model: Model, tp: int) -> TensorShard:
-    """What each of ``tp`` ranks holds of a layer and of the vocabulary.
+    """Return the widths of a layer and the vocabulary on each of ``tp`` ranks.
 
-    With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does.
-    Raises InputError where heads, key-value heads or MLP columns do not divide.
+    With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does. Raises InputError
+    where heads, key-value heads or MLP columns do not divide.
     """
     if not _splits(model, tp):
         fitting = listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
@@ -253,7 +253,7 @@ def tensor_shard(model: Model, tp: int) -> TensorShard:
 
 
 def split_widths(model: Model) -> dict[str, int]:
-    """What tensor parallelism must divide of a model's MLPs, by key: dense ones, and experts that are shared."""
+    """Return the MLP widths that tensor parallelism must divide, by key: dense ones, and those of shared experts."""
     moe = model.moe
     found = {} if model.moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
     return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})
@@ -266,9 +266,9 @@ def _splits(model: Model, tp: int) -> bool:
 
 
 def padded_vocab(model: Model, tp: int) -> int:
-    """The vocabulary rounded up to a multiple of ``vocab_multiple`` x tp, so that every rank's share is one of that.
+    """Return the vocabulary size rounded up to a multiple of ``vocab_multiple`` x tp.
 
-    Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.
+    Every rank's share is then equal. Megatron-LM's ``--make-vocab-size-divisible-by``, 128 by default.
     """
     multiple = model.vocab_multiple * tp
     return -(-model.vocab_size // multiple) * multiple
