@@ -1,1 +1,1 @@
-"""How long a GPU and its host take: kernels on a roofline, interference, launches.  Pure."""
+"""Durations of kernels on a GPU and of launches on its host: roofline, interference, software."""

@@ -1,8 +1,8 @@
-"""How long a fused attention kernel takes: what a generation of kernels reaches, by head size, mask and size of work.
+"""Duration of a fused attention kernel from the rates of its generation, by head size, mask and amount of work.
 
     seconds = max(FLOP x (1 + blocks on the diagonal) / (peak x rate(head size) x sustained x busy), bytes / bandwidth)
 
-A score costs its exponential whatever the head size, and the products in proportion to it, so 1 / rate is a + b / head
+A score costs its exponential whatever the head size, and the matmuls in proportion to it, so 1 / rate is a + b / head
 size (the exponential unit does 16 a clock on a multiprocessor of Ampere, Hopper and Blackwell, arXiv:2407.08608 section
 3.1 and arXiv:2603.05451): through the two rates that papers give, at 64 and 128.
 """
@@ -28,7 +28,7 @@ _WIDE_HEAD, _NARROW_HEAD = 128, 64  # the head sizes that rates are given for
 
 
 class AttentionRoom(NamedTuple):
-    """What a device has for an attention kernel: FLOP/s and bytes/s at most, and the part of its multiprocessors."""
+    """Resources for an attention kernel: peak FLOP/s, bytes/s, multiprocessors, and how many of them are reserved."""
 
     peak: float
     bandwidth: float
@@ -39,9 +39,9 @@ class AttentionRoom(NamedTuple):
 class AttentionKernel(Spec):
     """Fractions of peak that one generation of fused attention reaches on long sequences, with heads of 128.
 
-    ``forward_64`` and ``backward_64``: with heads of 64; left out, a head's size makes no difference.  ``diagonal``:
+    ``forward_64`` and ``backward_64``: with heads of 64; by default a head's size makes no difference. ``diagonal``:
     what a causal mask costs a query's forward besides the keys that it sees, in keys (whole blocks on the diagonal, and
-    what begins and ends a block of rows); left out, half a block.
+    what begins and ends a block of rows); default: half a block.
     """
 
     forward: Fraction
@@ -52,7 +52,7 @@ class AttentionKernel(Spec):
     source: str = ""
 
     def rate(self, head_size: int, *, backward: bool) -> float:
-        """The part of peak at a head size."""
+        """Return the fraction of peak that the kernel reaches at a head size."""
         wide, narrow = (self.backward, self.backward_64) if backward else (self.forward, self.forward_64)
         if narrow is None or head_size <= 0:
             return wide
@@ -63,8 +63,8 @@ class AttentionKernel(Spec):
 class AttentionModel(Spec):
     """Fused attention: the generations of kernel known for the device, and the one that runs.
 
-    ``sustained``: what training steps keep up of the kernel's rates, as ``sustained`` of products: below 1 on a part
-    with less power than the one that the rates were measured on.
+    ``sustained``: the share of the kernel's rates that training steps sustain, as ``sustained`` of matmuls: below 1 on
+    a part with less power than the one that the rates were measured on.
     """
 
     kernel: str
@@ -83,9 +83,9 @@ class AttentionModel(Spec):
         return self
 
     def seconds(self, kernel: Kernel, room: AttentionRoom) -> float:
-        """Duration without the launch.
+        """Return the duration in seconds, without the launch.
 
-        Forward does two products (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask).  Blocks
+        Forward does two matmuls (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask). Blocks
         on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query, or ``diagonal``;
         a window has as many at its other edge (flash-attn, hopper/block.h: ``get_n_block_min_max``).
         """

@@ -1,9 +1,9 @@
-"""How long a kernel takes on a device: a roofline whose ceilings depend on the kernel's size.
+"""Duration of a kernel on a device: a roofline whose ceilings depend on the kernel's size.
 
     seconds = launch + max(FLOP / (peak x efficiency), bytes / (bandwidth x efficiency))
 
-A device is a document: the catalogue has those that ship, one set of constants each with its source, and a scenario may
-describe its own.  Nothing here depends on a model, a layout or a run.
+A device is a document: the catalogue has the built-in ones, each a set of constants with sources, and a scenario may
+describe another. Nothing here depends on a model, a layout or a run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LOW = ("fp8", "mxfp8", "nvfp4")
 
 
 class Peak(Spec):
-    """Dense peak FLOP/s of the device by precision of the operands, as its data sheet says it (no sparsity)."""
+    """Dense peak FLOP/s of the device by operand precision, as its data sheet states it (without sparsity)."""
 
     fp32: FlopPerSecond | None = None
     tf32: FlopPerSecond | None = None
@@ -70,35 +70,35 @@ class Peak(Spec):
         return self
 
     def known(self) -> dict[str, float]:
-        """The precisions that the device has."""
+        """Return the peak FLOP/s of each precision that the device supports."""
         return {name: rate for name in _ELEMENT_BYTES if (rate := getattr(self, name)) is not None}
 
 
 class TilesMatmul(Spec):
-    """A matrix product cut into output tiles, one on a multiprocessor at a time, in waves.
+    """A matmul cut into output tiles, one on a multiprocessor at a time, in waves.
 
-    Two ceilings, whichever is lower.  ``clock``: what a multiprocessor reaches at full clock on its tile; all wait for
-    the last wave to end, so a nearly empty last wave costs a whole one.  ``power``: what the whole chip reaches within
+    Two ceilings, whichever is lower. ``clock``: the rate of a multiprocessor at full clock on its tile; all wait for
+    the last wave to end, so a nearly empty last wave costs a whole one. ``power``: the rate of the whole chip within
     its power limit; idle multiprocessors leave power to the others, so this one counts tiles, not waves; in training,
-    where it never rests, ``sustained`` of that (in fp8 and fp4 their own, if given).  Power grows with the clock to the
-    ``power_exponent``, so a share u of the multiprocessors may run at u^(-1/exponent) of the clock that all can keep:
-    with 1 the others use all that idle ones leave, less where the voltage rises with the clock.  Multiprocessors that
-    communication holds are not idle: they draw their share of the power, which the product does not have.  A smaller
-    tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn).  The
-    product takes the best of ``tiles``.
+    where it never rests, ``sustained`` of that (separate values for fp8 and fp4, if given). Power grows with the clock
+    to the ``power_exponent``, so a share u of the multiprocessors may run at u^(-1/exponent) of the clock that all can
+    keep: with 1 the others use all that idle ones leave, less where the voltage rises with the clock. Multiprocessors
+    that communication holds are not idle: they draw their share of the power, which the matmul does not have. A smaller
+    tile reads its operands more often for each FLOP, and its rate falls with that reuse, tm tn / (tm + tn). The matmul
+    takes the best of ``tiles``.
 
-    Products of experts that are launched one by one on ``streams`` are short, a wave or two of some 20 us each, and
-    what limits power does so over many of them: what idle multiprocessors leave is no one's, and waves count for both.
-    Each wave takes ``fill`` besides, until its first operands are there and its last results written, which a kernel
-    of many waves does behind other tiles.
+    Matmuls of experts that are launched one by one on ``streams`` are short, a wave or two of some 20 us each, and what
+    limits power does so over many of them: what idle multiprocessors leave is unused, and waves count for both. Each
+    wave takes ``fill`` besides, until its first operands are there and its last results written, which a kernel of many
+    waves hides under other tiles.
 
-    ``epilogue``: the share of the output's traffic that is not hidden behind the product.  It is what makes a shallow
-    product slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
+    ``epilogue``: the share of the output's traffic that is not hidden under the matmul. It is what makes a shallow
+    matmul slow, efficiency k / (k + k0) with k0 in proportion to the bytes moved for an output element: 2 for a 16-bit
     result, 8 when it is added to an fp32 gradient.
 
-    ``misaligned``: the share of these rates where rows in memory do not begin at multiples of 16 B (a width is no
-    multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element.
-    How many rows an operand has is free (``_misaligned``).
+    ``misaligned``: the share of these rates where rows in memory do not begin at multiples of 16 B (a width is not a
+    multiple of 8 elements of 16 bits: a vocabulary of 50,257), which takes kernels that load element by element. How
+    many rows an operand has is free (``_misaligned``).
     """
 
     kind: Literal["tiles"]
@@ -115,7 +115,7 @@ class TilesMatmul(Spec):
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Duration of a product without its launch; communication holds ``held`` multiprocessors and their power."""
+        """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
         if self.misaligned != 1.0 and _misaligned(kernel, precision):
             peak *= self.misaligned
@@ -142,9 +142,9 @@ class TilesMatmul(Spec):
 
 
 class CalculonMatmul(Spec):
-    """The step tables of Calculon (its systems' JSON files), to compare with it: efficiency by FLOPs and by bytes.
+    """Calculon's step tables (its systems' JSON files), for comparison: matmul efficiency by FLOPs and by bytes.
 
-    ``combine: sum`` adds compute and memory time ("no_overlap", what its shipped systems use); ``max`` is the roofline.
+    ``combine: sum`` adds compute and memory time ("no_overlap", used by its built-in systems); ``max`` is the roofline.
     """
 
     kind: Literal["calculon"]
@@ -152,7 +152,7 @@ class CalculonMatmul(Spec):
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Duration of a product without its launch; communication holds ``held`` multiprocessors."""
+        """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
         compute = kernel.flops / (device.peak_flops(precision) * _step(_CALCULON_FLOPS, kernel.flops))
         compute /= 1.0 - (device.reserved + held) / device.multiprocessors
         memory = kernel.bytes / (device.memory_bandwidth * _step(_CALCULON_BYTES, kernel.bytes))
@@ -175,9 +175,9 @@ def _tile_work(
     reserved: int,
     power_exponent: float,
 ) -> tuple[tuple[float, float, float], ...]:
-    """For each kind of tile: FLOP that count for power, FLOP that count for the clock, and waves to be filled.
+    """Return for each tile shape: FLOP counted against power, FLOP counted against the clock, and waves to be filled.
 
-    ``shape`` is m, n, k, batch, streams and beside of the kernel.  None of it depends on the rates that are reached.
+    ``shape`` is m, n, k, batch, streams and beside of the kernel. None of it depends on the rates that are reached.
     """
     m, n, k, batch, streams, beside = shape
     best_reuse = max(_reuse(rows, columns) for rows, columns in tiles_of)
@@ -196,17 +196,17 @@ def _tile_work(
 
 
 def _reuse(rows: int, columns: int) -> float:
-    """FLOPs of a tile for each operand element that it reads, up to a factor of 2."""
+    """Return the FLOPs of a tile for each operand element that it reads, up to a factor of 2."""
     return rows * columns / (rows + columns)
 
 
 def _misaligned(kernel: Kernel, precision: str) -> bool:
-    """Does a row of an operand or of the result begin beside a boundary of 16 B?
+    """Return whether rows of an operand or of the result begin off a boundary of 16 B.
 
     Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
-    weight gradient reads its first operand ``turned``, in rows of m, and there k is free.  In fp8 and fp4 operands are
-    turned beforehand, so that both are read in rows of k.  cuBLAS, "Tensor Core Usage": leading dimensions; its m, n, k
-    and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
+    weight gradient reads its first operand ``turned``, in rows of m, and there k is free. In fp8 and fp4 operands are
+    transposed beforehand, so that both are read in rows of k. cuBLAS, "Tensor Core Usage": leading dimensions; its m,
+    n, k and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
     """
     rows = (kernel.m if kernel.turned and precision not in LOW else kernel.k, kernel.n)
     return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)
@@ -216,14 +216,14 @@ MatmulModel = Annotated[TilesMatmul | CalculonMatmul, Field(discriminator="kind"
 
 
 class Device(Spec):
-    """One GPU: what it computes, holds and moves, and how much of that kernels of a given size reach.
+    """One GPU: its peak rates, memory and bandwidth, and the share of these that kernels of a given size reach.
 
     A memory-bound kernel of B bytes reaches ``memory_efficiency`` x B / (B + ``memory_half_size``) of
     ``memory_bandwidth``, those of an unfused attention over its square ``by_row`` of that; ``launch`` is the time
-    between dependent kernels.  ``reserved`` of the multiprocessors are never there for computation (DeepSeek-V3 keeps
-    20 of 132 for communication, arXiv:2412.19437).  ``interference`` is what communication beside computation does to
-    it, where a source says so (``simcluster.devices.interference``).  ``measured`` says what of all this was
-    measured on this device and what is carried from another.
+    between dependent kernels. ``reserved`` of the multiprocessors never compute (DeepSeek-V3 keeps 20 of 132 for
+    communication, arXiv:2412.19437). ``interference``: slowdown of computation that overlaps with communication, where
+    a source states it (``simcluster.devices.interference``). ``measured`` states which of these values were measured on
+    this device and which are carried from another.
     """
 
     name: str
@@ -252,11 +252,11 @@ class Device(Spec):
 
     @property
     def reached_bandwidth(self) -> float:
-        """B/s of device memory that large kernels reach."""
+        """Device memory bandwidth that large kernels reach, in B/s."""
         return self.memory_bandwidth * self.memory_efficiency
 
     def peak_flops(self, precision: str) -> float:
-        """Peak FLOP/s at a precision; InputError listing what the device has if that is not among it."""
+        """Return the peak FLOP/s at a precision; raise InputError listing the supported ones for any other."""
         rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
         if rate is None:
             known = self.peak.known()
@@ -271,9 +271,9 @@ class Device(Spec):
 
 
 def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int = 0) -> float:
-    """How long one kernel occupies the device, its launch included; a kernel without work still costs its launch.
+    """Return the seconds for which one kernel occupies the device, launch included, even for a kernel without work.
 
-    Communication holds ``held`` of the multiprocessors meanwhile.  Raises InputError for a precision that the device
+    Communication holds ``held`` of the multiprocessors meanwhile. Raises InputError for a precision that the device
     does not have.
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
@@ -294,12 +294,12 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int 
 
 
 def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str, held: int = 0) -> float:
-    """Kernels one after the other on one stream."""
+    """Return the seconds of kernels run one after the other on one stream."""
     return math.fsum(kernel_seconds(device, kernel, precision=precision, held=held) for kernel in kernels)
 
 
 def memory_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:
-    """Kernels that move ``size`` bytes between device memory and the multiprocessors and do little else.
+    """Return the seconds of kernels that only move ``size`` bytes between device memory and the multiprocessors.
 
     Each of the ``launches`` waits for memory once, and so does each of ``passes`` that read again.
     """
@@ -313,10 +313,10 @@ def memory_seconds(device: Device, size: float, launches: int = 1, passes: int =
 
 
 def load_device(device: str | Mapping[str, Any]) -> Device:
-    """A device by its name in the catalogue, by the path of its file ("my_gpu.yaml"), or from a document.
+    """Return a device by its catalogue name, from a file ("my_gpu.yaml"), or from a document.
 
-    A document may stand on a device of the catalogue: ``{base: h100, memory_bandwidth: "2.4 TB/s"}``.
-    Raises InputError for an unknown name (with the nearest) and for a document that is not a device.
+    A document may be based on a device of the catalogue: ``{base: h100, memory_bandwidth: "2.4 TB/s"}``. Raises
+    InputError for an unknown name (with the nearest) and for a document that is not a device.
     """
     if isinstance(device, str) and not is_device_file(device):
         return _load_shipped(device)

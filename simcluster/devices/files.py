@@ -1,7 +1,7 @@
-"""Devices that are described outside the catalogue: in a file of their own, or where a topology names its GPU.
+"""Devices that are described outside the catalogue: in a separate file, or where a topology names its GPU.
 
-A device file holds the fields of a ``Device``, whole or over another one (``base``: a name that ships, or a path
-relative to the file); ``simcluster calibrate`` writes such files.  It may be named wherever a device is.
+A device file holds the fields of a ``Device``, whole or over another one (``base``: a built-in name, or a path relative
+to the file); ``simcluster calibrate`` writes such files. It may be named wherever a device is.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _ENDINGS = (".yaml", ".yml")
 
 
 def is_device_file(name: object) -> bool:
-    """Is this a path rather than the name of a device that ships: has it a slash, or the ending of such files?"""
+    """Return whether ``name`` is a path (has a slash or a .yaml ending) instead of the name of a built-in device."""
     return isinstance(name, str) and ("/" in name or "\\" in name or name.endswith(_ENDINGS))
 
 
 def names_device_file(device: object) -> bool:
-    """Does a description of a device lean on a file: is it a path, or does it stand on one?"""
+    """Return whether a description of a device depends on a file: it is a path, or its base is one."""
     return is_device_file(device.get("base") if isinstance(device, Mapping) else device)
 
 
 def described(device: str | Mapping[str, Any], folder: Path = Path(), above: tuple[Path, ...] = ()) -> Document:
-    """A device file, or a description written in place, with what it stands on filled in; not yet checked as a device.
+    """Return a device file, or an inline description, with its base filled in; it is not yet validated as a device.
 
-    Paths are relative to ``folder``.  Raises InputError for a file that cannot be read, for an unknown base, and for
-    files that stand on each other in a circle.
+    Paths are relative to ``folder``. Raises InputError for a file that cannot be read, for an unknown base, and for
+    files whose bases form a circle.
     """
     if isinstance(device, str):
         path = folder / device

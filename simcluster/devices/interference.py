@@ -1,12 +1,12 @@
-"""What communication and computation on the same GPU do to each other: kernels slow down beside it, and it beside them.
+"""Interference of communication and computation that overlap on one GPU: each slows down the other.
 
-While a computation runs beside a communication it progresses at the rate 1 / (1 + sensitivity x pressure): ``pressure``
-is what the communication would do to a kernel that feels it in full, ``sensitivity`` how much of it the computation
-feels (``sensitivity.py``).  The communication's transfer progresses at 1 / (1 + drag).  What is left when either ends
-goes on at its own rate.  Beside several communications at once the strongest counts: sources measured one at a time.
-A communication is there from the arrival of its last member to its end; its waiting for peers is not counted.
+A computation that overlaps with a communication progresses at the rate 1 / (1 + sensitivity x pressure): ``pressure``
+is the slowdown that the communication causes to a fully sensitive kernel, ``sensitivity`` the computation's share of it
+(``sensitivity.py``). The communication's transfer progresses at 1 / (1 + drag). When either ends, the other continues
+at its full rate. Of several concurrent communications the strongest counts: sources measured one at a time. A
+communication lasts from the arrival of its last member to its end; its waiting for peers is not counted.
 
-Three mechanisms, each a kind of its own (MODELLING.md C.5).  Pure.
+Three mechanisms, each a separate kind (MODELLING.md C.5). Pure.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Slowdown = Annotated[float, Field(ge=0, le=100)]
 
 
 class Beside(NamedTuple):
-    """A communication as the GPU feels it: does it leave the node, and how many B/s does the GPU send by itself?
+    """A communication that overlaps with computation: whether it leaves the node, and the B/s that the GPU sends.
 
-    ``relays``: is it kernels of a library that relays tokens to experts?  Then these hold multiprocessors of their own.
+    ``relays``: kernels of a library that relays tokens to experts, which hold separate multiprocessors.
     """
 
     between_nodes: bool
@@ -34,7 +34,7 @@ class Beside(NamedTuple):
 
 
 class Factor(Spec):
-    """One factor for all compute.
+    """Interference as one factor on all compute.
 
     Sources: 18.9 % longer on average during communication in a node, at most 40 % (arXiv:2507.03114); Calculon's
     ``processor_usage`` u takes that share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over
@@ -51,18 +51,18 @@ class Factor(Spec):
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
-        """What the communication does to a computation."""
+        """Return the relative additional time of a computation that overlaps with the communication."""
         far = beside.between_nodes and self.compute_between_nodes is not None
         return (self.compute_between_nodes or 0.0) if far else self.compute
 
 
 class Multiprocessors(Spec):
-    """Communication holds ``channels`` multiprocessors, one for each of its channels.
+    """Interference by ``channels`` multiprocessors that communication holds, one for each of its channels.
 
-    Sources: NCCL runs one block a channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437).  A
+    Sources: NCCL runs one block per channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437). A
     matmul then runs in ceil(tiles / what is left) waves, and on what is left of the power: 24 of 132 cost one at the
     power limit 22 % (18.9 % measured on average, arXiv:2507.03114, which sees overlap contend for resources and draw
-    more power).  Kernels that memory bandwidth holds back are not slowed down.
+    more power). Kernels that memory bandwidth holds back are not slowed down.
     """
 
     kind: Literal["sms"]
@@ -73,16 +73,16 @@ class Multiprocessors(Spec):
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
-        """That all work is done by the multiprocessors that are left."""
+        """Return the relative additional time of work that scales with the remaining multiprocessors."""
         return self.channels / (multiprocessors - self.channels)
 
 
 class MemoryBandwidth(Spec):
-    """Every byte on the wire costs ``bytes_per_byte`` bytes of memory traffic on the GPU.
+    """Interference by memory traffic: every byte on the wire costs ``bytes_per_byte`` bytes of it on the GPU.
 
-    A kernel that memory bandwidth holds back takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long.  Source: 2 to 3
-    bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink).  ``rate`` is
-    what the communication sends with its links to itself.  At most half of the bandwidth is lost: a fair share of two.
+    A kernel that memory bandwidth holds back takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long. Source: 2 to 3
+    bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink). ``rate`` is
+    what the communication sends alone on its links. At most half of the bandwidth is lost: a fair share of two.
     """
 
     kind: Literal["hbm"]
@@ -93,7 +93,7 @@ class MemoryBandwidth(Spec):
     source: str = ""
 
     def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
-        """What the communication does to a kernel that only moves bytes."""
+        """Return the relative additional time of a kernel that only moves bytes."""
         taken = min(0.5, self.bytes_per_byte * beside.bytes_per_second / memory_bandwidth)
         return taken / (1.0 - taken)
 
@@ -103,9 +103,9 @@ InterferenceSpec = Annotated[Factor | Multiprocessors | MemoryBandwidth, Field(d
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A mechanism on GPUs with so many multiprocessors and so much memory bandwidth (B/s).
+    """An interference mechanism on GPUs with given multiprocessors and memory bandwidth (B/s).
 
-    Without a ``spec`` it is of kernels that relay tokens to experts alone, which hold ``dispatcher`` multiprocessors.
+    Without a ``spec`` only kernels that relay tokens to experts interfere, which hold ``dispatcher`` multiprocessors.
     """
 
     spec: Factor | Multiprocessors | MemoryBandwidth | None
@@ -114,17 +114,17 @@ class Interference:
     dispatcher: int = 0
 
     def pressure(self, beside: Beside) -> float:
-        """How much longer a computation takes that feels this communication in full."""
+        """Return the relative additional time of a computation that is fully sensitive to this communication."""
         if beside.relays and self.dispatcher:
             return self.dispatcher / (self.multiprocessors - self.dispatcher)
         return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth) if self.spec else 0.0
 
     @property
     def by_rate(self) -> bool:
-        """Does it matter how many B/s a communication sends?"""
+        """Return whether the pressure depends on the B/s that a communication sends."""
         return isinstance(self.spec, MemoryBandwidth)
 
     @property
     def drag(self) -> float:
-        """How much longer a communication takes beside computation."""
+        """Relative additional time of a communication that overlaps with computation."""
         return self.spec.communication if self.spec else 0.0

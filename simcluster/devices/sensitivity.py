@@ -1,7 +1,4 @@
-"""How much of a communication's pressure a computation feels: its kernels timed on what the communication leaves.
-
-Pure.
-"""
+"""Sensitivity of a computation to a communication's pressure, from its kernels' times on the remaining resources."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ Choice = Literal["none", "auto"] | InterferenceSpec
 
 
 def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> Interference | None:
-    """What a scenario asks for on this device: ``auto`` is what the device's entry says; None for no interference.
+    """Return a scenario's interference on this device (``auto``: the device's entry), or None for no interference.
 
     ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts, unless the choice is ``none``.
     Raises InputError when communication would hold all multiprocessors.
@@ -53,11 +50,11 @@ def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> I
 def sensitivity_on(
     device: Device, interference: Interference | None, precision: str
 ) -> Callable[[Sequence[Kernel]], float]:
-    """How much kernels one after the other feel of a communication's pressure: 1 is in full.
+    """Return a function that computes the sensitivity of consecutive kernels to a communication's pressure (1: full).
 
-    With multiprocessors taken, the time that the device model gives on the others; with memory bandwidth taken, how
-    much longer they take on half of it (all of their time again where bandwidth is what holds them back, nothing where
-    it is not).  A mechanism of one factor is felt in full.
+    With multiprocessors taken, from the time that the device model gives on the others; with memory bandwidth taken,
+    from the additional time on half of it (all of their time again where bandwidth limits them, nothing where it does
+    not). A mechanism of one factor always acts in full.
     """
     if interference is None or isinstance(interference.spec, Factor):
         return lambda kernels: 1.0

@@ -1,12 +1,12 @@
-"""What the software on the host costs: the time to issue kernels and collectives, one after the other, to the GPU.
+"""Cost of the software on the host: the time to issue kernels and collectives, one after the other, to the GPU.
 
 A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
-long a pass takes ("launch-bound").  The host begins to issue a pass when the GPU may begin it, which is so where
-sending waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead through a whole pass loses less.
-Numbers depend on framework, Python and processor; CUDA graphs make them vanish.
+long a pass takes ("launch-bound"). The host begins to issue a pass when the GPU may begin it, which is so where sending
+waits for the GPU (Megatron-LM's blocking sends); a host that runs ahead through a whole pass loses less. Numbers depend
+on framework, Python and processor; CUDA graphs make them vanish.
 
 A framework also decides which mechanisms a run has at all: who made its kernels, when a recompute stops, what adds up
-gradients, what the optimizer does in passes of its own.  Pure.
+gradients, which passes the optimizer adds.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Software(Spec):
 
 
 def latest_of(members: int) -> float:
-    """By how many standard deviations the last of so many is late on average, if all are late by chance (normally).
+    """Return the mean delay of the last of N normally delayed members, in standard deviations.
 
     0 for 1, 0.56 for 2, 1.42 for 8, within 0.03, by Blom's formula (Statistical Estimates and Transformed
     Beta-Variables, 1958).
@@ -115,12 +115,12 @@ def latest_of(members: int) -> float:
 
 
 def software_names() -> tuple[str, ...]:
-    """Those that ship."""
+    """Return the names of the built-in software."""
     return (IDEAL, *presets("software.yaml"))
 
 
 def load_software(name: object) -> Software | None:
-    """The software of that name, None for ``ideal``; InputError with those there are."""
+    """Return the software of this name, None for ``ideal``; raise InputError listing the known names for others."""
     if name == IDEAL:
         return None
     known = presets("software.yaml")

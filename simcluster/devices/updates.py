@@ -1,7 +1,4 @@
-"""Passes over parameters and gradients at the end of a step, bound by memory: optimizer, norm, clipping, copies.
-
-Pure.
-"""
+"""Memory-bound passes over parameters and gradients at the end of a step: optimizer, norm, clipping, copies."""
 
 from __future__ import annotations
 
@@ -35,15 +32,15 @@ _BYTES: Mapping[Pass, Callable[[Recipe], float]] = {
 
 
 def pass_seconds(device: Device, parameters: float, of: Pass, *, recipe: Recipe) -> float:
-    """One pass over ``parameters`` of this rank, or their gradients."""
+    """Return the seconds of one pass over ``parameters`` of this rank, or over their gradients."""
     return memory_seconds(device, parameters * _BYTES[of](recipe))
 
 
 def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradients: Gradients) -> float:
-    """Passes over the gradients of all ``parameters`` that a rank accumulates, ahead of their reduction.
+    """Return the seconds of passes over the gradients of all ``parameters`` of a rank before their reduction.
 
     They are scaled, or scaled and checked (Megatron-LM, core/distributed/param_and_grad_buffer.py, start_grad_sync),
-    bucket by bucket; here all at once behind it.
+    bucket by bucket; here all at once.
     """
     kinds: dict[Gradients, tuple[Pass, ...]] = {"averaged": (), "scaled": ("unscale",), "checked": ("unscale", "norm")}
     return math.fsum(pass_seconds(device, parameters, kind, recipe=recipe) for kind in kinds[gradients])
@@ -52,10 +49,10 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
 def sharded_copy_seconds(
     device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2
 ) -> float:
-    """What fully sharded parameters cost in copies on the GPU for each reduction of ``parameters``' gradients.
+    """Return the seconds of GPU copies that fully sharded parameters need for each reduction of their gradients.
 
     ``flat``: 16-bit gradients are copied together, cast where they are reduced in fp32, and divided once before the
-    reduction (PyTorch's FullyShardedDataParallel, ``_reduce_grad``).  ``copied``: what was gathered is copied out in
+    reduction (PyTorch's FullyShardedDataParallel, ``_reduce_grad``). ``copied``: what was gathered is copied out in
     forward and in backward, gradients are copied in and cast on the way (``fully_shard``, ``_fsdp_collectives.py``).
     ``lists``: each gather clears its buffer and is copied out, each reduction copied in; ``gathers`` of them.
     """
