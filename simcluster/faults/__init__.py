@@ -1,11 +1,12 @@
-"""What is slower or more uneven than planned: specs whose methods say what they do.
+"""Faults: things that are slower or more uneven than planned, as specs whose methods are their effects.
 
 A fault is part of a scenario (``faults: [...]``): a spec with a ``kind`` and methods (``faults.spec``), which planning,
 the engine and the network are given as factors, profiles and programs (``ranks``, ``capacities``).
 
-To add one: a class in a file of its own, made from ``FaultSpec`` (or from ``OnRanks``, ``OnLinks`` and ``During`` of
-``faults.where``, which say where and when it is), with ``kind``, ``EXAMPLE``, ``NEUTRAL``, ``neutral`` and the effects
-that it has; and its name in the union ``Fault``, with its import.  All tests of tests/test_fault_kinds.py then play it.
+To add one: a class in a separate file, made from ``FaultSpec`` (or from ``OnRanks``, ``OnLinks`` and ``During`` of
+``faults.where``, which state where and when it is), with ``kind``, ``EXAMPLE``, ``NEUTRAL``, ``neutral`` and the
+effects that it has; and its name in the union ``Fault``, with its import. All tests of tests/test_fault_kinds.py then
+simulate it.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbala
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:
-    """The same faults, each that draws with the number of its stream: how many of its kind come before it.
+    """Return the faults, each random one numbered by the earlier faults of its kind, which selects its random stream.
 
-    What it draws stays its own if another kind goes, and, once it is numbered, whatever goes.
+    Its draws stay the same if faults of another kind are removed, and, once it is numbered, if any others are.
     """
     before: Counter[str] = Counter()
     found = []

@@ -1,7 +1,7 @@
-"""What faults leave of the capacities of links, for ever or as time goes on; by the faults of one job or of several.
+"""Remaining capacity of links under faults, permanent or over time, for one job or several jobs.
 
-Of several jobs on one cluster each has its own faults for its ranks, and all have those of links.  A job counts its
-ranks and its machines from 0, whichever of the cluster's they are.  Pure.
+Of several jobs on one cluster each has its faults for its ranks, and all have those of links. A job counts its ranks
+and its nodes from 0, whichever of the cluster's they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simcluster.topology import Cluster
 
 
 def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> Cluster:
-    """The cluster with what is wrong with its links for ever."""
+    """Return the cluster with the permanent faults of its links applied to their capacities."""
     found: list[tuple[str, str, float]] = []
     for fault in acting(faults, "left"):
         if fault.lasts:
@@ -42,20 +42,20 @@ def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) 
 
 
 def own_machines(gpus: Sequence[int], cluster: Cluster) -> list[int]:
-    """The machine of every rank of a job on these GPUs, counted in the order in which the job has them."""
+    """Return the node number of every rank of a job on these GPUs, counted in the job's order."""
     hosts = [cluster.host_of[gpu] for gpu in gpus]
     number = {host: own for own, host in enumerate(dict.fromkeys(hosts))}
     return [number[host] for host in hosts]
 
 
 def in_cluster(faults: Sequence[FaultSpec], gpus: Sequence[int], cluster: Cluster) -> list[FaultSpec]:
-    """A job's faults, those of links with the cluster's numbers for its ranks and machines."""
+    """Return a job's faults, those of links renumbered with the cluster's ranks and nodes."""
     machines = list(dict.fromkeys(cluster.host_of[gpu] for gpu in gpus))
     return [fault.in_cluster(gpus, machines) for fault in faults]
 
 
 def joint_capacities(jobs: Sequence[tuple[Sequence[FaultSpec], int]], cluster: Cluster) -> dict[int, Profile]:
-    """By link, what is left of its capacity over time by the faults of all jobs, each with its job's seed."""
+    """Return by link the profile of its remaining capacity under the faults of all jobs, each with its job's seed."""
     parts: dict[int, list[Profile]] = {}
     for faults, seed in jobs:
         for link, profile in capacity_profiles(faults, cluster, seed).items():

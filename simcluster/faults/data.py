@@ -1,4 +1,4 @@
-"""Work that is uneven because the data are: documents of different lengths, packed.
+"""Work that is uneven because of the data: documents of different lengths, packed.
 
 Attention inside a document costs in proportion to the square of its length, everything else to the tokens: microbatches
 with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXiv:2505.05713).
@@ -28,12 +28,12 @@ Packing = Literal["in_order", "pad", "cut", "first_fit", "first_fit_decreasing",
 
 
 class SequenceLengths(FaultSpec):
-    """Sequences packed with documents, whose lengths are drawn.
+    """Sequences packed with documents of random lengths.
 
     The core attention of a microbatch then takes sum(length^2) / sum(sequence_length^2) of what one document per
-    sequence takes, which is what planning counts; other kernels, memory and traffic stay.  MFU and HFU count the
-    attention that there is.  Sequence n of the batch is the same however the job is split.  The ``data`` section of a
-    scenario says the same and counts real tokens, too.
+    sequence takes, which is what planning counts; other kernels, memory and traffic stay. MFU and HFU count only the
+    attention within documents. Sequence n of the batch is the same however the job is split. The ``data`` section of a
+    scenario means the same and counts real tokens, too.
     """
 
     EXAMPLE: ClassVar = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
@@ -54,35 +54,35 @@ class SequenceLengths(FaultSpec):
     @model_validator(mode="before")
     @classmethod
     def _understands_even(cls, document: Any) -> Any:
-        """``packing: even``, as it was written once."""
+        """Rewrite ``packing: even`` of earlier versions."""
         if isinstance(document, Mapping) and document.get("packing") == "even":
             return {**document, "packing": "in_order", "even": True}
         return document
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
-        """What the core attention of microbatches takes, [step, replica, microbatch]; 1 is one document a sequence."""
+        """Return the core attention load of microbatches, [step, replica, microbatch]; 1: one document per sequence."""
         counts = {"microbatches": batch.microbatches, "micro_batch": batch.micro_batch, "length": batch.length}
         return np.stack([loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
 
     def sequences(self, seed: int, step: int, count: int, length: int) -> Sequences:
-        """The documents of a step's sequences, in the order of the batch."""
+        """Return the document lengths of a step's sequences, in the order of the batch."""
         return _sequences(self.documents, self.packing, (seed, self.seed, step), count, length)
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Attention does only what documents need."""
+        """Yield a complaint if the attention is unfused, since its cost does not depend on documents."""
         if scenario.training.attention != "fused":
             what = "unfused attention works on the whole square, whatever is packed"
             instead = "leave sequence_lengths out" if scenario.data is None else "data.mask to none"
             yield (), f"{what}; set training.attention to fused, or {instead}"
 
     def without(self) -> Self:
-        """The same documents without imbalance."""
+        """Return the same documents without imbalance."""
         return self.model_copy(
             update={"packing": "in_order" if self.packing == "balanced" else self.packing, "even": True}
         )
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Documents are dealt out evenly, where no sequence is padded."""
+        """Return the remedy of dealing documents out evenly, where no sequence is padded."""
         if self.even or self.packing not in ("in_order", "cut"):
             return None
         return "redistribute the sequences (packing: balanced)", self.model_copy(update={"packing": "balanced"})
@@ -92,10 +92,10 @@ class SequenceLengths(FaultSpec):
 def loads(
     chosen: SequenceLengths, *, seed: int, step: int, dp: int, microbatches: int, micro_batch: int, length: int
 ) -> Floats:
-    """What the core attention of each microbatch takes in a step, [replica, microbatch]; 1 is one document a sequence.
+    """Return the core attention load of each microbatch in a step, [replica, microbatch]; 1: one document per sequence.
 
     Sequence n of the batch goes to microbatch n // (dp x micro_batch) of replica n // micro_batch % dp, as
-    data-parallel samplers deal them out.  The array is the same one for the same step: it cannot be written to.
+    data-parallel samplers deal them out. The array is read-only and shared between calls for the same step.
     """
     sequences = chosen.sequences(seed, step, microbatches * dp * micro_batch, length)
     if chosen.packing == "balanced":
@@ -112,9 +112,9 @@ def loads(
 
 @lru_cache(maxsize=8)
 def _sequences(law: Lengths, packing: Packing, draw: tuple[int, int | None, int], count: int, length: int) -> Sequences:
-    """Those of a ``draw``: of the scenario's seed, the fault's, and a step.
+    """Return the sequences of a ``draw``: the scenario's seed, the fault's seed, and a step.
 
-    Attention and real tokens are both counted of them, so they are kept: a batch of 2,048 takes 20 ms.
+    They are cached, since attention and real tokens are both counted from them: a batch of 2,048 takes 20 ms.
     """
     seed, own, step = draw
     if packing in ("in_order", "balanced"):
@@ -127,7 +127,7 @@ def _sequences(law: Lengths, packing: Packing, draw: tuple[int, int | None, int]
 
 
 def _enough(law: Lengths, generator: np.random.Generator, count: int, length: int) -> Floats:
-    """Documents for so many sequences, however they are packed."""
+    """Draw documents that suffice for ``count`` sequences, however they are packed."""
     found = np.empty(0)
     while np.minimum(found, length).sum() < count * length:
         found = np.concatenate([found, law.draw(generator, max(_AT_ONCE, count))])
@@ -135,7 +135,7 @@ def _enough(law: Lengths, generator: np.random.Generator, count: int, length: in
 
 
 def packed(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
-    """Documents of a sequence of so many tokens, in order; the last is cut."""
+    """Return the documents of a sequence of ``length`` tokens, in order; the last one is cut."""
     found, filled = [], 0.0
     for document in _drawn(law, generator):
         found.append(min(document, length - filled))

@@ -1,8 +1,8 @@
-"""Chance, as documents: factors that are drawn, each from a stream of its own.
+"""Random factors, each drawn from a separate random stream.
 
 A stream belongs to a seed, a fault and an identity (a rank's pass of a microbatch, a sequence of the batch), whatever
-else is drawn and in which order.  So runs that differ in one thing have all other draws in common (common random
-numbers), and a rank more shifts nobody else's.
+else is drawn and in which order. So runs that differ in one thing have all other draws in common (common random
+numbers), and one more rank does not shift the draws of others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EULER = 0.5772156649015329
 
 
 def stream(seed: int, *identity: object) -> np.random.Generator:
-    """The generator of an identity: Philox, a counter-based one, under a key of its own."""
+    """Return the random generator of an identity: Philox, a counter-based one, with a key made from the identity."""
     digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
@@ -29,7 +29,7 @@ def stream(seed: int, *identity: object) -> np.random.Generator:
 class Streams:
     """Many streams one after the other: the numbers of ``stream``, in a tenth of the time that new generators take.
 
-    All calls return the same generator, so a call ends the stream of the one before.
+    All calls return the same generator, so a call ends the previous stream.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Streams:
         self._generator = np.random.Generator(self._bits)
 
     def __call__(self, seed: int, *identity: object) -> np.random.Generator:
-        """The generator, at the begin of this identity's stream."""
+        """Return the generator, reset to the start of this identity's stream."""
         digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=16).digest()
         self._state["state"]["key"][:] = np.frombuffer(digest, dtype="<u8")
         self._state["state"]["counter"][:] = 0
@@ -55,41 +55,43 @@ def _normals(generator: np.random.Generator, mean: float, sigma: float, count: i
 
 
 class _Spread(Spec):
-    """A law of factors with one parameter, how far they spread; ``draw`` gives so many."""
+    """A distribution of factors with one parameter, its spread; ``draw`` returns N factors."""
 
     @property
     def neutral(self) -> bool:
-        """Is every draw 1?"""
+        """Return whether every draw is 1."""
         return not any(value for name, value in self if name != "kind")
 
 
 class Normal(_Spread):
-    """1 + ``sigma`` z with a standard normal z, never below 0."""
+    """Normal factors: 1 + ``sigma`` z with a standard normal z, never below 0."""
 
     kind: Literal["normal"]
     sigma: Spread
     """Standard deviation."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` random factors."""
         return np.maximum(0.0, _normals(generator, 1.0, self.sigma, count))
 
 
 class Lognormal(_Spread):
-    """exp(``sigma`` z - sigma^2 / 2): mean 1."""
+    """Lognormal factors with mean 1: exp(``sigma`` z - sigma^2 / 2)."""
 
     kind: Literal["lognormal"]
     sigma: Spread
     """Standard deviation of the logarithm."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` random factors."""
         normals = _normals(generator, -(self.sigma**2) / 2, self.sigma, count)
         return np.exp(normals, out=normals)
 
 
 class Gumbel(_Spread):
-    """1 + ``scale`` (g - 0.5772) with a standard Gumbel g, the law of maxima: mean 1; never below 0.
+    """Gumbel factors with mean 1, the distribution of maxima: 1 + ``scale`` (g - 0.5772), never below 0.
 
-    The maximum of N of them is the same law, ``scale`` ln N later.
+    The maximum of N of them has the same distribution, ``scale`` ln N later.
     """
 
     kind: Literal["gumbel"]
@@ -97,17 +99,19 @@ class Gumbel(_Spread):
     """Spread."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` random factors."""
         return np.maximum(0.0, 1.0 + self.scale * (generator.gumbel(size=count) - _EULER))
 
 
 class Exponential(_Spread):
-    """1 + ``scale`` (e - 1) with a standard exponential e: mean 1, and never below 1 - scale, so at most 1."""
+    """Exponential factors with mean 1: 1 + ``scale`` (e - 1), never below 1 - scale, with scale at most 1."""
 
     kind: Literal["exponential"]
     scale: Annotated[float, Field(ge=0, le=1)]
     """Spread."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` random factors."""
         return 1.0 + self.scale * (generator.exponential(size=count) - 1.0)
 
 

@@ -1,7 +1,4 @@
-"""What a rank's part in mixtures of experts takes when tokens choose unevenly: its experts, and what travels to them.
-
-Pure.
-"""
+"""Effect of uneven expert choice on a rank: the work of its experts, its memory, and the tokens sent to them."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _OF_ALL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatev
 
 
 class _Relay(NamedTuple):
-    """An ep group whose tokens are relayed: its links, and the experts of its ranks and machines."""
+    """An expert-parallel group whose tokens are relayed: its links, and the experts of its ranks and nodes."""
 
     number: int
     links: RelayedLinks
@@ -35,9 +32,9 @@ class _Relay(NamedTuple):
 
 
 class ExpertLoads:
-    """Of all ranks of a plan: the experts of ``routes`` are those of a layer, shared by each ep group.
+    """Loads of the experts of all ranks of a plan; each ep group shares a layer's experts, which ``routes`` describes.
 
-    ``by_pass``: they are drawn anew for every pass of a microbatch, and each group has its own.
+    ``by_pass``: they are drawn anew for every pass of a microbatch and for each group.
     """
 
     def __init__(
@@ -75,22 +72,23 @@ class ExpertLoads:
         capacity: float = math.inf,
         setting: Setting | None = None,
     ) -> ExpertLoads | None:
-        """None where all experts get as much; ``capacity`` is the most that one takes, in even shares.
+        """Return the expert loads under these faults, or None where all experts get equally many tokens.
 
-        ``setting`` is needed for what travels, not for what experts take and keep.
+        ``capacity`` is the most that one takes, in even shares. ``setting`` is needed for tokens in transit, not for
+        the work and memory of experts.
         """
         uneven = acting(faults, "expert_loads")
         return cls(uneven, plan, seed, routes, capacity, setting) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
-        """What makes the rank different from others of its stage."""
+        """Return a value that is equal for ranks of a stage with equal expert loads."""
         group, place = self._place[rank].tolist()
         return (group if self.by_pass else -1, place, self._relays[rank].number if self._setting else -1)
 
     def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
-        """What the experts of every rank of a stage get, as a multiple of an even share: [group x place in it].
+        """Return the expert load of every rank of a stage, as a multiple of an even share: [group x place in it].
 
-        One group stands for all where they have the same, one rank for those that an expert is split over.
+        One group represents all where they are equal, one rank those that an expert is split over.
         """
         return np.concatenate([self._loads(layer, step, microbatch, group) for group in range(self._groups)])
 
@@ -99,11 +97,11 @@ class ExpertLoads:
         return program.with_items(lambda item: self._routed_item(rank, item))
 
     def _routed_item(self, rank: int, item: Item) -> Item:
-        """An item with the tokens that the experts of this rank get.
+        """Return an item with the tokens that the experts of this rank get.
 
-        Its experts' products, what is gathered in front of them over tp, and the rows in its memory are as many as its
-        own load says; an all-to-all is over when the fullest rank of the group is, and relaying, which sends one copy
-        of a token to each machine and rank, when the links of the fullest of these are.
+        Its experts' matmuls, the rows gathered before them over tp, and the rows in its memory scale with the rank's
+        load; an all-to-all ends when the fullest rank of the group does, and relaying, which sends one copy of a token
+        to each node and rank, when the links of the fullest of these do.
         """
         moment = (item.step, item.microbatch) if self.by_pass else ()
         name = (item.segment, self.colour(rank), *moment)
@@ -130,7 +128,7 @@ class ExpertLoads:
         return op
 
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
-        """The load of the rank, and that of the fullest of its group."""
+        """Return the load of the rank, and that of the fullest rank of its group."""
         group, place = self._place[rank].tolist()
         moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
         known = self._known.get(moment)
@@ -164,7 +162,7 @@ class ExpertLoads:
         return float(np.minimum(copies, 1.0 / even).max())
 
     def _add_relays(self, groups: Ranks, setting: Setting) -> None:
-        """Add every ep group (row): those on equally many ranks of as many machines have equal links."""
+        """Add every ep group (row): those on equally many ranks of as many nodes have equal links."""
         assert setting.relays
         known: dict[tuple[int, ...], _Relay] = {}
         for members in groups.tolist():
@@ -182,7 +180,7 @@ class ExpertLoads:
 
 
 def grown(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:
-    """Changes of memory whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
+    """Return memory changes whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
     found = list(memory)
     for part in routed:
         place = next(

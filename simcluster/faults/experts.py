@@ -1,11 +1,11 @@
-"""Work that is uneven because tokens choose their experts: how many go to the experts of each expert-parallel rank.
+"""Uneven work of experts: the share of tokens that goes to each expert-parallel rank.
 
-A mixture-of-experts layer sends every token to its ``top_k`` experts.  A rank that holds popular ones multiplies more
-tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one behind (combine); the
-all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5).  Its memory holds as many more rows.
+A mixture-of-experts layer sends every token to its ``top_k`` experts. A rank that holds popular ones multiplies more
+tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one after (combine); the
+all-to-all and all ranks of the group wait for the fullest (MODELLING.md F.5). Its memory holds as many more rows.
 
 A token visits ``top_k`` different experts, so none of them gets more than one row of each token: 1 / top_k of all rows.
-``expert_loads`` says what to multiply; ``faults.expert_loads`` does it to the ops of a rank.
+``expert_loads`` returns the factors; ``faults.expert_loads`` applies them to the ops of a rank.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class TokenFractions(Spec):
 
     @property
     def neutral(self) -> bool:
+        """Return whether all experts have equal shares."""
         return len({*self.values}) == 1
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
-        """The share of each of so many experts.  InputError where there is not one value to each."""
+        """Return the share of each of N ``experts``; raise InputError unless there is one value per expert."""
         if len(self.values) != experts or not sum(self.values) > 0:
             what = f"{len(self.values)} fractions" if sum(self.values) > 0 else "fractions that are all 0"
             raise InputError(f"expert_imbalance: {what} for {experts} experts; give one to each, not all of them 0")
@@ -60,9 +61,11 @@ class ZipfTokens(Spec):
 
     @property
     def neutral(self) -> bool:
+        """Return whether all experts have equal shares."""
         return self.exponent == 0
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
+        """Return the share of each of N ``experts``."""
         weights = np.arange(1, experts + 1, dtype=np.float64) ** -self.exponent
         return np.asarray(generator.permutation(weights / weights.sum()))
 
@@ -76,9 +79,11 @@ class DirichletTokens(Spec):
 
     @property
     def neutral(self) -> bool:
+        """Return False: random shares are never equal."""
         return False
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
+        """Return the share of each of N ``experts``."""
         return generator.dirichlet(np.full(experts, self.concentration))
 
 
@@ -87,11 +92,11 @@ Tokens = Annotated[TokenFractions | ZipfTokens | DirichletTokens, Field(discrimi
 
 
 class ExpertImbalance(FaultSpec):
-    """Experts that get unequally many tokens.
+    """A fault by which experts get unequal numbers of tokens.
 
-    A token chooses its ``top_k`` experts without replacement, each as often as its share says.  Where that would be
+    A token chooses its ``top_k`` experts without replacement, each as often as its share states. Where that would be
     more than one row of a token, every token visits the expert, and the others share what is left in their proportions.
-    If ``top_groups`` forbids the result, the most that an expert gets is lowered until it does not.  Counted fractions
+    If ``top_groups`` forbids the result, the most that an expert gets is lowered until it does not. Counted fractions
     that are not possible are rejected.
     """
 
@@ -120,9 +125,9 @@ class ExpertImbalance(FaultSpec):
     def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
         """Return the load of the experts on every rank of an ep group, in even shares, [ep].
 
-        The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine.  They sum
-        to ``ep`` as long as no token is dropped.  With a capacity, the load is a multiple of the smaller of capacity
-        and even share.  Expert e is on rank e // (experts / ep).  The array is read-only and shared between calls.
+        The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine. They sum
+        to ``ep`` as long as no token is dropped. With a capacity, the load is a multiple of the smaller of capacity and
+        even share. Expert e is on rank e // (experts / ep). The array is read-only and shared between calls.
 
         Raises
         ------
@@ -135,9 +140,9 @@ class ExpertImbalance(FaultSpec):
         return _loads(self, self._drawn_for(tokens), ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
-        """Return how many different tokens visit each block of experts, as a multiple of what planning gives it.
+        """Return the number of different tokens that visit each block of experts, relative to the planned number.
 
-        A block is what gets one copy of a token: a rank, or a node.  Dropped tokens do not travel.
+        A block is what gets one copy of a token: a rank, or a node. Dropped tokens do not travel.
         """
         return _copies(self, self._drawn_for(tokens), blocks)
 
@@ -146,11 +151,11 @@ class ExpertImbalance(FaultSpec):
         return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
-        """Return how many rows of a token the law would give the most popular expert: no router gives more than one."""
+        """Return the rows per token that the law would give the most popular expert; no router gives more than one."""
         return float(_drawn(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """There are experts, and as many fractions as there are."""
+        """Yield complaints about a model without experts or a wrong number of fractions."""
         moe = scenario.model.moe
         if moe is None:
             what = "the model is dense: it has no experts that could get unequally many tokens"
@@ -192,7 +197,7 @@ def _copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) -> Flo
 
 @lru_cache(maxsize=1 << 10)
 def _law(fault: ExpertImbalance, tokens: RoutedTokens) -> tuple[RouterLaw, Floats]:
-    """Return how tokens choose experts together, and what each expert is sent, in even shares."""
+    """Return how tokens choose experts jointly, and the rows that each expert is sent, in even shares."""
     routes, shares = tokens.routes, _shares(fault, tokens)
     return RouterLaw(routes, np.minimum(shares * routes.top_k, 1.0)), shares * routes.experts
 

@@ -1,4 +1,4 @@
-"""Kernels that take a little more or less each time."""
+"""A fault that varies kernel times randomly."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _STREAMS = Streams()
 
 
 class Jitter(OnRanks):
-    """Kernels whose time varies: their seconds are multiplied by a factor that is drawn.
+    """Kernels whose time varies: their seconds are multiplied by a random factor.
 
-    What a step loses is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws.  No rank
-    named: all.
+    The slowdown of a step is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws. Without
+    named ranks it is on all.
     """
 
     EXAMPLE: ClassVar = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
@@ -43,7 +43,7 @@ class Jitter(OnRanks):
         return self.adds == 0 if self.adds is not None else self.factor.neutral
 
     def colour(self, rank: int, setting: Setting) -> tuple[int, ...]:
-        """Who draws for the rank."""
+        """Return the identity that draws for the rank: its worker or itself."""
         return setting.worker[rank] if self.shared_by == "worker" else (rank,)
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:

@@ -1,4 +1,4 @@
-"""Links that carry less than they should."""
+"""Faults of links: lower bandwidth, flaps, and background traffic."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LinkFlap(OnLinks):
         return self
 
     def times_within(self, seconds: float) -> float:
-        """Once in each period."""
+        """Return the number of flaps, one per period."""
         return max(0.0, seconds - (self.start or 0.0)) / self.period if self.period else 0.0
 
     @property
@@ -76,7 +76,7 @@ class LinkFlap(OnLinks):
         return 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """``value`` while the link is down."""
+        """Return the profile that is ``value`` while the link is down."""
         start = self.start or 0.0
         if self.period is None:
             return window(value, start, start + self.down)
@@ -84,7 +84,7 @@ class LinkFlap(OnLinks):
 
 
 class BackgroundLoad(OnLinks, During):
-    """Traffic of others that does not give way; the job's flows share what it leaves."""
+    """Other jobs' traffic that does not give way; the job's flows share the remaining bandwidth."""
 
     EXAMPLE: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.9}
     NEUTRAL: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.0}
@@ -122,16 +122,16 @@ class BackgroundLoad(OnLinks, During):
         return self.on is not None
 
     def times_within(self, seconds: float) -> float:
-        """Once in each period, or a spell by chance and the pause behind it."""
+        """Return the number of loaded periods, one per period or per random period and the pause after it."""
         return seconds / (self.on + self.off) if self.on and self.off else super().times_within(seconds)
 
     @property
     def lasts(self) -> bool:
-        """Others' traffic is no property of the cluster, even where it is always there."""
+        """Return False: traffic of others is not a property of the cluster, even if permanent."""
         return False
 
     def left(self, capacity: float) -> float:
-        """What others leave; InputError if that is nothing, for ever."""
+        """Return the remaining part of the capacity; raise InputError if nothing remains permanently."""
         if self.share is not None:
             return 1.0 - self.share
         assert self.rate is not None
@@ -143,7 +143,7 @@ class BackgroundLoad(OnLinks, During):
         return max(0.0, 1.0 - self.rate / capacity)
 
     def profile(self, value: float, seed: int) -> Profile:
-        """``value`` in its spells, or at its times."""
+        """Return the profile that is ``value`` in its random periods, or at its times."""
         if self.on is None or self.off is None:
             return super().profile(value, seed)
         chance = stream(seed, "background", self.seed)

@@ -1,4 +1,4 @@
-"""How slow a device is: as a ``slowdown`` or as a ``speed``."""
+"""Slowness of a device as a ``slowdown`` or as a ``speed``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 class Paced(FaultSpec):
     """A slow device, by its slowdown or its remaining speed.
 
-    Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``.  RuleError without any of the
+    Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``. RuleError without any of the
     three, with several, and for a value out of range.
     """
 
@@ -58,7 +58,7 @@ class Paced(FaultSpec):
 
     @classmethod
     def _old(cls, value: Any) -> Any:
-        """A ``factor``, refused where a number is out of its range; what is none is the field's to refuse."""
+        """Check a ``factor`` of earlier versions; raise RuleError if it is text or a number out of its range."""
         if isinstance(value, str):
             senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
             what = f"must be a number, got {value!r}; a share can be read in two senses: write {senses}"
@@ -99,7 +99,7 @@ _READ = {"slowdown": _slowdown, "speed": _speed}
 
 
 def _percent(text: str) -> float:
-    """ "20 %" as 0.2; not a number where it is no share."""
+    """Return "20 %" as 0.2, or NaN for text that is not a percentage."""
     number, percent, rest = text.strip().partition("%")
     try:
         return float(number) / 100 if percent and not rest else math.nan

@@ -1,4 +1,4 @@
-"""Streams of chance for who draws millions of numbers: SFC64, and normals in single precision (cf. ``draws``)."""
+"""Fast random streams for drawing millions of numbers: SFC64, and normals in single precision (see ``draws``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from simcluster.base.loops import draw_uniforms, to_normals
 
 
 class _Quick(np.random.Generator):
-    """A generator whose normals come from whole arrays (Box and Muller, Ann. Math. Stat. 29, 1958, in single
-    precision): a million take 2 ms instead of 13 ms.  The first n normals do not depend on how many are drawn."""
+    """A generator that computes normals from whole arrays in single precision.
+
+    By Box and Muller (Ann. Math. Stat. 29, 1958): a million take 2 ms instead of 13 ms. The first n normals do not
+    depend on how many are drawn.
+    """
 
     _room = np.empty((3, 0), np.float32)
 
@@ -36,9 +39,9 @@ class _Quick(np.random.Generator):
 
 
 class QuickStreams:
-    """Streams as ``draws.Streams`` has them, of other numbers.
+    """Streams with the interface of ``draws.Streams`` and other numbers.
 
-    All calls return the same generator, so a call ends the stream of the one before.
+    All calls return the same generator, so a call ends the previous stream.
     """
 
     def __init__(self) -> None:
@@ -48,7 +51,7 @@ class QuickStreams:
         self._unused = np.empty((2, 12), np.float32)
 
     def __call__(self, seed: int, *identity: object) -> np.random.Generator:
-        """The generator, at the begin of this identity's stream."""
+        """Return the generator, reset to the start of this identity's stream."""
         digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=24).digest()
         self._state["state"]["state"][:3] = np.frombuffer(digest, dtype="<u8")
         self._state["state"]["state"][3] = 1

@@ -1,6 +1,6 @@
-"""From faults of ranks, and uneven data, to a rank's speed and its own version of its stage's program.
+"""Effects of faults and uneven data on ranks: a rank's speed and its modified copy of its stage's program.
 
-Pure.  A seed decides all that is drawn.
+The seed decides all draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simcluster.planning.perturbations import Computations, Disturbances
 
 
 def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
-    """What always multiplies every rank's compute times; ``host_of[rank]`` is the rank's machine."""
+    """Return the permanent factor on every rank's compute times; ``host_of[rank]`` is the rank's node."""
     factors = [1.0] * len(host_of)
     for fault in acting(faults, "slowdowns"):
         own = fault.slowdowns(len(factors), seed).tolist()
@@ -34,7 +34,7 @@ def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> 
 
 
 def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> dict[int, Profile]:
-    """By rank, what multiplies its compute times as time goes on, where that changes."""
+    """Return by rank the factor on its compute times over time, where it varies."""
     parts: dict[int, list[Profile]] = {}
     for fault in acting(faults, "slowness"):
         if not fault.lasts:
@@ -45,18 +45,18 @@ def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: in
 
 
 def attention_loads(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> Floats:
-    """What the core attention of microbatches takes by faults that change it, [step, replica, microbatch]."""
+    """Return the core attention load of microbatches under the faults that change it, [step, replica, microbatch]."""
     return np.asarray(math.prod(fault.attention(seed, batch, dp) for fault in faults))
 
 
 def mean_attention(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> float:
-    """The part of whole sequences' core attention that there is: the mean over all steps, replicas and microbatches."""
+    """Return the share of whole sequences' core attention that remains: the mean over steps, replicas, microbatches."""
     uneven = acting(faults, "attention")
     return float(attention_loads(uneven, seed, batch, dp).mean()) if uneven else 1.0
 
 
 def rank_disturbances(faults: Sequence[FaultSpec], setting: Setting) -> Disturbances:
-    """What faults make of the ranks of a job."""
+    """Return all changes that faults make to the ranks of a job."""
     ranks = RankPrograms(faults, setting)
     speeds = speed_profiles(faults, setting.host_of, setting.seed)
     if not ranks.uneven:
@@ -65,7 +65,7 @@ def rank_disturbances(faults: Sequence[FaultSpec], setting: Setting) -> Disturba
 
 
 class RankPrograms:
-    """Every rank's own version of its stage's program, with all that faults but those of speed make of it."""
+    """The programs of all ranks, each changed by the faults on it other than speeds."""
 
     def __init__(self, faults: Sequence[FaultSpec], setting: Setting) -> None:
         self._setting, self._attention = setting, acting(faults, "attention")
@@ -79,11 +79,11 @@ class RankPrograms:
 
     @property
     def uneven(self) -> bool:
-        """Is anything but speed different from rank to rank?"""
+        """Return whether anything but speed differs between ranks."""
         return bool(self._attention or self._experts or self._others or self._retimes)
 
     def colour(self, rank: int) -> Hashable:
-        """What makes this rank different from others of its stage."""
+        """Return a value that is equal for ranks of a stage whose programs are equal."""
         return (
             self._setting.worker[rank][0] if self._attention else None,
             self._experts.colour(rank) if self._experts else None,
@@ -94,7 +94,7 @@ class RankPrograms:
         )
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """The stage's program as this rank has it; the same object where it is as planned."""
+        """Return the stage's program changed for this rank; the same object if nothing changes."""
         if self._attention:
             program = program.with_items(lambda item: self._weighed(rank, item))
         if self._experts:
@@ -114,7 +114,7 @@ class RankPrograms:
         return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._setting.plan.dp)
 
     def _weighed(self, rank: int, item: Item) -> Item:
-        """An item with the attention that its microbatch has on this rank's replica."""
+        """Return an item with the attention load of its microbatch on this rank's replica."""
         if item.microbatch < 0:
             return item
         load = float(self._loads[item.step, self._setting.worker[rank][0], item.microbatch])

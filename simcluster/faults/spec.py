@@ -1,10 +1,9 @@
-"""What a fault is: a frozen piece of a scenario's document, with a method for everything that it can do or be asked.
+"""Base class of faults: a frozen piece of a scenario's document, with a method for each effect and question.
 
-All methods have neutral defaults: a kind of fault overrides what it does.  Its effects are factors (``slowness`` of
-ranks, the part ``left`` of links, each for ever or over time, ``profile``; ``slowdowns`` and ``lefts``, each rank and
-link its own), work that is uneven (``attention``, ``expert_loads``), other programs of ranks (``program``), and other
-seconds of single computations (``retime``).  Simulations ask every fault that has an effect for it (``acting``),
-whatever its kind.
+All methods have neutral defaults: a kind of fault overrides its effects. These are factors (``slowness`` of ranks, the
+part ``left`` of links, each permanent or over time, ``profile``; ``slowdowns`` and ``lefts``, one per rank or link),
+work that is uneven (``attention``, ``expert_loads``), other programs of ranks (``program``), and other seconds of
+single computations (``retime``). Simulations call every fault that has an effect (``acting``), whatever its kind.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads"
 class RoutedTokens(NamedTuple):
     """The tokens of one pass of a microbatch through the experts of a layer.
 
-    ``group`` is the number of the ep group in its stage; ``routes`` say which experts a token chooses.  An expert takes
-    at most ``capacity`` times an even share.  ``seed`` is the scenario's.
+    ``group`` is the number of the ep group in its stage; ``routes`` describe the experts that a token may choose. An
+    expert takes at most ``capacity`` times an even share. ``seed`` is the scenario's.
     """
 
     routes: TokenRoutes
@@ -53,7 +52,7 @@ class RoutedTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a step works through: microbatches of each replica, sequences in each, tokens in those.
+    """Sizes of a step's work: microbatches of each replica, sequences in each, tokens in those.
 
     ``experts`` are those of a mixture-of-experts layer (0: none), of which each takes at most ``capacity`` times an
     even share of tokens, and ``routes`` what a token may choose of them (None: one).
@@ -70,9 +69,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Setting:
-    """The job that a fault changes: ``host_of[rank]`` is the rank's machine, ``seed`` decides all that is drawn.
+    """The job that a fault changes: ``host_of[rank]`` is the rank's node, ``seed`` decides all draws.
 
-    ``relays`` gives the links of an ep group of some ranks where tokens are relayed to experts.  ``known`` are segments
+    ``relays`` gives the links of an ep group of some ranks where tokens are relayed to experts. ``known`` are segments
     that were changed before, by all that the change depends on.
     """
 
@@ -85,7 +84,7 @@ class Setting:
 
     @cached_property
     def worker(self) -> list[tuple[int, int]]:
-        """(dp rank, stage) of every rank."""
+        """Data-parallel rank and stage of every rank."""
         found = [(0, 0)] * self.plan.num_ranks
         for (stage, dp, _, _), rank in np.ndenumerate(self.plan.grid):
             found[int(rank)] = dp, stage
@@ -93,10 +92,10 @@ class Setting:
 
 
 class FaultSpec(Spec):
-    """One thing that is not as planned.
+    """Base class of a fault: one deviation from the plan.
 
     A kind of fault has the field ``kind`` (its word in documents), an ``EXAMPLE`` that acts on a job of 8 ranks on two
-    machines, a ``NEUTRAL`` document that changes nothing, and a field ``seed: Number | None = None`` if it draws.
+    nodes, a ``NEUTRAL`` document that changes nothing, and a field ``seed: Number | None = None`` if it draws.
     InputError, when the class is made, for a kind without any of ``EFFECTS``.
     """
 
@@ -119,59 +118,59 @@ class FaultSpec(Spec):
 
     @classmethod
     def word(cls) -> str:
-        """The kind as a document names it."""
+        """Return the kind's name in documents."""
         return str(cls.model_fields["kind"].annotation.__args__[0])  # type: ignore[union-attr]
 
     @classmethod
     @cache  # asked of each fault of a job, of which a checkpoint that is written has one a rank
     def effects(cls) -> tuple[str, ...]:
-        """Those of ``EFFECTS`` that the kind has."""
+        """Return the names in ``EFFECTS`` that the kind overrides."""
         return tuple(name for name in EFFECTS if getattr(cls, name) is not getattr(FaultSpec, name))
 
     # --- where and when -------------------------------------------------------------------------------------------
 
     def chosen(self, host_of: Sequence[int]) -> Sequence[int]:
-        """The ranks that it is on; ``host_of[rank]`` is the rank's machine."""
+        """Return the ranks that the fault is on; ``host_of[rank]`` is the rank's node."""
         return range(len(host_of))
 
     @property
     def everywhere(self) -> bool:
-        """Is it on all ranks, or on none in particular?"""
+        """Return whether the fault is on all ranks, or on none in particular."""
         return True
 
     def links(self, cluster: Cluster) -> Sequence[int]:
-        """The links that it is on, both directions of each.  InputError for what is not in the cluster."""
+        """Return the links of the fault, both directions of each; raise InputError for ones not in the cluster."""
         return range(len(cluster.links))
 
     @property
     def lasts(self) -> bool:
-        """Is it always there, so that the links and GPUs that it is on simply are as slow as it makes them?"""
+        """Return whether the fault is permanent, so that its links and GPUs can simply be slowed down."""
         return True
 
     def profile(self, value: float, seed: int) -> Profile:
-        """The factor ``value`` over time, 1 while it is not there; asked where it does not last."""
+        """Return the factor ``value`` over time, 1 while the fault is absent; called where it is not permanent."""
         return Window(value)
 
     # --- effects --------------------------------------------------------------------------------------------------
 
     def slowness(self) -> float:
-        """What multiplies the seconds of computation of the ranks that it is on, while it is there."""
+        """Return the factor on computation seconds of the fault's ranks while it is present."""
         return 1.0
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
-        """What multiplies the seconds of computation of each of so many ranks, for ever."""
+        """Return the permanent factor on computation seconds of each of N ``ranks``."""
         return np.ones(ranks)
 
     def left(self, capacity: float) -> float:
-        """The part of a link of so many B/s that there is while it is there, of the links that it is on."""
+        """Return the part of a link of ``capacity`` B/s that remains while the fault is present."""
         return 1.0
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
-        """The part of each of these links that there is, for ever."""
+        """Return the permanently remaining part of each affected link."""
         return {}
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
-        """What multiplies the core attention of microbatches, [step, replica, microbatch]; memory does not change."""
+        """Return the factor on microbatches' core attention, [step, replica, microbatch]; memory does not change."""
         return np.ones((batch.steps, dp, batch.microbatches))
 
     def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
@@ -179,7 +178,7 @@ class FaultSpec(Spec):
         return np.ones(ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
-        """Return the factor on the tokens that visit any expert of each block, which gets one copy of each token."""
+        """Return the factor on the tokens that visit any expert of each block, which gets one copy per token."""
         return np.ones(len(blocks))
 
     @property
@@ -188,7 +187,7 @@ class FaultSpec(Spec):
         return False
 
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """The stage's program as a rank has it that it is on: other seconds, other items; the same groups and sends."""
+        """Return the stage's program changed for a rank: other seconds or items, the same groups and sends."""
         return program
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
@@ -203,50 +202,52 @@ class FaultSpec(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Does it change nothing?"""
+        """Return whether the fault changes nothing."""
         return False
 
     def times_within(self, seconds: float) -> float:
-        """How often it comes and goes in a step of so many seconds, about: 0 of what does not."""
+        """Return about how often the fault comes and goes in N ``seconds``; 0 if it does not."""
         return 0.0
 
     @property
     def by_chance(self) -> bool:
-        """Does what it does depend on the seed?"""
+        """Return whether the fault's effect depends on the seed."""
         return "seed" in type(self).model_fields
 
     @property
     def shared(self) -> bool:
-        """Does it hold all ranks up alike, so that it makes no straggler?"""
+        """Return whether the fault delays all ranks equally, so that it makes no straggler."""
         return False
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Rules that it breaks, with keys inside its own document; ``scenario`` is a ``ScenarioFields``."""
+        """Yield broken rules, with keys inside the fault's document; ``scenario`` is a ``ScenarioFields``."""
         yield from ()
 
     def numbered(self, place: int) -> Self:
-        """With this number of its stream of draws, if it draws and has none."""
+        """Return the fault with this number of its random stream, if it draws and has none."""
         unnumbered = getattr(self, "seed", 0) is None  # a kind that draws nothing has no seed
         return self.model_copy(update={"seed": place}) if unnumbered else self
 
     def without(self) -> Self | None:
-        """What stands in its place when it is taken away; None for nothing."""
+        """Return the replacement of a removed fault; None if nothing replaces it."""
         return None
 
     def remedy(self) -> tuple[str, Self] | None:
-        """What can be done about it, in words, and what is then left of it; None for nothing but repair."""
+        """Return a remedy in words and the fault that remains after it; None if only repair helps."""
         return None
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """It in a job that goes on without some ranks, ``place[rank]`` being those that others have then; None if it is
-        gone with them."""
+        """Return the fault in a job that continues without some ranks, or None if it is gone with them.
+
+        ``place[rank]`` is the new number of each remaining rank.
+        """
         return self
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """Its links by the cluster's numbers of GPUs and machines, in place of a job's own (``gpus[rank]``)."""
+        """Return the fault with links by the cluster's numbers of GPUs and nodes, not the job's (``gpus[rank]``)."""
         return self
 
 
 def acting(faults: Iterable[FaultSpec], effect: str) -> list[FaultSpec]:
-    """Those that have one of ``EFFECTS``, in their order."""
+    """Return the faults that have this one of ``EFFECTS``, in order."""
     return [fault for fault in faults if effect in fault.effects() and not fault.neutral]

@@ -1,4 +1,4 @@
-"""GPUs and NICs that are slower than they should be: one of them, or a speed for each, drawn or measured."""
+"""Faults of slow GPUs and NICs: one slow device, or a speed for each, drawn or measured."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ MOST_LINES = 1 << 21
 
 
 class OwnSpeeds(FaultSpec):
-    """A fault that gives each its own speed, by either a ``law`` with mean 1 or a ``table`` of numbers and speeds.
+    """Base of faults with a speed per device, by either a ``law`` with mean 1 or a ``table`` of numbers and speeds.
 
-    What has a speed is called ``MANY`` together and ``ONE`` by itself, and its number ``NUMBER``.  Raises InputError
-    for law and table at once, for neither, and for two speeds of one number.
+    Messages call the devices ``MANY``, one of them ``ONE``, and its number ``NUMBER``. Raises InputError for law and
+    table at once, for neither, and for two speeds of one number.
     """
 
     MANY: ClassVar[str]
@@ -98,7 +98,7 @@ class Speeds(OwnSpeeds):
     """A speed of every GPU; its kernels take 1 / speed times as long.
 
     GPUs of one kind and one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
-    Replicas of the simulation have other speeds.
+    Each replica of the simulation draws other speeds.
     """
 
     EXAMPLE: ClassVar = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.3}}
@@ -115,7 +115,7 @@ class Speeds(OwnSpeeds):
     """Ranks and their speeds, or the path of a CSV file of them (rank,speed per line); others are at 1."""
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
-        """What multiplies the seconds of computation of every rank."""
+        """Return the factor on the computation seconds of every rank."""
         if self.law is not None:
             return 1.0 / np.maximum(self.law.draw(stream(seed, "speeds", self.seed), ranks), SLOWEST)
         found = np.ones(ranks)
@@ -124,14 +124,14 @@ class Speeds(OwnSpeeds):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Its ranks are in the job."""
+        """Yield a complaint for ranks that are not in the job."""
         beyond = max((rank for rank, _ in self.table or ()), default=-1)
         if beyond >= scenario.gpus:
             what = f"there is no rank {beyond}: the job has {scenario.gpus} GPUs, so ranks 0 to {scenario.gpus - 1}"
             yield ("table",), what
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """The speeds of a table go with their GPUs; a law is drawn for those that are left."""
+        """Return the fault for the remaining ranks: a table's speeds move with their GPUs, a law is drawn again."""
         if self.table is None:
             return self
         table = tuple([(place[rank], speed) for rank, speed in self.table if rank in place])
@@ -142,7 +142,7 @@ Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
 class NicSpeeds(OwnSpeeds):
-    """The speed of the NICs of every node, in both directions; replicas of the simulation have other speeds."""
+    """The speed of the NICs of every node, in both directions; each simulated replica draws other speeds."""
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
@@ -158,7 +158,7 @@ class NicSpeeds(OwnSpeeds):
     """Nodes and the speeds of their NICs, or the path of a CSV file of them (node,speed per line); others are at 1."""
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
-        """The part that is left of every link between NICs and switches that is not as it should be."""
+        """Return the remaining part of each slowed link between NICs and switches."""
         of_machines: dict[int, list[int]] = {}
         for gpu, host in enumerate(cluster.host_of):
             of_machines.setdefault(host, []).append(gpu)
@@ -175,7 +175,7 @@ class NicSpeeds(OwnSpeeds):
         }
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Its machines are the job's, and have NICs."""
+        """Yield a complaint for nodes that are not in the job or have no NIC."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         hosts = cluster.host_of[:gpus]
         beyond = sorted({host for host, _ in self.table or ()} - {*hosts})
@@ -186,7 +186,7 @@ class NicSpeeds(OwnSpeeds):
             yield (), f"{what}; use slow_link, which names links (between: [node, neighbour])"
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """The speeds of a table go with their machines; a law is drawn for those that are left."""
+        """Return the fault for the remaining nodes: a table's speeds move with their nodes, a law is drawn again."""
         if self.table is None:
             return self
         now = {host: host_of[place[rank]] for rank, host in enumerate(host_of) if rank in place}
@@ -194,7 +194,7 @@ class NicSpeeds(OwnSpeeds):
         return self.model_copy(update={"table": table}) if table else None
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """A table with the cluster's numbers; InputError for a law, which is drawn for all machines of a cluster."""
+        """Return the table with the cluster's node numbers; raise InputError for a law, drawn for one job's nodes."""
         if self.table is None:
             raise InputError("nic_speeds: a law draws for the machines of one job; give jobs that share them a table")
         beyond = max(host for host, _ in self.table)

@@ -1,6 +1,6 @@
-"""Stalls of hosts: which ranks have one in which steps, where among the rank's items, and for how long.
+"""Host stalls: the ranks and steps that have one, its place among the rank's items, and its duration.
 
-Pure.  A seed decides all that is drawn.
+The seed decides all draws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_THE_END = ("checkpoint", "validation")
 
 
 class Stall(NamedTuple):
-    """A rank's host does something else: in which step, why, how long (s); ``place`` (0 to 1) among the passes."""
+    """A pause of a rank's host: its step, cause, duration (s), and ``place`` (0 to 1) among the passes."""
 
     step: int
     cause: str
@@ -36,7 +36,7 @@ class Stall(NamedTuple):
 
 
 class HostStall(OnRanks):
-    """A pause of the process of a rank, for which its GPU waits: a span of the stream ``host``.  No rank named: all."""
+    """A pause of a rank's process, for which its GPU waits: a span of the stream ``host``; by default on all ranks."""
 
     EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
     NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
@@ -61,30 +61,30 @@ class HostStall(OnRanks):
 
     @property
     def by_chance(self) -> bool:
-        """Is anything drawn: its length, its steps, or its place in them?"""
+        """Return whether its length, its steps, or its place in them are drawn."""
         return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
 
     @property
     def shared(self) -> bool:
-        """Planned, and for all ranks in the same steps and as long: none waits for another by it."""
+        """Return whether the stall is planned, on all ranks in the same steps and equally long."""
         return self.everywhere and not self.by_chance
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Its ranks are in the job, and its first step is played."""
+        """Yield complaints for ranks that are not in the job or a first step that is not simulated."""
         yield from super().complaints(scenario)
         if isinstance(self.first, int) and self.first >= scenario.steps:
             what = f"step {self.first} is not played: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("first",), f"{what}; set steps to {self.first + 1} or more"
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Garbage is collected at the begin of a step and on all ranks in the same steps."""
+        """Return the remedy of planned garbage collection at the beginning of a step, on all ranks together."""
         if self.cause != "garbage_collection":
             return None
         planned = self.model_copy(update={"cause": "data_loading", "first": 0})
         return "plan the garbage collection: all ranks together, between steps", planned
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Those of a rank."""
+        """Return the stalls of a rank."""
         found: list[Stall] = []
         first = self.first
         if first == "random":
@@ -100,11 +100,11 @@ class HostStall(OnRanks):
         return found
 
     def colour(self, rank: int, setting: Setting) -> Hashable:
-        """Its stalls; nothing for a rank without any, as for one that the fault is not on."""
+        """Return the rank's stalls, or None for a rank without any."""
         return tuple(self.stalls(rank, setting.seed, setting.batch.steps)) or None
 
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """With its stalls between the items of the main lane, behind others' at the same place."""
+        """Return the program with stalls between the main lane's items, after others' at the same place."""
         items = program.lanes[MAIN]
         places, first = StallPlaces(items), sum(map(is_stall, items))
         before: dict[int, list[Item]] = {}
@@ -115,7 +115,7 @@ class HostStall(OnRanks):
 
 
 class LateBatches(HostStall):
-    """What ranks wait for their host's loader: ``late[rank][step]`` s.  Made by ``scenario.loading``, in no file."""
+    """Delays of ranks that wait for their host's loader, ``late[rank][step]`` in s; made by ``scenario.loading``."""
 
     seconds: NamedSeconds = 0.0
     late: tuple[tuple[float, ...], ...]
@@ -129,13 +129,13 @@ class LateBatches(HostStall):
         return len(set(self.late)) == 1
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Those of a rank."""
+        """Return the stalls of a rank."""
         found = enumerate(self.late[rank])
         return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 
 
 class StallPlaces:
-    """Where stalls stand on a main lane: by the number of the item that each comes before."""
+    """Positions of stalls on a main lane: the number of the item that each comes before."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._passes: dict[int, list[int]] = {}
@@ -146,7 +146,7 @@ class StallPlaces:
                 self._passes.setdefault(item.step, []).append(index)
 
     def of(self, stall: Stall) -> int:
-        """The place of a stall; behind the last item for one at the end."""
+        """Return the position of a stall; after the last item for one at the end."""
         if stall.cause in _AT_THE_END:
             return self._behind[stall.step]
         passes = self._passes[stall.step]
@@ -154,7 +154,7 @@ class StallPlaces:
 
 
 def is_stall(item: Item) -> bool:
-    """Is it one of those that this module puts between others?"""
+    """Return whether the item is a stall that this module inserted."""
     return isinstance(item.key, tuple) and item.key[:1] == (_KEY,)
 
 

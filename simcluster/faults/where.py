@@ -1,4 +1,4 @@
-"""Where and when a fault is: on which ranks, on which links, in which windows of time."""
+"""Location and time of faults: on which ranks, on which links, in which windows of time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORTEST_PERIOD = 1e-6
 
 
 class OnRanks(FaultSpec):
-    """The ranks of a fault."""
+    """Base of faults on ranks."""
 
     rank: Number | None = None
     """One rank."""
@@ -39,11 +39,11 @@ class OnRanks(FaultSpec):
 
     @property
     def named(self) -> tuple[int, ...] | None:
-        """The ranks that are named one by one; None where a machine is, or nothing."""
+        """Ranks that are named one by one; None if a node or nothing is named."""
         return (self.rank,) if self.rank is not None else self.ranks
 
     def chosen(self, host_of: Sequence[int]) -> list[int]:
-        """The ranks that it is on; ``host_of[rank]`` is the rank's machine.  All of them where none is named."""
+        """Return the ranks that the fault is on, all if none is named; ``host_of[rank]`` is the rank's node."""
         if self.named is not None:
             return list(dict.fromkeys(self.named))
         return [rank for rank, host in enumerate(host_of) if self.node is None or host == self.node]
@@ -53,7 +53,7 @@ class OnRanks(FaultSpec):
         return self.named is None and self.node is None
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Its ranks are in the job."""
+        """Yield complaints for ranks or nodes that are not in the job."""
         gpus = scenario.gpus
         for rank in self.named or ():
             if rank >= gpus:
@@ -64,7 +64,7 @@ class OnRanks(FaultSpec):
             yield ("node",), f"the job has no machine {self.node}; name one of 0 to {max(hosts, default=0)}"
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Where those of its ranks that are left are now."""
+        """Return the fault on its remaining ranks, renumbered; None if none remains."""
         if self.everywhere:
             return self
         ranks = tuple(place[rank] for rank in self.chosen(host_of) if rank in place)
@@ -72,7 +72,7 @@ class OnRanks(FaultSpec):
 
 
 class OnLinks(FaultSpec):
-    """The links of a fault, in both directions."""
+    """Base of faults on links, in both directions."""
 
     between: tuple[str, str] | None = None
     """Two neighbours in the cluster's graph, as simcluster topology FILE prints them."""
@@ -95,7 +95,7 @@ class OnLinks(FaultSpec):
         return self
 
     def links(self, cluster: Cluster) -> list[int]:
-        """The links that it is on, both directions of each.  InputError for what is not in the cluster."""
+        """Return the links that the fault is on, both directions; raise InputError for ones not in the cluster."""
         if self.between is not None:
             return cluster.links_between(*self.between)
         if self.nic_of is not None:
@@ -111,7 +111,7 @@ class OnLinks(FaultSpec):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Its links are in the cluster, and it leaves something of them."""
+        """Yield complaints for links that are not in the cluster or keep no capacity."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         if self.nic_of is not None and self.nic_of >= gpus:
             yield (
@@ -129,7 +129,7 @@ class OnLinks(FaultSpec):
                 yield (), str(error)
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """That of a rank's NIC or of a machine's uplinks goes where they go, others stay."""
+        """Return the fault on the remaining ranks' links: a NIC's or node's moves with it, others stay."""
         if self.nic_of is not None:
             return self.model_copy(update={"nic_of": place[self.nic_of]}) if self.nic_of in place else None
         if self.uplinks_of is not None and self.uplinks_of in host_of:
@@ -139,7 +139,7 @@ class OnLinks(FaultSpec):
         return self
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """With the cluster's numbers; InputError for a machine that the job has not."""
+        """Return the fault with the cluster's numbers; raise InputError for a node that the job does not have."""
         change: dict[str, int] = {}
         if self.nic_of is not None:
             change["nic_of"] = gpus[self.nic_of]
@@ -153,7 +153,7 @@ class OnLinks(FaultSpec):
 
 
 def cables_to_switches(cluster: Cluster, gpus: Iterable[int]) -> list[int]:
-    """The links between NICs of GPUs and switches of the fabric, both directions, with which they leave a machine."""
+    """Return the links, both directions, between the GPUs' NICs and switches, over which traffic leaves a node."""
     ports = dict.fromkeys(port for gpu in gpus for port in cluster.uplinks(gpu))
     kind = cluster.graph.nodes(data="kind")
     return [
@@ -167,7 +167,7 @@ def cables_to_switches(cluster: Cluster, gpus: Iterable[int]) -> list[int]:
 
 
 class During(FaultSpec):
-    """The time of a fault, from the beginning of the first step."""
+    """Base of faults with a start, an end or a period, counted from the beginning of the first step."""
 
     start: Seconds | None = None
     """Its beginning; default: the beginning of the step."""
@@ -194,19 +194,19 @@ class During(FaultSpec):
         return not self.start and self.end is None and self.period is None
 
     def times_within(self, seconds: float) -> float:
-        """Once in each period, while it is there."""
+        """Return how often the fault occurs, once in each period while it is present."""
         there = min(seconds, seconds if self.end is None else self.end) - (self.start or 0.0)
         return max(0.0, there) / self.period if self.period else 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """The factor ``value`` at these times."""
+        """Return the profile that is ``value`` while the fault is present."""
         return window(value, self.start, self.end, self.period, self.duty)
 
 
 def window(
     value: float, start: float | None, end: float | None = None, period: float | None = None, duty: float | None = None
 ) -> Window:
-    """The profile of these times in seconds."""
+    """Return a profile that is ``value`` between ``start`` and ``end``, or in part of each period (all in s)."""
     ends = math.inf if end is None else on_grid(end)
     if period is None or duty is None:
         return Window(value, on_grid(start or 0.0), ends)

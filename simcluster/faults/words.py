@@ -1,4 +1,4 @@
-"""Faults in words, for titles and tables."""
+"""Descriptions of faults for titles and tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
 
 
 def said(value: object) -> bool:
-    """Is it worth a word: not what is left out or off?"""
+    """Return whether a field's value is shown: one that is set and not off."""
     return value is not None and value is not False
 
 
