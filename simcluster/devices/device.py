@@ -196,7 +196,6 @@ def _tile_work(
 
 
 def _reuse(rows: int, columns: int) -> float:
-    """Return the FLOPs of a tile for each operand element that it reads, up to a factor of 2."""
     return rows * columns / (rows + columns)
 
 

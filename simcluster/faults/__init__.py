@@ -1,4 +1,4 @@
-"""Faults: things that are slower or more uneven than planned, as specs whose methods are their effects.
+"""Faults: deviations that make a job slower or more uneven, as specs whose methods are their effects.
 
 A fault is part of a scenario (``faults: [...]``): a spec with a ``kind`` and methods (``faults.spec``), which planning,
 the engine and the network are given as factors, profiles and programs (``ranks``, ``capacities``).

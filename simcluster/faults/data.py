@@ -54,7 +54,6 @@ class SequenceLengths(FaultSpec):
     @model_validator(mode="before")
     @classmethod
     def _understands_even(cls, document: Any) -> Any:
-        """Rewrite ``packing: even`` of earlier versions."""
         if isinstance(document, Mapping) and document.get("packing") == "even":
             return {**document, "packing": "in_order", "even": True}
         return document
@@ -127,7 +126,6 @@ def _sequences(law: Lengths, packing: Packing, draw: tuple[int, int | None, int]
 
 
 def _enough(law: Lengths, generator: np.random.Generator, count: int, length: int) -> Floats:
-    """Draw documents that suffice for ``count`` sequences, however they are packed."""
     found = np.empty(0)
     while np.minimum(found, length).sum() < count * length:
         found = np.concatenate([found, law.draw(generator, max(_AT_ONCE, count))])

@@ -140,12 +140,10 @@ class ExpertLoads:
         return known[0][place], known[1]
 
     def _loads(self, layer: int, step: int, microbatch: int, group: int) -> Floats:
-        """Return the factors of all faults together on the tokens of a group's ranks, [place in the group]."""
         tokens = RoutedTokens(self._routes, self._seed, layer, step, microbatch, group, self._capacity)
         return np.asarray(math.prod(fault.expert_loads(tokens, self._ep) for fault in self._faults))
 
     def _of_copies(self, rank: int, item: Item, layer: int) -> float:
-        """Return the factor on the time in which tokens are relayed to the rank's group, or back."""
         relay, group = self._relays[rank], int(self._place[rank, 0])
         moment = (item.step, item.microbatch, group) if self.by_pass else (0, 0, 0)
         name = relay.number, layer, *moment

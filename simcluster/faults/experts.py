@@ -147,7 +147,6 @@ class ExpertImbalance(FaultSpec):
         return _copies(self, self._drawn_for(tokens), blocks)
 
     def _drawn_for(self, tokens: RoutedTokens) -> RoutedTokens:
-        """Return the tokens without the fields that their draw does not depend on."""
         return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
@@ -243,7 +242,6 @@ def _impossible(shares: Floats, routes: TokenRoutes) -> str:
 
 
 def _filled(shares: Floats, most: float) -> Floats:
-    """Return shares in the same proportions of which none is above ``most``: others get what that leaves."""
     full = np.zeros(len(shares), dtype=bool)
     while True:
         rest, free = max(1.0 - most * full.sum(), 0.0), float(shares[~full].sum())

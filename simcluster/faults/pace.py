@@ -52,7 +52,6 @@ class Paced(FaultSpec):
 
     @model_serializer(mode="wrap")
     def _in_one_sense(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields with the factor under the kind's key."""
         fields: dict[str, Any] = {name: value for name, value in write(self).items() if name not in _READ}
         return {self.FACTOR if name == "factor" else name: value for name, value in fields.items()}
 
@@ -99,7 +98,6 @@ _READ = {"slowdown": _slowdown, "speed": _speed}
 
 
 def _percent(text: str) -> float:
-    """Return "20 %" as 0.2, or NaN for text that is not a percentage."""
     number, percent, rest = text.strip().partition("%")
     try:
         return float(number) / 100 if percent and not rest else math.nan

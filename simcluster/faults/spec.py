@@ -237,10 +237,7 @@ class FaultSpec(Spec):
         return None
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault in a job that continues without some ranks, or None if it is gone with them.
-
-        ``place[rank]`` is the new number of each remaining rank.
-        """
+        """Return the fault (or None) in a job that continues without some ranks; ``place[rank]``: new numbers."""
         return self
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:

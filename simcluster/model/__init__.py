@@ -1,1 +1,1 @@
-"""A transformer in numbers: parameters, FLOP, kernels, tensors, bytes of state.  Pure; knows no device."""
+"""Counts of a transformer model: parameters, FLOPs, kernels, tensors, bytes of state. Independent of devices."""

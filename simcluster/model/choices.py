@@ -34,10 +34,7 @@ RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 
 
 def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) -> dict[RecomputeModule, str]:
-    """Return the recompute modules that a model cannot use, each with the feature that it lacks.
-
-    The features are routed ``experts``, ``shared`` ones, layers with a ``dense`` MLP, and ``latent`` attention.
-    """
+    """Return the recompute modules that a model cannot use, each with the feature that it lacks."""
     needs: dict[RecomputeModule, tuple[bool, str]] = {
         "moe_act": (experts, "model.moe"),
         "moe": (experts, "model.moe"),

@@ -230,7 +230,6 @@ class Context:
         return [(first,), *repeat((before, later, behind, merged), self.ranks - 1)]
 
     def _merged(self, *, back: bool) -> Kernel:
-        """Return the kernel that merges a piece's result: three accesses, or sums read and written in fp32."""
         name = "attention_merge_grad" if back else "attention_merge"
         partial = self.queries if back else self.outputs
         if not self.torch:

@@ -109,10 +109,7 @@ class LatentAttention(Attention):
 
 
 def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
-    """Return the matmuls that make narrow vectors: one for keys, values and positions, one for queries.
-
-    In backward the gradients of their common input are summed.
-    """
+    """Return the matmuls that make narrow vectors: one for keys, values and positions, one for queries."""
 
     def product(name: str, width: int) -> Section:
         return linear(name, shape, local.edge_tokens, local.hidden, width, bias=False)

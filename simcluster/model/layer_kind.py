@@ -24,10 +24,7 @@ AttentionBackward = Literal["model", "flash"]
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """One or more (``count``) equal weight matrices on one rank, with the dimension along which ranks split them.
-
-    ``experts``: split over the ranks that share an expert, otherwise over tp.
-    """
+    """One or more (``count``) equal weight matrices on one rank, split over ranks of an expert (``experts``) or tp."""
 
     rows: int
     columns: int
@@ -171,10 +168,7 @@ class LayerKind:
         return 0.0, 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients alive only inside the backward: in all, and the part per routed rows.
-
-        The incoming gradient is not counted.
-        """
+        """Return the bytes of gradients alive only inside the backward (not the incoming one), and per routed rows."""
         return 0.0, 0.0
 
 

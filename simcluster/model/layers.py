@@ -116,10 +116,7 @@ def parameters(model: Model) -> ParameterCount:
 
 
 def prediction_parameters(model: Model, tp: int = 1) -> int:
-    """Count the parameters that a multi-token prediction layer adds to its layer, on one of ``tp`` ranks.
-
-    They are the projection, which ranks split; the norms of its two inputs, and the norm before the LM head.
-    """
+    """Count the parameters that a multi-token prediction layer adds on one of ``tp`` ranks: projection and norms."""
     return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
 
 

@@ -101,7 +101,6 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
 
 
 def _branches(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that sum, in backward, the gradients of experts, router and shared experts."""
     sums = 1 + bool(moe.shared_width)
     size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
     return Section(input_grad=(replace(memory("mixture_branches_grad", size), launches=sums),))

@@ -49,10 +49,7 @@ class Mlp(LayerKind):
         return 2.0 * model.sequence_length * self.weights_used(model) if module == "mlp" else 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of the activation's inputs, and 0 per routed rows.
-
-        The gradient of its output is as large as that output, which is kept.
-        """
+        """Return the bytes of gradients of the activation function's inputs, none of them per routed rows."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
 

@@ -229,5 +229,4 @@ def mean_of_padded(law: LognormalLengths, length: int) -> float:
 
 
 def _phi(z: float) -> float:
-    """Return the standard normal distribution function."""
     return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))

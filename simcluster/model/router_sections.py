@@ -109,5 +109,4 @@ def _small(name: str, size: float, launches: int) -> Kernel:
 
 
 def _selection(name: str, size: float, rows: int) -> Kernel:
-    """Return the top-k kernel: a radix selection reads every row several times, then the selected are sorted."""
     return replace(memory(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)

@@ -207,7 +207,6 @@ class Model(Spec):
 
     @property
     def _windowed_layers(self) -> int:
-        """Number of layers whose window is shorter than the sequence."""
         if self.attention_window is None or self.attention_window >= self.sequence_length:
             return 0
         full = self.layers // self.full_attention_every if self.full_attention_every else 0

@@ -1,1 +1,1 @@
-"""What was played, in numbers: functions of spans, the metrics, the result and its file."""
+"""Measurements of a simulated run: functions of spans, the metrics, the result and its file."""

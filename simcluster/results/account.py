@@ -1,11 +1,11 @@
-"""The account of a step: where its time went, by cause and by stage, in few numbers that a result file can hold.
+"""Account of a step: its time by cause and by stage, in few numbers that a result file can hold.
 
-Two accounts say why one step is longer than another without either's timeline: the difference, cause by cause, summing
-to it (``attribute``).  Entries of the breakdown are differences themselves.  Exposed communication changes for three
-reasons that ask for different remedies, so each axis' is split: its transfers take another time on free links
-(*traffic*: bytes, algorithm, slower links), another part of them hides behind compute (*hiding*), or links are shared
-with others (*contention*).  What compute takes longer because communication goes on beside it is a cause of its own
-(*interference*); the entries of compute are without it.
+Two accounts explain why one step is longer than another without either's timeline: the difference, cause by cause,
+summing to it (``attribute``). Entries of the breakdown are differences themselves. Exposed communication changes for
+three reasons that ask for different remedies, so each axis' is split: its transfers take another time on free links
+(*traffic*: bytes, algorithm, slower links), another part of them overlaps with compute (*hiding*), or links are shared
+with others (*contention*). The slowdown of compute by concurrent communication is a separate cause (*interference*);
+the entries of compute are without it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ STATES = (*OWN, "interference", *WAITING)
 
 @dataclass(frozen=True, slots=True)
 class AxisCommunication:
-    """One axis of one run, in seconds per step of the mean rank.
+    """Communication of one axis of a run, in seconds per step of the mean rank.
 
-    ``free`` is what its transfers take on free links, ``exposed`` the part of that which the breakdown counts, and
-    ``contention`` what sharing links adds to it.
+    ``free`` is the duration of its transfers on free links, ``exposed`` the part of that which the breakdown counts,
+    and ``contention`` what sharing links adds to it.
     """
 
     free: float = 0.0
@@ -43,7 +43,7 @@ class AxisCommunication:
 
     @classmethod
     def of(cls, overlap: OverlapSeconds) -> AxisCommunication:
-        """What is measured of an axis."""
+        """Return the communication of an axis from its measured overlap."""
         return cls(
             overlap.wire - overlap.contention, overlap.counted - overlap.counted_contention, overlap.counted_contention
         )
@@ -51,11 +51,11 @@ class AxisCommunication:
 
 @dataclass(frozen=True)
 class Account(Shown):
-    """Where a step went: seconds of the mean rank.
+    """Account of a step: seconds of the mean rank.
 
-    ``breakdown`` is as metrics define it, ``states`` its entries that are no communication, without what slows compute
-    down, which is *interference*; ``axes`` are what each axis communicates.  ``stages[s]`` is the breakdown of the mean
-    rank of stage s: each sums to ``step_time``, as ``breakdown`` does.
+    ``breakdown`` is as metrics define it, ``states`` its entries other than communication, without the slowdown of
+    compute, which is *interference*; ``axes`` are the communication of each axis. ``stages[s]`` is the breakdown of the
+    mean rank of stage s: each sums to ``step_time``, as ``breakdown`` does.
     """
 
     step_time: float
@@ -72,7 +72,7 @@ class Account(Shown):
         slowed: Mapping[str, float],
         overlap: Mapping[Key, OverlapSeconds],
     ) -> Account:
-        """From breakdowns, what compute of each kind takes longer beside communication, and overlaps: all per step."""
+        """Return the account from breakdowns, slowdown of compute by kind, and overlaps, all per step."""
         states = {name: breakdown[name] for name in (*OWN, *WAITING)}
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
@@ -81,7 +81,7 @@ class Account(Shown):
         return cls(sum(breakdown.values()), dict(breakdown), states, axes, tuple(stages))
 
     def to_dict(self) -> dict[str, Any]:
-        """As the result JSON has it, beside ``step_time_s`` and ``breakdown_s``."""
+        """Return the account's entries of the result JSON."""
         return {
             "states_s": {name: self.states[name] for name in STATES},
             "axes": {axis: {f"{name}_s": part for name, part in asdict(of).items()} for axis, of in self.axes.items()},
@@ -90,7 +90,7 @@ class Account(Shown):
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> Account:
-        """From a result JSON; KeyError, TypeError or ValueError where it holds none."""
+        """Return the account of a result JSON; raise KeyError, TypeError or ValueError where it holds none."""
         account = result["account"]
         axes = {
             axis: AxisCommunication(
@@ -112,7 +112,6 @@ def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float
 
 
 def _number(value: object) -> float:
-    """A number whose sums are numbers; no text, which float() would read."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         raise ValueError(f"{str(value)[:40]!r} is no number of seconds")
     return float(value)
@@ -128,7 +127,7 @@ CAUSES = (
 
 
 def attribute(base: Account, other: Account) -> dict[str, float]:
-    """Seconds per step by which ``other`` takes longer than ``base``, by cause (``CAUSES``), mean over ranks.
+    """Return the seconds per step by which ``other`` is longer than ``base``, by cause (``CAUSES``), mean over ranks.
 
     They sum to the difference of the step times, as closely as floats add.
     """
@@ -140,9 +139,9 @@ def attribute(base: Account, other: Account) -> dict[str, float]:
 
 
 def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
-    """Per stage, by how much each entry of its breakdown is longer; a stage's entries sum to the difference too.
+    """Return per stage how much longer each entry of its breakdown is; a stage's entries sum to the difference too.
 
-    Empty where the two have different numbers of stages: no stage of one is a stage of the other.
+    Empty where the two have different numbers of stages, which then do not correspond.
     """
     if len(base.stages) != len(other.stages):
         return []
@@ -151,7 +150,7 @@ def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
 
 
 def _parts(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
-    """Exposed is free x (part that is exposed): each factor's change counts at the mean of the other factor."""
+    """Return an axis' change by reason: exposed is free x exposed part, each factor changed at the other's mean."""
     part_before = before.exposed / before.free if before.free else None
     part_after = after.exposed / after.free if after.free else None
     first = part_before if part_before is not None else part_after or 0.0  # an axis that is new hides no other way

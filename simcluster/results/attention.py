@@ -1,4 +1,4 @@
-"""What fused attention reaches in a job: FLOP/s of its kernels with the passes around them, by the device's times."""
+"""FLOP/s that fused attention reaches in a job, with the passes around its kernels, by the device's times."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _AROUND = ("attention", "attention_row_sums", "attention_query_grad")
 
 @dataclass(frozen=True, slots=True)
 class AttentionReached:
-    """FLOP/s of one layer's core attention on a GPU, of ``peak`` in the precision that it is done in.
+    """FLOP/s of one layer's core attention on a GPU, and the ``peak`` at its precision.
 
-    FLOP under a causal mask are those of one half of the square; backward counts five products, as a flash kernel does.
+    FLOP under a causal mask are those of one half of the square; backward counts five matmuls, as a flash kernel does.
     """
 
     kernel: str
@@ -33,7 +33,7 @@ class AttentionReached:
 
 
 def attention_reached(scenario: Scenario) -> AttentionReached | None:
-    """Return what a scenario's job reaches; None where no kernel of its attention block is a fused attention."""
+    """Return the attention FLOP/s of a scenario's job; None if its attention block has no fused attention kernel."""
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None

@@ -1,6 +1,6 @@
-"""The calls that a run made over links, and what it loses by concurrency.
+"""The calls that a run made over links, and the time that concurrency costs them.
 
-Concurrent are transfers on shared links, and kernels that overlap with communication.  A transfer's links are free if
+Concurrent are transfers on shared links, and kernels that overlap with communication. A transfer's links are free if
 its group alone uses them: no other group of the same kind, no other axis, no other job.
 """
 
@@ -26,7 +26,7 @@ from simcluster.traffic.traffic import Traffic
 class CallKey(NamedTuple):
     """Axis (a group's, pp for a send, d2h, h2d or storage for a copy), communicator, kind and size of equal calls.
 
-    Copies to the memory of peers are on the axis storage as well: they are what is written instead.
+    Copies to the memory of peers are on the axis storage as well: they replace writes.
     """
 
     axis: str
@@ -39,8 +39,8 @@ class CallKey(NamedTuple):
 class Call:
     """All calls of one kind and size by one communicator, of an ``axis`` as in ``CallKey``.
 
-    ``seconds`` are those of their spans, over all ranks that the simulated ones stand for; ``traffics`` what they move
-    over the cluster's links (by the links' own numbers).
+    ``seconds`` are those of their spans, over all ranks that the simulated ones represent; ``traffics`` their bytes
+    over the cluster's links (by the numbers of links).
     """
 
     axis: str
@@ -67,7 +67,7 @@ def calls(
 
 
 def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
-    """Return for every span its place among the different calls (-1: none, or the receiver of a send), and those."""
+    """Return for every span the index of its call (-1: none, or the receiver of a send), and the different calls."""
     words = spans.words
     to_stage = np.full(len(ops), -1, dtype=np.int64)
     sends, receivers = ops.receives
@@ -99,7 +99,7 @@ def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
 
 
 class FreeCalls:
-    """Seconds of calls with the links to themselves; NaN for one of given duration, as a copy is taken to be.
+    """Durations of calls on free links; NaN for one of given duration, as a copy is taken to be.
 
     ``capacity`` is B/s per class of links.
     """
@@ -110,13 +110,13 @@ class FreeCalls:
         self._usages: tuple[int, Sequence[Usage]] = (-1, ())  # of the communicator that was asked for last
 
     def seconds(self, key: CallKey) -> float:
-        """Return the seconds of a call."""
+        """Return the seconds of a call on free links."""
         if key not in self._known:
             self._known[key] = self._alone(key)
         return self._known[key]
 
     def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
-        """Return for every span its seconds on free links: its own duration where that is given, and never more.
+        """Return the seconds of every span on free links: its given duration, or at most the simulated one.
 
         ``called`` is what ``calls_of`` returns for the spans.
         """
@@ -158,8 +158,8 @@ class FreeCalls:
 def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:
     """Return the seconds that computation of each kind takes longer because it overlaps with communication.
 
-    Over the whole run, the mean over ranks; ``weights[rank]`` is how many ranks a simulated rank represents.  Changes
-    of a rank's own speed are not counted.
+    Over the whole run, the mean over ranks; ``weights[rank]`` is how many ranks a simulated rank represents. Changes of
+    a rank's speed are not counted.
     """
     computes = np.array([*(label.sensitivity is not None for label in ops.labels), False])
     op = np.flatnonzero(computes[ops.label])
@@ -177,7 +177,7 @@ def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_r
 
 
 def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
-    """Return the seconds of computations at the speed that their rank has then, with nothing concurrent."""
+    """Return the seconds of computations at their rank's speed at that time, with nothing concurrent."""
     seconds = ops.seconds[op]
     if not ops.speeds:
         return seconds
@@ -201,7 +201,6 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
 
 
 def _edges(speed: Profile, last: float) -> Iterator[float]:
-    """Generate the instants at which a speed may change, from 0 to the first after ``last``."""
     now = 0.0
     while now <= last:
         yield now

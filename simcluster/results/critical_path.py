@@ -1,8 +1,8 @@
-"""The chain of ops that decides how long the run takes, from its first instant to its last, without a gap.
+"""Critical path: the chain of ops that decides how long the run takes, without a gap.
 
-Walked back from the op that ends last: what an op waited for longest is the op before it on its lane, or one that it
-needs, or, in a group, what the member waited for that arrived last.  To make anything else faster changes nothing; to
-make this faster changes the step by no more than its share.
+Walked back from the op that ends last: the cause of an op's start is the op before it on its lane, or one that it
+needs, or, in a group, the same of the member that arrived last, whichever ends last. To make other ops faster changes
+nothing; to make this chain faster changes the step by no more than its share.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Link = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class CriticalPath(Shown):
-    """Spans in the order of time, each from where the one before it ends: ``start`` and ``end`` in seconds.
+    """Spans of the critical path in time order, each from the end of the previous one (``start``, ``end`` in seconds).
 
-    ``number`` is the place of each in ``spans``.  Where it waits for a late member of its group the path goes on
+    ``number`` is the place of each in ``spans``. Where it waits for a late member of its group the path continues
     through that member, so a collective counts from its last arrival on.
     """
 
@@ -36,7 +36,7 @@ class CriticalPath(Shown):
 
     @property
     def seconds(self) -> float:
-        """Per step: the step time."""
+        """Length of the path in seconds per step: the step time."""
         return float((self.end - self.start).sum()) / self.steps
 
     def by_kind(self) -> dict[str, float]:
@@ -49,11 +49,11 @@ class CriticalPath(Shown):
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def by_rank(self) -> dict[int, float]:
-        """Return the seconds per step on each rank; of a collective on the member that the path goes on from."""
+        """Return the path's seconds per step on each rank; a collective counts on the member where it continues."""
         return {rank: seconds for (rank,), seconds in self._summed(self.spans.rank)}
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """Return every span of the path in words: rank, stage, kind, name, layer, microbatch, start and end."""
+        """Return every span of the path as a row: rank, stage, kind, name, layer, microbatch, start and end."""
         spans, words = self.spans, self.spans.words
         return [
             {
@@ -70,7 +70,6 @@ class CriticalPath(Shown):
         ]
 
     def _summed(self, *columns: Ints) -> list[tuple[list[int], float]]:
-        """Return the seconds per step of every combination of codes in these columns, in the order of the codes."""
         codes = np.stack([column[self.number] for column in columns], axis=1)
         distinct, which = np.unique(codes, axis=0, return_inverse=True)
         seconds = np.bincount(which.reshape(-1), self.end - self.start, len(distinct)) / self.steps
@@ -92,7 +91,6 @@ def critical_path(ops: Ops, times: OpTimes, spans: Spans, ranks: range, *, steps
 
 
 def _walk(ops: Ops, times: OpTimes, ranks: range) -> list[Link]:
-    """Return the ops of the path in the order of time."""
     ready, end, last, before, waits = times.ready, times.end, times.last, ops.before, ops.waits
     final = np.ones(len(ops), dtype=bool)
     final[before[before >= 0]] = False

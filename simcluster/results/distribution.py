@@ -1,4 +1,4 @@
-"""Step times of many replicas: their mean with its confidence interval, quantiles, and the difference of two jobs."""
+"""Step times of many replicas: their mean with a confidence interval, quantiles, and the difference of two jobs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 t
 
 @dataclass(frozen=True)
 class Distribution(Shown):
-    """Seconds of a step in every replica.
+    """Step time of every simulated replica, in seconds.
 
-    ``planned`` are the step's seconds without chance (with all faults that leave nothing to it); ``method`` is how the
-    replicas were played: "sweep" or "events".
+    ``planned`` is the step time without randomness (with all deterministic faults); ``method`` is how the replicas were
+    simulated: "sweep" or "events".
     """
 
     step_times: Floats
@@ -37,7 +37,7 @@ class Distribution(Shown):
 
     @property
     def mean(self) -> float:
-        """Of the replicas."""
+        """Mean step time of the replicas, in seconds."""
         return float(self.step_times.mean())
 
     @property
@@ -47,16 +47,16 @@ class Distribution(Shown):
         return self.mean - half, self.mean + half
 
     def quantile(self, part: float) -> float:
-        """Seconds that this part of the replicas stays below (interpolated)."""
+        """Return the step time below which this part of the replicas is (interpolated)."""
         return float(np.quantile(self.step_times, part))
 
     @property
     def table(self) -> DataFrame:
-        """A row a replica: its step_time_s."""
+        """DataFrame with one row per replica: its step_time_s."""
         return frame_of([{"step_time_s": each} for each in self.step_times.tolist()]).rename_axis("replica")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the statistics and step times as JSON."""
         low, high = self.interval
         return {
             "replicas": len(self),
@@ -76,7 +76,7 @@ class Distribution(Shown):
 
 @dataclass(frozen=True, slots=True)
 class MeanDifference(Shown):
-    """How much longer one of two scenarios takes on average, in seconds, with its 95 % confidence interval.
+    """Mean difference of the step times of two scenarios in seconds, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.
     """
@@ -88,7 +88,7 @@ class MeanDifference(Shown):
 
 @checked
 def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
-    """``other`` less ``one``, replica by replica: the same numbers were drawn for both, so most noise goes."""
+    """Return the mean of ``other`` - ``one``, replica by replica; equal random numbers cancel most of the noise."""
     count = min(len(one), len(other))
     pairs = other.step_times[:count] - one.step_times[:count]
     mean, half = float(pairs.mean()), half_width(pairs)
@@ -97,7 +97,7 @@ def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
 
 
 def half_width(values: Floats) -> float:
-    """Of the 95 % confidence interval of the mean; infinite for a single value."""
+    """Return half the width of the mean's 95 % confidence interval; infinite for a single value."""
     freedom = len(values) - 1
     if not freedom:
         return math.inf

@@ -1,4 +1,4 @@
-"""Results as files and tables: saved by ``simcluster run --json FILE`` and read back, and assumptions in words.
+"""Results as files and tables: saved by ``simcluster run --json FILE`` and read back, with their assumptions.
 
 Every column of a table has the name of the result JSON, and older names of columns are still understood.
 """
@@ -39,7 +39,7 @@ def result_table(rows: Iterable[Mapping[str, Any]], index: pd.Index | None = Non
 
 @cache
 def _table_type() -> Any:
-    """Return the class ``ResultTable``, made when it is first asked for: pandas takes long to import."""
+    """Return the class ``ResultTable``, made on first use: pandas takes long to import."""
     import pandas as pd
 
     class ResultTable(pd.DataFrame):
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Any:
 
 
 def merge_assumptions(named: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Return the assumptions of several runs: those of all as they are, others after the names of their runs."""
+    """Return the assumptions of several runs: common ones as they are, others after the names of their runs."""
     whose: dict[str, list[str]] = {}
     for name, assumed in named.items():
         for words in assumed:
@@ -84,7 +84,7 @@ def merge_assumptions(named: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
 
 
 def assumed_lines(assumed: Iterable[str]) -> list[str]:
-    """Return a line for each, as every text prints them."""
+    """Return the assumptions as printed lines."""
     return [f"assumed: {words}" for words in assumed]
 
 
@@ -102,12 +102,12 @@ class Saved:
 
 
 def is_saved(path: str | Path) -> bool:
-    """Is it a file in JSON, as results are?  Scenarios are in YAML."""
+    """Return whether the file is JSON, as results are; scenarios are YAML."""
     return Path(path).suffix == ".json"
 
 
 def read_saved(path: str | Path) -> Saved:
-    """A saved result; InputError for a file that is none, is cut, or was written by another version."""
+    """Return a saved result; raise InputError for another file, a truncated one, or one of another version."""
     text = decode(read_bytes(path), str(path))
     try:
         values = json.loads(text, parse_constant=_number, parse_float=_number)
@@ -145,7 +145,6 @@ def read_saved(path: str | Path) -> Saved:
 
 
 def _number(text: str) -> float:
-    """No NaN, no infinity, and nothing whose sums could be one."""
     value = float(text)
     if not abs(value) < _MOST:
         raise InputError(f"has {text[:40]} as a number, which no result has; write it again with simcluster run --json")

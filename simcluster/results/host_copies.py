@@ -1,7 +1,8 @@
-"""Copies to and from host memory in a step, and the checkpoint taken in it: bytes, and time hidden and exposed.
+"""Copies to and from host memory in a step, and the checkpoint taken in it: bytes, hidden and exposed time.
 
-The backward pass of a microbatch is held up for max(0, end of its copy - end of its other inputs). That is how long the
-program waited, which the breakdown of the step derives from the timeline alone."""
+The backward pass of a microbatch is delayed by max(0, end of its copy - end of its other inputs). That is how long the
+program waited, which the breakdown of the step derives from the timeline alone.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ from simcluster.results.timeline import Spans
 
 @dataclass(frozen=True, slots=True)
 class PlayedCheckpoint:
-    """A checkpoint behind the step ``after``: training stands for ``stands_s`` from the first rank's begin to the
-    barrier; ``bytes`` of the whole job are written (``place``: to storage, or to peers' memory) in ``write_s``, of
-    which ``beside_s`` lie beside the steps that follow and ``behind_s`` behind the last one.  ``step_s`` is the mean of
-    those steps (nothing without any)."""
+    """A simulated checkpoint after the step ``after``.
+
+    Training stops for ``stands_s`` from the first rank's begin to the barrier; ``bytes`` of the whole job are written
+    (``place``: to storage, or to peers' memory) in ``write_s``, of which ``beside_s`` overlap with the steps that
+    follow and ``behind_s`` are after the last one. ``step_s`` is the mean of those steps (None without any).
+    """
 
     after: int
     stands_s: float
@@ -33,11 +36,11 @@ class PlayedCheckpoint:
     place: str = "storage"
 
     def to_dict(self) -> dict[str, Any]:
-        """As the result JSON has it."""
+        """Return the checkpoint's entry of the result JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For the summary of a run."""
+        """Return the checkpoint's lines in the summary of a run."""
         where = "copied to peers' memory" if self.place == "peers" else "written"
         written = f"{format_bytes(self.bytes)} are {where} in {format_seconds(self.write_s)}"
         beside = f", {format_seconds(self.beside_s)} of it beside training" if self.beside_s > 0 else ""
@@ -57,7 +60,7 @@ class PlayedCheckpoint:
 def played_checkpoint(
     spans: Spans, weights: Mapping[int, int], *, after: int, steps: int, place: str
 ) -> PlayedCheckpoint:
-    """What the spans say of the checkpoint that they have; ``weights[rank]`` is how many ranks one stands for."""
+    """Return the checkpoint that the spans contain; ``weights[rank]`` is how many ranks a simulated one represents."""
     own = spans.kind == spans.code("checkpoint")
     own &= spans.step == after
     writes = own & (spans.stream == spans.code("storage"))
@@ -79,8 +82,7 @@ def played_checkpoint(
 
 
 def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
-    """What is offloaded in one direction ("d2h", "h2d"), per step, mean over ranks: bytes, seconds on the wire, and of
-    those beside the rank's computation; ``weights[rank]`` is how many ranks a simulated one stands for."""
+    """Return bytes, wire seconds and overlapped seconds of offloading in one direction, per step of the mean rank."""
     found = np.zeros(3)
     for rank, weight in weights.items():
         own = spans.of_rank(rank)
@@ -91,8 +93,7 @@ def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps
 
 
 def activations_in_host(spans: Spans, rank: int) -> float:
-    """The most bytes of a simulated rank's activations that its host holds at once: from a copy's begin to the end of
-    the copy back."""
+    """Return the peak bytes of a simulated rank's activations in host memory, from copy start to copy-back end."""
     own = spans.of_rank(rank)
     of_microbatch = own.microbatch >= 0
     out = of_microbatch & (own.stream == own.code("d2h"))

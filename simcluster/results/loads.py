@@ -1,7 +1,7 @@
-"""What links of a run carried, and when.
+"""Traffic on the links of a run: bytes, busy time and utilisation over time.
 
-From the ops: a collective or transfer moves its bytes over the links of its paths from its start to its end, at
-an even pace.  So bytes are exact, and rates are means over a span.
+From the ops: a collective or transfer moves its bytes over the links of its paths from its start to its end, at an even
+pace. So bytes are exact, and rates are means over a span.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LINK_COLUMNS = (
 
 
 def link_table(result: Result) -> pd.DataFrame:
-    """One row per link that carried anything, in the cluster's order of links; per step, in B/s, bytes and seconds.
+    """Return one row per link that carried traffic, in the cluster's order; per step, in B/s, bytes and seconds.
 
     ``busy_s`` is the time with a span under way that uses the link; ``utilisation`` bytes / (capacity x step time);
-    ``peak_utilisation`` the highest rate / capacity of any instant.  Rates are spans' means: where traffic that met
-    would add up to more than the link can do, it was full, and the peak is 1.
+    ``peak_utilisation`` the highest rate / capacity of any instant. Rates are spans' means: where concurrent traffic
+    would add up to more than the capacity, the link was full, and the peak is 1.
     """
     return _loads_of(result).table.copy()
 
 
 def hottest(result: Result, n: int = 10) -> pd.DataFrame:
-    """The links with the highest utilisation, then the most bytes; ``links`` says how many are exactly alike.
+    """Return the links with the highest utilisation, then the most bytes; ``links`` counts identical ones.
 
     Links between equal kinds of node with equal numbers are one row, named by the first of them.
     """
@@ -52,18 +52,18 @@ def hottest(result: Result, n: int = 10) -> pd.DataFrame:
 
 
 def hottest_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
-    """``hottest``; edges (s) of ``bins`` equal bins over the run, and those links' ``utilisation``: (links, bins)."""
+    """Return the hottest links, the edges (s) of ``bins`` equal bins, and these links' utilisation: (links, bins)."""
     loads = _loads_of(result)
     table, numbers = loads.hottest(n)
     return table, *loads.over_time(numbers, bins)
 
 
 def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple[Floats, Floats]:
-    """Edges (s) of ``bins`` equal bins over the run, and each link's mean rate / capacity in each: (links, bins).
+    """Return the edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each: (links, bins).
 
-    ``links`` are (from, to) pairs of node names.  Bytes are conserved, so a bin is above 1 where the mean rates of
-    spans that met add up to more than the link can do.  InputError for a link that the cluster does not have, and
-    for no bins.
+    ``links`` are (from, to) pairs of node names. Bytes are conserved, so a bin is above 1 where the mean rates of
+    concurrent spans add up to more than the capacity. InputError for a link that the cluster does not have, and for no
+    bins.
     """
     if bins < 1:
         raise InputError(f"bins is {bins!r}; at least 1 is needed")
@@ -72,7 +72,6 @@ def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple
 
 
 def _loads_of(result: Result) -> LinkLoads:
-    """The loads of a result; kept with it, as its cached properties are."""
     loads: LinkLoads | None = vars(result).get("_link_loads")
     if loads is None:
         loads = vars(result)["_link_loads"] = LinkLoads(result)
@@ -80,9 +79,9 @@ def _loads_of(result: Result) -> LinkLoads:
 
 
 class LinkLoads:
-    """The spans of one run that moved bytes, by what they moved, and the link classes that this used.
+    """Traffic of one run's spans by the classes of links that they used.
 
-    ``result`` may be one of several jobs that were played together: then its own ranks' traffic counts.
+    ``result`` may be one of several jobs that were simulated together: then only its ranks' traffic counts.
     """
 
     def __init__(self, result: Result) -> None:
@@ -103,7 +102,7 @@ class LinkLoads:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """See ``link_table``."""
+        """Table of loaded links; see ``link_table``."""
         number, kinds = self._cluster.kinds(self._links)
         rows = [
             (a, b, kinds[kind].medium, *self._row(own))
@@ -114,7 +113,7 @@ class LinkLoads:
         return _frame(rows, LINK_COLUMNS)
 
     def hottest(self, n: int) -> tuple[pd.DataFrame, list[int]]:
-        """See ``hottest``; and the classes of these links."""
+        """Return the table of the hottest links (see ``hottest``) and their classes."""
         number, kinds = self._cluster.kinds(self._links)
         codes, first, counts = np.unique(
             self._classes * max(1, len(kinds)) + number, return_index=True, return_counts=True
@@ -134,7 +133,7 @@ class LinkLoads:
         return _frame(rows, (*LINK_COLUMNS, "links")), self._classes[places].tolist()
 
     def over_time(self, numbers: Sequence[int | None], bins: int) -> tuple[Floats, Floats]:
-        """Edges (s) of equal bins; rate / capacity in each of the links of these classes (None: they carry nothing)."""
+        """Return the edges (s) of equal bins, and rate / capacity of links of these classes (None: no traffic)."""
         edges = np.linspace(0.0, self.duration, bins + 1)
         matrix = np.zeros((len(numbers), bins))
         for place, number in enumerate(numbers):
@@ -143,7 +142,7 @@ class LinkLoads:
         return edges, matrix
 
     def class_of(self, link: Link) -> int | None:
-        """The class of a link by its nodes; None if it carried nothing."""
+        """Return the class of a link by its nodes; None if it carried nothing."""
         number = self._cluster.link_index.get(link)
         if number is None:
             raise InputError(f"cluster {self._cluster.name!r} has no link from {link[0]!r} to {link[1]!r}")
@@ -152,7 +151,7 @@ class LinkLoads:
         return int(self._classes[place]) if there else None
 
     def _row(self, number: int) -> Row:
-        """Capacity, bytes, busy seconds, utilisation and peak utilisation of every link of a class; per step."""
+        """Return capacity, bytes, busy seconds, utilisation and peak utilisation of links of a class, per step."""
         capacity = self.capacity[number]
         key = capacity, tuple(self._bytes[number].items())
         if key not in self._measured:
@@ -164,14 +163,14 @@ class LinkLoads:
         return capacity, moved / self._steps, busy / self._steps, moved / (capacity * self.duration), peak
 
     def moved_until(self, number: int, instants: Floats) -> Floats:
-        """Bytes that had crossed each link of a class at these instants."""
+        """Return the bytes that had crossed each link of a class at these instants."""
         times, rate = self._rates(number)
         until = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(times))])
         crossed: Floats = np.interp(instants, times, until)
         return crossed
 
     def _rates(self, number: int) -> tuple[Floats, Floats]:
-        """Instants at which the rate on a link of a class changes, ascending, and the rate (B/s) from each on."""
+        """Return the instants at which the rate on a link of a class changes, and the rate (B/s) from each on."""
         times, changes, under_way = [], [], []
         for traffic, size in self._bytes[number].items():
             start, end = self._spans[traffic]
@@ -192,7 +191,6 @@ def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFr
 
 
 def _transfers(result: Run) -> tuple[list[tuple[Traffic, ...]], list[tuple[Floats, Floats]]]:
-    """Return the different traffics of a run, and when transfers of each started and ended (s)."""
     ops, times = result.record.ops, result.record.times
     numbers: dict[int, int] = {}  # by identity: equal traffics are one object
     of_label = [numbers.setdefault(id(label.traffics), len(numbers)) if label.traffics else -1 for label in ops.labels]
@@ -213,7 +211,6 @@ def _transfers(result: Run) -> tuple[list[tuple[Traffic, ...]], list[tuple[Float
 
 
 def _bytes_on_links(traffics: Sequence[Traffic]) -> dict[int, float]:
-    """Bytes that activities put on each link, where they put any."""
     moved: dict[int, float] = {}
     for traffic in traffics:
         for link, flows in traffic.usage:

@@ -1,10 +1,9 @@
-"""What takes longer on the longest path of a step that should not: less is wrong with it, or its links are faster.
+"""Ops that take longer on a step's critical path although fewer faults or faster links should shorten it.
 
-A step is as long as its longest path.  Ops keep their order on every lane and what they wait for, so the same ops are a
-path of the other step, too, which is no longer than that step: where this one is longer, some op of the path must take
-longer by itself.  Nothing made it slower, so it is by what ops do to each other (transfers share links with others that
-came at another time; compute has other communication beside it) or by what is drawn (numbers below 1, or other ones).
-Pure.
+A step is as long as its longest path. Ops keep their order on every lane and what they wait for, so the same ops are a
+path of the other step, too, which is no longer than that step: where this one is longer, some op of the path itself
+takes longer. Nothing made it slower, so it is by interactions of ops (transfers share links with others that came at
+another time; compute overlaps with other communication) or by random draws (numbers below 1, or other ones).
 """
 
 from __future__ import annotations
@@ -34,25 +33,25 @@ WHY = {
 
 @dataclass(frozen=True, slots=True)
 class Longer:
-    """Ops of one kind ("pp send") on the longest path that take ``seconds`` a step longer, and why (``WHY``)."""
+    """Ops of one kind ("pp send") on the longest path that take ``seconds`` per step longer, and why (``WHY``)."""
 
     kind: str
     why: str
     seconds: float
 
     def in_words(self) -> str:
-        """As a part of a sentence."""
+        """Return a clause that describes the longer ops."""
         return f"{self.kind} ops on its longest path take {format_seconds(self.seconds)} longer: they {WHY[self.why]}"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the fields as JSON."""
         return asdict(self)
 
 
 def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
-    """What takes longer on the longest path of ``other``, most first; none where its step is not the longer one.
+    """Return the ops that take longer on the longest path of ``other``, most first; none if its step is not longer.
 
-    ``drawn``: what compute takes is drawn in one of them.  Ranks that fold are told by those that stand for them.
+    ``drawn``: compute times are random in one of them. Ranks that fold are compared by their representatives.
     """
     if other.step_time <= base.step_time * (1 + _SAME):
         return []
@@ -75,12 +74,12 @@ def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
 
 
 def in_words(longer: list[Longer]) -> str:
-    """One sentence of what takes longest; "" for nothing."""
+    """Return one sentence about the ops that take longest; "" for none."""
     return "; ".join(each.in_words() for each in longer[:_TOLD])
 
 
 def _known(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
-    """Of every op what it takes, and how much of that by sharing links."""
+    """Return by op its duration, and the part of it due to sharing links."""
     spans = run.spans
     took = spans.end - spans.start
     contended = took - run.free_seconds
@@ -89,8 +88,7 @@ def _known(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
 
 
 def _keys(run: Run, at: Any) -> list[tuple[Any, ...]]:
-    """What each op is, whenever it comes: rank, stream, kind, name, microbatch, chunk, step and layer; alike ones are
-    counted in the order of their lane."""
+    """Return a key per op: rank, stream, kind, name, microbatch, chunk, step, layer, and a count of equal ones."""
     spans, words = run.spans, run.spans.words
     columns = (spans.rank, spans.stream, spans.kind, spans.name, spans.microbatch, spans.chunk, spans.step, spans.layer)
     seen: Counter[tuple[int, ...]] = Counter()

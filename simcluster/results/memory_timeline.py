@@ -1,11 +1,12 @@
-"""Memory over time: what ops allocate and free on every simulated rank, pool by pool.
+"""Memory over time: allocations and frees of ops on every simulated rank, pool by pool.
 
 An op's memory is allocated when the op is issued (of a collective, when its rank arrives, not when the last one does)
 and freed when it ends. The tensor at a stage boundary is in a buffer of the receiver from the start of its transfer
 until the first op that uses it has ended: pool "other". Model state, which stays, is not included.
 
-Changes at one instant count together: what is freed then makes room for what is allocated (as the caching allocators of
-training frameworks reuse a freed block at once)."""
+Changes at one instant count together: frees make room for allocations (as the caching allocators of training frameworks
+reuse a freed block at once).
+"""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ Row = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak of a rank's memory besides model state, and the op that allocated last before it.
+    """The peak of a rank's memory without model state, and the last op that allocated before it.
 
-    ``time`` in seconds, ``pools`` in bytes.  ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
+    ``time`` in seconds, ``pools`` in bytes. ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
     arrives; layer, chunk and microbatch are -1 where the op has none.
     """
 
@@ -59,7 +60,7 @@ class MemoryPeak:
         return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
 
     def describe(self) -> str:
-        """Return the op in words: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
+        """Return a description of the op: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
         if not self.kind:
             return ""
         layer = f", layer {self.layer}" if self.layer >= 0 else ""
@@ -107,8 +108,10 @@ class MemoryChanges:
 
 
 def memory_changes(ops: RankOps) -> MemoryChanges:
-    """Return what ranks with these ops allocate and free; ``source`` indexes the ready, start and end times of ops and
-    messages, concatenated."""
+    """Return the allocations and frees of ranks with these ops.
+
+    ``source`` indexes the ready, start and end times of ops and messages, concatenated.
+    """
     rows: dict[Row, int] = {}
     many = len(ops) + len(ops.receiver)
     found: list[tuple[int, int, int, int, float]] = []  # frees or allocates, op, row, pool, bytes
@@ -163,7 +166,7 @@ class MemoryTimeline(Shown):
         return len(self.delta)
 
     def only(self, ranks: range) -> MemoryTimeline:
-        """The changes on one job's ranks, numbered from 0, as are its stages."""
+        """Return the changes on one job's ranks, with ranks and stages numbered from 0."""
         own = self._part(ranks.start, ranks.stop)
         columns = {name: getattr(self, name)[own] for name in _COLUMNS}
         columns["rank"] = columns["rank"] - ranks.start
@@ -172,7 +175,7 @@ class MemoryTimeline(Shown):
         return MemoryTimeline(self.rows, **columns)
 
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
-        """Bytes in each pool on a simulated rank: from time[i] (s) until time[i + 1] they are pools[name][i]."""
+        """Return times and, by pool, the bytes on a simulated rank from time[i] (s) until time[i + 1]."""
         own = self._part(rank, rank + 1)
         time, last = _instants(self.time[own])
         return time, {
@@ -181,7 +184,7 @@ class MemoryTimeline(Shown):
         }
 
     def peak(self, rank: int, stage: int) -> MemoryPeak:
-        """The first moment when a simulated rank (of this stage) holds most."""
+        """Return the first moment at which a simulated rank (of this stage) holds most."""
         own = self._part(rank, rank + 1)
         columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
         changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
@@ -189,7 +192,7 @@ class MemoryTimeline(Shown):
 
     @cached_property
     def held(self) -> Floats:
-        """Bytes in the change's own pool on its rank, behind the change."""
+        """Bytes in the change's pool on its rank, after the change."""
         found = np.zeros(len(self))
         for rank in np.unique(self.rank).tolist():
             own = self._part(rank, rank + 1)
@@ -199,7 +202,7 @@ class MemoryTimeline(Shown):
         return found
 
     def frame(self) -> pd.DataFrame:
-        """A row per change: ``bytes`` (negative where freed), and what its pool ``held`` behind it."""
+        """Return a DataFrame with a row per change: ``bytes`` (negative where freed), and ``held`` after it."""
         import pandas as pd
 
         rows = np.array([*self.rows, ("", "", -1)], dtype=object)[self.row]
@@ -209,7 +212,6 @@ class MemoryTimeline(Shown):
         return pd.DataFrame({name: columns[name] for name in COLUMNS})
 
     def _part(self, first: int, stop: int) -> slice:
-        """Where the changes on ranks from ``first`` to before ``stop`` are."""
         low, high = np.searchsorted(self.rank, [first, stop])
         return slice(int(low), int(high))
 
@@ -219,7 +221,7 @@ _COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool
 
 
 def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
-    """Return all changes of memory."""
+    """Return all changes of memory of these ranks."""
     rows: dict[Row, int] = {}
     changes_of, parts = cache(memory_changes), []
     for each in ranks:
@@ -241,6 +243,5 @@ def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
 
 
 def _instants(time: Floats) -> tuple[Floats, Ints]:
-    """Return the different times of a sorted column, and the place of the last change at each."""
     last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
     return time[last], last

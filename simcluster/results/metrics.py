@@ -1,13 +1,12 @@
-"""The breakdown of a rank's step: where its time went, from its spans alone.
+"""Breakdown of a rank's step: the state of the rank at every instant, from its spans alone.
 
-At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else
-standing for a checkpoint, for data or a validation; else waiting, for its host (by what that does: optimizer, offload;
-all else is other), for ranks of its own stage that are late (straggler_wait: members of its group, or, when
-its own work is done, whoever ends the stage's) or for other stages (bubble).  So the breakdown sums to the step;
-``step_time`` has that of all ranks.
+At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else stopped
+for a checkpoint, for data or a validation; else waiting, for its host (by the host's work: optimizer, offload; all else
+is other), for late ranks of its stage (straggler_wait: members of its group, or, when its work is done, the rank that
+ends the stage's) or for other stages (bubble). So the breakdown sums to the step; ``step_time`` has that of all ranks.
 
-There is one bubble, everywhere: the breakdown's.  It is idle time that other stages cause: no exposed communication, no
-wait for a straggler of the own stage, and nothing without a pipeline.
+There is one bubble, everywhere: the breakdown's. It is idle time that other stages cause: no exposed communication, no
+wait for a straggler of the same stage, and nothing without a pipeline.
 
 Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).
 """
@@ -29,7 +28,7 @@ class RankTime:
     """One rank's step in seconds.
 
     ``states`` are the entries of the breakdown; ``communication`` is time with something on the wire, ``overlapped``
-    the part of it beside compute.
+    the part of it that overlaps with compute.
     """
 
     states: dict[str, float]

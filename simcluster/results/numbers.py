@@ -1,8 +1,9 @@
-"""The numbers of a result, each declared once: its name in the JSON, unit, heading and formula.
+"""The metrics of a result, each declared once: its name in the JSON, unit, heading and formula.
 
 To add one: an entry in METRICS, an attribute of ``FlatNumbers``, a line in CONTRACT.md. It is then in the result JSON,
 in the rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``. A step is known here by a
-protocol, so that nothing is imported of what simulates one."""
+protocol, so that nothing that simulates one is imported.
+"""
 
 from __future__ import annotations
 
@@ -33,29 +34,43 @@ NOWHERE: frozenset[Table] = frozenset()
 
 
 class TimedStep(Protocol):
-    """A step of which the seconds are known, and nothing else but its job."""
+    """A step of which only the duration and the job are known."""
 
     @property
-    def step_time(self) -> float: ...
+    def step_time(self) -> float:
+        """Step time in seconds."""
+
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> Facts:
+        """Tokens, FLOP, ranks and peaks of the job."""
 
 
 class PlayedStep(TimedStep, Protocol):
-    """A step that was played (``result.Result``)."""
+    """A simulated step (``result.Result``)."""
 
     @property
-    def times(self) -> StepTime: ...
+    def times(self) -> StepTime:
+        """Breakdown of the step."""
+
     @property
-    def own_bubble(self) -> OwnBubble: ...
+    def own_bubble(self) -> OwnBubble:
+        """Bubble of the schedule alone."""
+
     @property
-    def slowdown(self) -> float: ...
+    def slowdown(self) -> float:
+        """Step time relative to that without stragglers."""
+
     @property
-    def memory(self) -> Footprint: ...
+    def memory(self) -> Footprint:
+        """Bytes on the fullest GPU."""
+
     @property
-    def host_memory(self) -> float: ...
+    def host_memory(self) -> float:
+        """Bytes in the fullest host memory."""
+
     @property
-    def fits(self) -> bool: ...
+    def fits(self) -> bool:
+        """Whether the fullest GPU has enough memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +78,7 @@ class Metric:
     """A number of a step.
 
     ``of`` takes a PlayedStep, or a TimedStep where the metric is ``timed``: then it is also known where no step is
-    played in full.  ``heading`` is what it is called in the tables of ``columns``.
+    simulated in full. ``heading`` is its heading in the tables of ``columns``.
     """
 
     unit: Unit
@@ -76,7 +91,7 @@ class Metric:
 def timed(
     unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
-    """A metric that follows from the step time and the job.
+    """Return a metric that follows from the step time and the job.
 
     >>> timed("s", lambda step: step.step_time, "step").timed
     True
@@ -87,7 +102,7 @@ def timed(
 def played(
     unit: Unit, of: Callable[[PlayedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
 ) -> Metric:  # fmt: skip
-    """A metric of a step that was played; with a heading it is in all tables, or those of ``columns``.
+    """Return a metric of a simulated step; with a heading it is in all tables, or those of ``columns``.
 
     >>> sorted(played("s", exposed_communication, "exposed").columns)
     ['compare', 'plan', 'report', 'sweep']
@@ -96,23 +111,23 @@ def played(
 
 
 def mfu(step: TimedStep) -> float:
-    """Model FLOP/s over peak: no recompute, causal attention at one half."""
+    """Return the model FLOP/s over peak: no recompute, causal attention at one half."""
     return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
 def mfu_bf16(step: TimedStep) -> float:
-    """Return the MFU of an fp8 or fp4 job over the GPU's peak in bf16, as papers quote it; of others their own."""
+    """Return the MFU over the GPU's bf16 peak for an fp8 or fp4 job, as papers quote it, otherwise the MFU."""
     facts = step.facts
     return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low and facts.bf16_flops else 1.0)
 
 
 def hfu(step: PlayedStep) -> float:
-    """The same with all that is computed twice."""
+    """Return the hardware FLOP/s over peak: the MFU with recomputation."""
     return step.facts.hardware_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
 def exposed_communication(step: PlayedStep) -> float:
-    """Seconds that communication over any axis holds the mean rank up."""
+    """Return the seconds for which communication over any axis delays the mean rank."""
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
 
 
@@ -154,17 +169,17 @@ METRICS: dict[str, Metric] = {
 
 
 def numbers_of(step: PlayedStep) -> dict[str, float]:
-    """All of a step that was played."""
+    """Return all metrics of a simulated step."""
     return {name: metric.of(step) for name, metric in METRICS.items()}
 
 
 def timed_numbers(step: TimedStep) -> dict[str, float]:
-    """Those that follow from the step time alone."""
+    """Return the metrics that follow from the step time alone."""
     return {name: metric.of(step) for name, metric in METRICS.items() if metric.timed}
 
 
 def columns_of(table: Table) -> dict[str, Metric]:
-    """The metrics that are columns of a table, in their order.
+    """Return the metrics that are columns of a table, in order.
 
     >>> list(columns_of("plan"))
     ['real_tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
@@ -173,7 +188,7 @@ def columns_of(table: Table) -> dict[str, Metric]:
 
 
 class MetricValue:
-    """The metric of an attribute's name, of whatever step has the attribute."""
+    """Descriptor that computes the metric of the attribute's name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -185,12 +200,13 @@ class MetricValue:
 
 
 class TimedNumbers(Shown):
-    """What is known of any played program: where its step's time went."""
+    """Metrics of any simulated program: the parts of its step time."""
 
     if TYPE_CHECKING:
 
         @property
-        def times(self) -> StepTime: ...
+        def times(self) -> StepTime:
+            """Breakdown of the step."""
 
     step_time_s = MetricValue()
     """Seconds per step: ``step_time``."""
@@ -207,8 +223,7 @@ class TimedNumbers(Shown):
 
     @property
     def breakdown(self) -> pd.Series[float]:
-        """Seconds of the mean rank's step by what it does (``forward``, ``exposed_tp``, ``bubble``, ...); they sum to
-        the step time."""
+        """Seconds of the mean rank's step by state (``forward``, ``exposed_tp``, ...), in sum the step time."""
         import pandas as pd
 
         return pd.Series(self.times.breakdown, name="seconds", dtype=float)
@@ -230,17 +245,17 @@ class TimedNumbers(Shown):
     ) -> Picture: ...
     @checked
     def gantt(self, *, interactive: bool = False, **options: Any) -> Picture | CellPage:
-        """The timeline as a picture (a matplotlib Figure; options as of ``plots.gantt``), or as a part of a notebook to
-        zoom into.
+        """Return the timeline as a picture (matplotlib Figure), or as an interactive notebook page to zoom into.
 
-        ``ranks`` are any ranks of the job.  InputError for ranks that it does not have, and as ``plots.gantt``.
+        Options as of ``plots.gantt``. ``ranks`` are any ranks of the job. InputError for ranks that it does not have,
+        and as ``plots.gantt``.
         """
         found: Picture | CellPage = look(self, "gantt", interactive=interactive, **options)
         return found
 
 
 class FlatNumbers(TimedNumbers):
-    """What is known besides of a step of a job: its tokens, FLOP and memory."""
+    """Metrics of a step of a job: also its tokens, FLOP and memory."""
 
     tokens_per_s = MetricValue()
     """Tokens of all sequences, padding too."""
@@ -273,5 +288,5 @@ class FlatNumbers(TimedNumbers):
 
     @property
     def gpus(self) -> int:
-        """Of the job."""
+        """Number of GPUs of the job."""
         return int(METRICS["gpus"].of(self))

@@ -1,9 +1,9 @@
-"""Communication apart from what hides it: per collective, per axis and per rank.
+"""Communication and the compute that hides it: per collective, per axis and per rank.
 
-A collective's time on a rank is waiting for its last member (own arrival to start), then wire (start to end); of the
-wire, what runs beside the rank's compute is hidden and the rest exposed (MODELLING.md F.6; the wait is split off as in
-the what-if analysis of arXiv:2505.05713).  ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C and N|
-/ |N|.
+A collective's time on a rank is waiting for its last member (the rank's arrival to start), then wire (start to end); of
+the wire, what overlaps with the rank's compute is hidden and the rest exposed (MODELLING.md F.6; the wait is split off
+as in the what-if analysis of arXiv:2505.05713). ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C
+and N| / |N|.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A collective by axis, kind and name; of a whole axis without kind and name, of all axes together without any."""
+    """A collective by axis, kind and name; a whole axis without kind and name, all axes together without any."""
 
     axis: str = ""
     kind: str = ""
@@ -32,13 +32,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSeconds:
-    """Seconds per step of one rank, or of the mean rank.
+    """Overlap of communication, in seconds per step of one rank or of the mean rank.
 
     ``wire`` = ``hidden`` + ``exposed`` is the time with any of these calls between its last arrival and its end.
     ``counted`` is what the breakdown of the step counts under this axis: exposed, and no axis before it (tp, cp, ep,
-    pp, dp) exposed at the same instant; over all collectives it sums to the breakdown's exposed_*.  ``contention`` is
-    the part of ``wire``, and ``counted_contention`` that of ``counted``, that free links would have spared.
-    ``waiting`` is for members that are late; ``calls`` and ``bytes`` (full buffers) are those of the rank.
+    pp, dp) exposed at the same instant; over all collectives it sums to the breakdown's exposed_*. ``contention`` is
+    the part of ``wire``, and ``counted_contention`` that of ``counted``, that free links would have spared. ``waiting``
+    is for members that are late; ``calls`` and ``bytes`` (full buffers) are those of the rank.
     """
 
     calls: float = 0.0
@@ -54,7 +54,7 @@ class OverlapSeconds:
 
 @dataclass(frozen=True)
 class Overlaps(Shown):
-    """Everything that communicates: of every simulated rank, and the mean over all ranks that they stand for.
+    """Overlap of all communication: of every simulated rank, and the mean over all ranks that they represent.
 
     Keys are in order: all, then axis by axis its sum and its collectives.
     """
@@ -64,12 +64,12 @@ class Overlaps(Shown):
 
     @property
     def fraction(self) -> float:
-        """HolisticTraceAnalysis' overlap: of the time with communication on the wire, the part beside compute."""
+        """Share of the communication time on the wire that overlaps with compute (HolisticTraceAnalysis)."""
         total = self.mean[Key()]
         return total.hidden / total.wire if total.wire else 0.0
 
     def rows(self) -> list[dict[str, str | float]]:
-        """The means as rows for the result JSON: per step, in seconds and bytes."""
+        """Return the means as rows for the result JSON: per step, in seconds and bytes."""
         return [_row(key, value) for key, value in self.mean.items()]
 
 
@@ -81,7 +81,7 @@ def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
 def overlaps(
     spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int
 ) -> Overlaps:  # fmt: skip
-    """Measure a timeline; ``weights[rank]`` is how many ranks a simulated rank represents.
+    """Measure the overlap in a timeline; ``weights[rank]`` is how many ranks a simulated rank represents.
 
     ``free`` is each span's seconds on free links (``Run.free_seconds``).
     """
@@ -104,13 +104,12 @@ def overlaps(
 
 
 def _in_order(keys: Iterable[Key]) -> list[Key]:
-    """All first, then by axis as the breakdown counts them, each axis before its collectives."""
+    """Return the keys in order: all, then by axis as the breakdown counts them, each axis before its collectives."""
     place = {axis: number for number, axis in enumerate(("", *EXPOSED))}
     return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
 
 
 def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds]:
-    """One rank's; the spans are its own."""
     rank = Pieces(spans, free)
     every = np.zeros(len(spans), dtype=bool)
     found: dict[Key, Floats] = {}
@@ -134,7 +133,7 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds
 
 
 class Pieces:
-    """The time of one rank cut at every start and end, so that every state is a mask over the pieces."""
+    """Time of one rank cut at every start and end, so that every state is a mask over the pieces."""
 
     def __init__(self, spans: Spans, free: Floats) -> None:
         self._spans = spans
@@ -175,7 +174,6 @@ class Pieces:
         return place, depth[place], self._depth(first, last, part)[place]
 
     def _depth(self, first: Ints, last: Ints, weight: Floats) -> Floats:
-        """Return the sum of weights of the spans that are under way in each piece."""
         size = len(self._edges)
         found: Floats = np.cumsum((np.bincount(first, weight, size) - np.bincount(last, weight, size))[:-1])
         return found

@@ -1,6 +1,6 @@
-"""The step time under other seconds of ops, to first order, from the critical path of a run.
+"""Step time under other durations of ops, to first order, from the critical path of a run.
 
-Ops keep their places, and it says nothing of another path becoming the longest.
+Ops keep their places, and another path that becomes the longest is not considered.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from simcluster.results.timeline import Spans
 
 
 def path_seconds_under(path: CriticalPath, run: Run, other: Run) -> float | None:
-    """Return the seconds per step of the path if its spans took as much longer as ``other`` plans them.
+    """Return the path's seconds per step with its spans scaled to the durations planned in ``other``.
 
-    None if that has other ops, or other ranks are equal in it.  Contention changes in proportion to the communication
+    None if that has other ops, or other ranks are equal in it. Contention changes in proportion to the communication
     that it adds to, and what interference adds to a computation in proportion to the communication concurrent with it.
     """
     ops, spans, number = run.record.ops, path.spans, path.number
@@ -60,7 +60,6 @@ def _concurrent_ratio(spans: Spans, ratio: Floats, communicates: Bools, number: 
 
 
 def _equal_ops(one: Ops, two: Ops) -> bool:
-    """Check whether ops have the same names on the same lanes."""
     if len(one) != len(two) or not np.array_equal(one.lane_rank, two.lane_rank):
         return False
     codes: dict[object, int] = {}
@@ -72,7 +71,7 @@ def _equal_ops(one: Ops, two: Ops) -> bool:
 
 
 def _planned(run: Run, spans: Spans) -> Floats:
-    """Return the seconds of every span as planned: of communication what free links take."""
+    """Return the seconds of every span as planned: for communication, its time on free links."""
     ops = run.record.ops
     found = spans.end - spans.start
     if not run.hop_by_hop:

@@ -1,4 +1,4 @@
-"""A simulated run, measured once a number is asked for: its timeline, and where the time went."""
+"""A simulated run and its measurements, each computed on first use: timeline, breakdown, overlap, memory, waits."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Run(TimedNumbers):
-    """A simulated run: its timeline, and where the time went.
+    """A simulated run with its timeline and measurements.
 
-    ``ranks`` are this job's in the record, where several jobs were simulated together; its own numbering begins at 0.
+    ``ranks`` are this job's in the record, where several jobs were simulated together; the job's numbering begins at 0.
     ``capacity`` is B/s per class of links; ``hop_by_hop``: collectives were simulated so, and not as flows.
     """
 
@@ -47,18 +47,18 @@ class Run(TimedNumbers):
 
     @cached_property
     def spans(self) -> Spans:
-        """The spans of the simulated ranks, as columns."""
+        """Spans of the simulated ranks, as columns."""
         record = self.record
         return make_spans(record.ops, record.times, self.folding.communicators.group_name).only(self.ranks)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """One row per span of every simulated rank; ``timeline_of`` gives any other rank's."""
+        """DataFrame with one row per span of every simulated rank; ``timeline_of`` gives any other rank's."""
         return self.spans.frame()
 
     @checked
     def timeline_of(self, rank: int) -> pd.DataFrame:
-        """Return the timeline of any rank: that of the rank simulated for it, under its own name and groups."""
+        """Return the timeline of any rank: its representative's, with this rank's number and groups."""
         own = self.spans.of_rank(self.simulated_for(rank))
         words, group_name = list(own.words), self.folding.communicators.group_name
         group = np.arange(len(words))
@@ -73,7 +73,6 @@ class Run(TimedNumbers):
         return classes.rank_representatives[classes.of_rank[first + self._own(rank)]] - first
 
     def _own(self, rank: int) -> int:
-        """Return the rank; InputError if the job does not have it."""
         if not (isinstance(rank, Integral) and 0 <= rank < len(self.ranks)):
             raise InputError(
                 f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: name one of those"
@@ -82,14 +81,14 @@ class Run(TimedNumbers):
 
     @cached_property
     def weights(self) -> dict[int, int]:
-        """How many ranks every simulated rank represents."""
+        """Number of ranks that every simulated rank represents."""
         classes = self.folding.classes
         counts = zip(classes.rank_representatives, classes.multiplicity(), strict=True)
         return {rank - self.ranks.start: count for rank, count in counts if rank in self.ranks}
 
     @cached_property
     def times(self) -> StepTime:
-        """Where the time went."""
+        """Breakdown of the step and the numbers that follow from it."""
         return step_time(self._ranks, self.weights, steps=self.steps)
 
     def _ranks(self) -> Iterator[RankRecord]:
@@ -101,14 +100,14 @@ class Run(TimedNumbers):
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
-        """The breakdown of the mean rank of every stage; each sums to the step time."""
+        """Breakdown of the mean rank of every stage; each sums to the step time."""
         stages = self._stages
         ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
         return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
 
     @cached_property
     def step_time(self) -> float:
-        """Seconds per step."""
+        """Step time in seconds."""
         ranks = self.record.lane_rank
         own = (ranks >= self.ranks.start) & (ranks < self.ranks.stop)
         return float(self.record.lane_end[own].max()) / self.steps
@@ -120,31 +119,31 @@ class Run(TimedNumbers):
 
     @cached_property
     def traffic(self) -> list[AxisTraffic]:
-        """Bytes that the mean rank sends in a step: in all, per axis, per collective."""
+        """Bytes that the mean rank sends per step: in all, per axis, per collective."""
         return axis_traffic(
             self.folding.communicators, self.spans, self.called, self.weights, self.overlap, steps=self.steps
         )
 
     @cached_property
     def called(self) -> tuple[Ints, list[CallKey]]:
-        """The place of every span among the different calls, and those (``calls_of``)."""
+        """Index of every span's call, and the different calls (``calls_of``)."""
         return calls_of(self.folding.communicators, self.record.ops, self.spans, self.ranks.start)
 
     @cached_property
     def free_calls(self) -> FreeCalls:
-        """Seconds of calls on free links, each found once."""
+        """Cached seconds of calls on free links."""
         return FreeCalls(self.folding, self.capacity)
 
     @cached_property
     def free_seconds(self) -> Floats:
-        """Seconds of every span on free links: its own duration where that is given, or was simulated hop by hop."""
+        """Seconds of every span on free links; its duration where that is given or was simulated hop by hop."""
         if self.hop_by_hop:
             return self.spans.end - self.spans.start
         return self.free_calls.of_spans(self.spans, self.record.ops, self.called)
 
     @cached_property
     def account(self) -> Account:
-        """Where the step went, by cause and by stage: what differences from other runs are made of."""
+        """Account of the step by cause and by stage, from which differences to other runs are computed."""
         slowed = slowed_seconds(self.record.ops, self.record.times, self.weights, self.ranks.start)
         slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
         return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
@@ -156,16 +155,16 @@ class Run(TimedNumbers):
 
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
-        """What the simulated ranks allocate and free, over time; without model state, which stays."""
+        """Allocations and frees of the simulated ranks over time; without model state, which stays."""
         return memory_timeline(self._ranks())
 
     @cached_property
     def peaks(self) -> list[MemoryPeak]:
-        """The peak of every simulated rank."""
+        """Memory peak of every simulated rank."""
         return memory_peaks(self._ranks())
 
     def peak_of(self, rank: int) -> MemoryPeak:
-        """Return when a simulated rank holds most, without model state; InputError for a rank that is not simulated."""
+        """Return the memory peak of a simulated rank, without model state; raise InputError for other ranks."""
         if rank not in self.weights:
             some = ", ".join(map(str, list(self.weights)[:8]))
             raise InputError(f"rank: {rank!r} is not simulated; use one that is ({some}), or simulated_for(rank)")
@@ -173,7 +172,7 @@ class Run(TimedNumbers):
 
     @cached_property
     def _stages(self) -> dict[int, int]:
-        """The job's stage of every simulated rank."""
+        """Stage of every simulated rank, numbered within the job."""
         record, first = self.record, self.ranks.start
         pairs = zip(record.lane_rank.tolist(), record.lane_stage.tolist(), strict=True)
         stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
@@ -182,7 +181,7 @@ class Run(TimedNumbers):
 
     @cached_property
     def waits(self) -> list[Wait]:
-        """Who waited for whom, longest first."""
+        """Waits of one rank for another, longest first."""
         first = self.ranks.start
         found = waits(self._ranks())
         return [replace(wait, culprit=wait.culprit - first) for wait in found] if first else found

@@ -1,9 +1,9 @@
-"""What holds communication back whose links were raised: the links in series with them, or NCCL's own pace.
+"""Reasons why faster links do not speed up communication: other links in series with them, or NCCL's pace.
 
-A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry.  Raising
-links that are not the narrowest, or that stop being it, buys nothing or less than it should.  Found by cause: every
-call of a run is looked at on its links, before and after: against another scenario's links, or those without the
-scenario's own ``cluster.scale``.  Pure.
+A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry. Raising
+links that are not the narrowest, or that stop being it, gives nothing or less than it should. Found by cause: every
+call of a run is compared on its links, before and after: against another scenario's links, or those without this
+scenario's ``cluster.scale``.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NEXT_TO_NOTHING = 0.05  # of the raise
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """Why links that were raised by ``factor`` give communication ``gain`` only (factors on its rate; 1 is nothing).
+    """Why links that were raised by ``factor`` speed up communication by ``gain`` only (as factors on its rate).
 
     ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
-    holds, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``; ``flows`` and
-    ``links_flows`` are how many messages of a call share one of what holds and of the raised ones.  ``axes`` say whose
-    communication it is, most seconds first; none if no call of the run goes over the raised links.  ``beside``: they
-    were raised otherwise than by ``cluster.scale``, so its factors come on top.
+    limits, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``; ``flows`` and
+    ``links_flows`` are how many messages of a call share one of what limits and of the raised ones. ``axes`` are those
+    of the communication, most seconds first; none if no call of the run uses the raised links. ``beside``: they were
+    raised otherwise than by ``cluster.scale``, so its factors come on top.
     """
 
     factor: float
@@ -68,7 +68,7 @@ class HeldBack:
     beside: bool = False
 
     def in_words(self) -> str:
-        """One line: what it buys, what holds, at which rate, and what to raise."""
+        """Return one line: the gain, what limits it, at which rate, and what to raise."""
         if not self.axes:
             return "no gain: no communication of this job goes over these links"
         rate, now = format_bytes_per_second(self.rate), format_bytes_per_second(self.links_rate)
@@ -89,7 +89,7 @@ class HeldBack:
 
     @property
     def remedy(self) -> str:
-        """What would give it: the factor to set, or not to go by NCCL's pace where that is of other links."""
+        """The change that would give the full gain: a factor to set, or no NCCL pace where that is of other links."""
         if self.resource == NCCL and self.beside:
             return "that pace is the platform's as measured: with --collectives.nccl none the links alone decide"
         other = "network" if self.resource == NCCL else self.resource
@@ -98,13 +98,13 @@ class HeldBack:
         return f"raise both: --cluster.scale.{name} {self.factor:g}" + (" beside it" if self.beside or apart else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the fields and the sentence as JSON."""
         return {**asdict(self), "axes": list(self.axes), "in_words": self.in_words()}
 
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """Links of a cluster before and after: B/s, and the factors on NCCL's pace; ``by_scale``: by ``cluster.scale``."""
+    """Link capacities (B/s) and factors on NCCL's pace before and after; ``by_scale``: raised by ``cluster.scale``."""
 
     cluster: Cluster
     before: npt.NDArray[np.float64]
@@ -115,9 +115,9 @@ class Raise:
 
 
 def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
-    """What holds back most of the communication over raised links; None if most of it gets what they were raised by.
+    """Return what limits most of the communication over raised links; None if most of it gets the full gain.
 
-    ``calls`` are those of the run after.  None as well where no link was raised.
+    ``calls`` are those of the run after. None as well where no link was raised.
     """
     up = raised.after > raised.before * (1 + _SAME)
     if not up.any():
@@ -150,7 +150,7 @@ def _seconds(looks: Iterable[tuple[float, HeldBack]]) -> float:
 
 
 def _look(axis: str, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]) -> HeldBack | None:
-    """What became of one traffic, by nothing if it gained what its links did; None if it crosses no raised link."""
+    """Return the gain and limit of one traffic (no limit if it gained fully); None if it crosses no raised link."""
     mine = [(link, flows) for link, flows in traffic.usage if up[link]]
     if not mine:
         return None
@@ -172,7 +172,7 @@ def _look(axis: str, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_])
 
 
 class _Narrowest(NamedTuple):
-    """B/s that a link leaves each of its flows, how many those are, and its number (-1: no link, without a limit)."""
+    """B/s that a link leaves each of its flows, the number of flows, and the link's number (-1: no link, no limit)."""
 
     rate: float
     flows: float
@@ -180,13 +180,12 @@ class _Narrowest(NamedTuple):
 
 
 def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> _Narrowest:
-    """The link that leaves each of its flows least."""
     rates = (_Narrowest(float(capacity[link]) / flows, flows, link) for link, flows in usage)
     return min(rates, default=_Narrowest(math.inf, 1.0, -1))
 
 
 def _pace_ratio(raised: Raise, usage: Usage) -> float:
-    """By how much NCCL's pace was raised for traffic on these links: between nodes if it crosses a NIC or a switch."""
+    """Return the factor by which NCCL's pace was raised on these links, of which a NIC or switch is between nodes."""
     if raised.pace_before == raised.pace_after:
         return 1.0
     kinds = raised.cluster.graph.nodes
@@ -202,7 +201,7 @@ def _resource(cluster: Cluster, link: int) -> str:
 
 
 def _ends(cluster: Cluster, link: int) -> str:
-    """What a link joins, such as gpu - nic: nearer to the GPU first."""
+    """Return the kinds of node that a link joins, such as gpu - nic: nearer to the GPU first."""
     a, b = (label(cluster.graph, node) for node in cluster.links[link])
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
     places = [order.index(name) if name in order else len(order) for name in (a, b)]
@@ -217,7 +216,7 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 
 
 def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None:
-    """What holds a scenario's ``run`` back whose links are faster than those of the one before.
+    """Return what limits a scenario's ``run`` whose links are faster than those of the one before.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
@@ -233,7 +232,7 @@ def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None
 
 
 def held_by_scale(scenario: Scenario, run: Run) -> str:
-    """Return what holds back a ``run`` whose links ``cluster.scale`` raises, in a line; "" for nothing."""
+    """Return a line on what limits a ``run`` whose links ``cluster.scale`` raises; "" if nothing does."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
     if not raised:
@@ -244,7 +243,7 @@ def held_by_scale(scenario: Scenario, run: Run) -> str:
 
 
 def held_by_pace(scenario: Scenario, run: Run) -> str:
-    """Return what holds back a ``run`` whose scenario raises rates of its topology, in a line; "" for nothing."""
+    """Return a line on what limits a ``run`` whose scenario raises rates of its topology; "" if nothing does."""
     origin = scenario.origin
     changed = [path for path in changes_of_links(origin.written, RATES) if path[1] != "topology"]
     return _held(origin.without(changed), scenario, run, [*map(dotted, changed)]) if changed else ""

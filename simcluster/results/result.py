@@ -1,4 +1,4 @@
-"""What a replayed scenario comes to: step time, memory, warnings, and the result JSON."""
+"""Result of a simulated scenario: step time, memory, warnings, and the result JSON."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """What a real run of the job reached: seconds a step, tokens/s, MFU and HFU by the same conventions.
+    """A measured step of the job: seconds per step, tokens/s, MFU and HFU by the same conventions.
 
-    ``gap`` is by how many seconds it took longer than simulated (below zero: it was faster).
+    ``gap`` is measured minus simulated seconds (below zero: the real run was faster).
     """
 
     step_time: float
@@ -52,7 +52,7 @@ class MeasuredStep:
 
     @classmethod
     def of(cls, step_time: float, facts: Facts, simulated: float, source: str = "") -> MeasuredStep:
-        """From the measured and the simulated seconds of a step of so much work."""
+        """Return the measured step from measured and simulated seconds per step and the job's facts."""
         rate = step_time * facts.ranks * facts.peak_flops
         return cls(
             step_time,
@@ -64,7 +64,7 @@ class MeasuredStep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON."""
+        """Return the entry of the result JSON."""
         values = asdict(self)
         return {"step_time_s": values.pop("step_time"), "gap_s": values.pop("gap"), **values}
 
@@ -75,8 +75,10 @@ _WORTH_A_NOTE = 0.01  # of the step
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Run, FlatNumbers):
-    """One replayed scenario and its ``job``; ``clean`` replays it without faults that can make stragglers, if it has
-    any; ``loading`` is what its loader exposes."""
+    """Result of one simulated scenario and its ``job``.
+
+    ``clean`` simulates it without faults that can make stragglers, if it has any; ``loading``: what its loader exposes.
+    """
 
     scenario: Scenario
     job: Job = field(repr=False)
@@ -86,28 +88,27 @@ class Result(Run, FlatNumbers):
 
     @cached_property
     def without_faults(self) -> float | None:
-        """Seconds per step without the faults that can make stragglers (a stall that all ranks share is none); None if
-        there are none."""
+        """Seconds per step without faults that can make stragglers (unlike shared stalls); None if there are none."""
         return self.clean() if self.clean else None
 
     @property
     def slowdown(self) -> float:
-        """How many times as long the step takes as without those faults."""
+        """Step time relative to that without faults that can make stragglers."""
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @property
     def ops_played(self) -> int:
-        """How many ops were simulated."""
+        """Number of simulated ops."""
         return len(self.record.ops)
 
     @cached_property
     def memory_peak(self) -> MemoryPeak:
-        """When and on which rank most memory is held, and the op that brought it there."""
+        """Peak of memory over all ranks: its time, rank, and the last op that allocated."""
         return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
 
     @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
-        """One row per change of memory, of every simulated rank or of these."""
+        """Return one row per change of memory, of every simulated rank or of these."""
         table = self.memory_timeline.frame()
         if ranks is None:
             return table
@@ -118,25 +119,25 @@ class Result(Run, FlatNumbers):
 
     @property
     def memory(self) -> Footprint:
-        """Bytes on the rank that holds most, when it does."""
+        """Bytes on the rank with the highest peak, at its peak."""
         return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
 
     @checked
     def memory_of(self, rank: int) -> Footprint:
-        """Bytes on any rank of the job when it holds most."""
+        """Return the bytes on any rank of the job at its peak."""
         peak = self.peak_of(self.simulated_for(rank))
         return self.facts.footprints[peak.stage].holding(peak.pools)
 
     @cached_property
     def wait_matrix(self) -> WaitMatrix:
-        """Who waited for whom, for every rank of the job or gathered in larger units."""
+        """Matrix of the waits between ranks, or between larger units of the job."""
         classes, ranks = self.folding.classes.of_rank, slice(self.ranks.start, self.ranks.stop)
         hosts = self.scenario.cluster.built.host_of
         return wait_matrix(self.waits, self.job.plan, class_of=classes[ranks], host_of=hosts, steps=self.steps)
 
     @cached_property
     def host_memory(self) -> float:
-        """Bytes of offloaded state and activations in the fullest host memory; every rank's own peak is counted."""
+        """Peak bytes of offloaded state and activations in the fullest host memory, every rank at its peak."""
         if self.scenario.memory.offload == HostMemory():
             return 0.0
         stages, box_of = self._stages, self.scenario.cluster.built.box_of
@@ -159,7 +160,7 @@ class Result(Run, FlatNumbers):
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
-        """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, and what they hide."""
+        """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, hidden ones too."""
         if self.scenario.memory.offload == HostMemory():
             return {}
         found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
@@ -167,27 +168,27 @@ class Result(Run, FlatNumbers):
 
     @property
     def fits(self) -> bool:
-        """Does the fullest GPU hold it all?"""
+        """Return whether the fullest GPU has enough memory."""
         return self.memory.total <= self.facts.memory
 
     @property
     def fit(self) -> Fit:
-        """Does it fit with some memory left for what is not counted (``headroom``), without, or not at all?"""
+        """Whether the job fits with ``headroom`` left for uncounted memory (yes), only without (tight), or not (no)."""
         return fit_of(self.memory.total, self.facts.memory)
 
     @cached_property
     def remedies(self) -> Remedies | None:
-        """What would make it fit; None if it does."""
+        """Changes that would make it fit; None if it does."""
         return None if self.fits else remedies(self.scenario)
 
     @cached_property
     def own_bubble(self) -> OwnBubble:
-        """The bubble that its schedule has by itself; nothing without a pipeline."""
+        """Bubble of the schedule alone; nothing without a pipeline."""
         return OwnBubble(0.0, "") if self.job.plan.pp == 1 else own_bubble(self.job.schedule)
 
     @property
     def likely(self) -> Likely:
-        """Where a measured step time should be, by what predictions of runs like this one were wrong by."""
+        """Interval for a measured step time, from the prediction errors of validated runs like this one."""
         return likely(self.scenario, self.facts.model_flops, self.step_time)
 
     @property
@@ -197,19 +198,19 @@ class Result(Run, FlatNumbers):
 
     @property
     def mfu_convention(self) -> str:
-        """What counts as model FLOP, and over which peak."""
+        """Description of what counts as model FLOP, and over which peak."""
         within = " and within documents (the sum of squares of their lengths)" if self.facts.attention != 1 else ""
         flops = f"model FLOPs: 3 x forward, no recompute, causal attention at one half{within}, LM head included"
         return f"{flops}; over the peak in {self.facts.precision}, {self.facts.peak_flops / 1e12:,.4g} TFLOP/s per GPU"
 
     @property
     def hfu(self) -> float:
-        """The same with all that is computed twice."""
+        """Hardware FLOP/s over peak: the MFU with recomputation."""
         return hfu(self)
 
     @cached_property
     def measured(self) -> MeasuredStep | None:
-        """What a real run of the scenario reached, if it names one."""
+        """The measured step of a real run of the scenario, if it names one."""
         seconds, told = self.scenario.measured_step_time, self.scenario.measured
         if seconds is None or told is None:
             return None
@@ -217,9 +218,9 @@ class Result(Run, FlatNumbers):
 
     @property
     def collectives(self) -> list[dict[str, Any]]:
-        """Every call of a collective that the job makes, once: axis, kind, size, and how it is done.
+        """Distinct collective calls of the job: axis, kind, size, and how each is done.
 
-        ``free_links_s`` is what NCCL makes of it by itself; None where the links alone say how long it takes.
+        ``free_links_s`` is NCCL's time for it alone; None where the links alone decide the time.
         """
         return [
             {
@@ -234,7 +235,7 @@ class Result(Run, FlatNumbers):
         ]
 
     def warnings(self) -> list[str]:
-        """What a person should know before believing or launching this."""
+        """Return warnings about the simulation and the job, to read before launching it."""
         found = []
         memory, capacity = self.memory.total, self.facts.memory
         if self.fit == "no":
@@ -272,8 +273,7 @@ class Result(Run, FlatNumbers):
         return assumed_of_model(self.scenario.origin.written)
 
     def notes(self) -> list[Note | Plain]:
-        """Notes on what would overlap with computation if a switch were on, where that takes a part of the step worth a
-        line; and on fields of the scenario that have no effect."""
+        """Return notes on switches that would hide a notable part of the step, and on fields without effect."""
         found: list[Note | Plain] = []
         for off in overlaps_off(self.scenario):
             exposed = sum(self.times.breakdown[f"exposed_{axis}"] for axis in off.axes) / self.step_time
@@ -290,7 +290,7 @@ class Result(Run, FlatNumbers):
             yield f"without effect: {', '.join(idle)}, since the step makes no such call"
 
     def to_dict(self) -> dict[str, Any]:
-        """The result JSON of the contract; nothing in it depends on the clock or the machine."""
+        """Return the result JSON of the contract; nothing in it depends on the clock or the computer."""
         memory = self.memory
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
@@ -335,6 +335,6 @@ class Result(Run, FlatNumbers):
 
 
 def numbers(result: Mapping[str, Any]) -> dict[str, float]:
-    """The flat numbers of a result JSON, breakdown included, for tables."""
+    """Return the flat numbers of a result JSON, breakdown included, for tables."""
     flat = {name: value for name, value in result.items() if isinstance(value, int | float)}
     return {**flat, **{f"breakdown_s.{name}": value for name, value in result["breakdown_s"].items()}}

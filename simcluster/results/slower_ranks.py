@@ -1,4 +1,4 @@
-"""Ranks whose own work grows more than that of the other ranks of their stage, which then wait for them."""
+"""Ranks whose work grows more than that of the other ranks of their stage, which then wait for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class SlowerRank:
-    """By how many seconds per step a rank's own work changes, and that of the ``others`` of its stage, on average."""
+    """Change of a rank's work in seconds per step, and the mean change of the ``others`` of its stage."""
 
     rank: int
     stage: int
@@ -27,12 +27,12 @@ class SlowerRank:
     others: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the fields as JSON."""
         return {f"{key}_s" if key in ("own", "others") else key: value for key, value in asdict(self).items()}
 
 
 def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
-    """Return the ranks whose own work changes most, with the step, within their stages; those furthest out first.
+    """Return the ranks whose work changes most, with the step, within their stages; largest excess first.
 
     None where the two runs have different ranks, and where the ranks of a stage change by the same.
     """
@@ -53,7 +53,7 @@ def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
 
 
 def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
-    """Return a sentence that names them; "" for none."""
+    """Return a sentence that names the slower ranks; "" for none."""
     if not found:
         return ""
     named = [f"{each.rank} ({gpus[each.rank]})" for each in found[:_NAMED]]
@@ -69,7 +69,6 @@ def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
 
 
 def _own(run: Result) -> Floats:
-    """Return what every rank computes, and waits for its host, in seconds per step."""
     of_rank = run.times.of_rank
     known = {rank: sum(of_rank[rank].states[name] for name in OWN) / run.steps for rank in run.weights}
     return np.array([known[run.simulated_for(rank)] for rank in range(len(run.ranks))])

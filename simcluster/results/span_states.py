@@ -1,6 +1,7 @@
 """Time intervals of streams, and the state of a span in the breakdown of a rank's step.
 
-A computation has its kind, a communication its axis, and host work the host."""
+A computation has its kind, a communication its axis, and host work the host.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +57,11 @@ stream of the host; the stream of writes to storage.  Lower bits are computation
 
 
 class SpanBits(NamedTuple):
-    """The spans of a rank, lane by lane, followed by the messages that it receives.
+    """Spans of a rank, lane by lane, followed by the messages that it receives.
 
     ``source`` is the index of a span in the rank's times; ``bits`` select its entry; ``late`` marks spans that wait for
-    stragglers before they start.  ``pipeline`` is the step of a microbatch's computation, ``checkpoint`` the step of a
-    checkpoint's span, -1 for other spans.  ``barriers`` are the spans that end checkpoints.
+    stragglers before they start. ``pipeline`` is the step of a microbatch's computation, ``checkpoint`` the step of a
+    checkpoint's span, -1 for other spans. ``barriers`` are the spans that end checkpoints.
     """
 
     source: Int32s

@@ -1,8 +1,8 @@
-"""The breakdown of a step over all ranks: means of each rank's (``metrics``), and the numbers that follow.
+"""Breakdown of a step over all ranks: means of each rank's (``metrics``), and the numbers that follow.
 
 ``bubble_fraction`` is the bubble's share of the step (bubble = bubble_fraction x step time), ``bubble_over_ideal`` what
-it adds to the step without it.  Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;
-what the formula gives for the schedule stands beside them (``schedules.comparison``).
+it adds to the step without it. Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;
+the schedule's formula is in ``schedules.comparison``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from simcluster.results.span_states import span_bits
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step on all ranks: means weighted by how many ranks each simulated one stands for, in seconds per step.
+    """A step over all ranks: means weighted by how many ranks each simulated one represents, in seconds per step.
 
-    ``bubble_fraction`` is bubble / step, ``bubble_over_ideal`` bubble / (step - bubble).  ``pipeline_seconds`` is from
-    the first start to the last end of the microbatches' compute.  ``of_rank`` are the simulated ranks, each over the
+    ``bubble_fraction`` is bubble / step, ``bubble_over_ideal`` bubble / (step - bubble). ``pipeline_seconds`` is from
+    the first start to the last end of the microbatches' compute. ``of_rank`` are the simulated ranks, each over the
     whole run.
     """
 
@@ -43,7 +43,7 @@ class StepTime:
         cls, total: float, steps: int, *, breakdown: dict[str, float], communication: float, overlapped: float,
         pipeline: Iterable[float], of_rank: Mapping[int, RankTime],
     ) -> Self:  # fmt: skip
-        """Of a run of so many steps: seconds of all of them together, but a breakdown in seconds per step."""
+        """Return the step of a run of N ``steps`` from the seconds of all, but a breakdown in seconds per step."""
         seconds, bubble = total / steps, breakdown["bubble"]
         return cls(
             step_seconds=seconds,
@@ -94,7 +94,7 @@ def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int]
 def mean_breakdown(
     of_rank: Mapping[int, RankTime], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
 ) -> dict[str, float]:
-    """The breakdown of the mean of some ranks, in seconds per step; ``weights[rank]`` is how many each stands for."""
+    """Return the mean breakdown of some ranks, in seconds per step; ``weights[rank]``: how many ranks it represents."""
     share = np.array([weights[rank] for rank in ranks], dtype=np.float64)
     share /= share.sum()
     return {name: _mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}

@@ -1,4 +1,4 @@
-"""The timeline of a run in columns: one row per span, which every metric reads."""
+"""Timeline of a run in columns: one row per span, which every metric reads."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Spans:
-    """The spans of the simulated ranks, column by column, sorted by rank, then start.
+    """Spans of the simulated ranks, column by column, sorted by rank, then start.
 
-    ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``.  ``op`` is the op of the span, or the op that
-    waits for the message of a receiver's span.  ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for
+    ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``. ``op`` is the op of the span, or the op that
+    waits for the message of a receiver's span. ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for
     peers or the network, end - start work.
     """
 
@@ -63,7 +63,7 @@ class Spans:
         return Spans(self.words, *(getattr(self, name)[part] for name in ("op", *COLUMNS)))
 
     def only(self, ranks: range) -> Spans:
-        """Return the spans of one job, its ranks and stages numbered from 0."""
+        """Return the spans of one job, with its ranks and stages numbered from 0."""
         low, high = np.searchsorted(self.rank, [ranks.start, ranks.stop])
         if high - low == len(self) and not ranks.start:
             return self
@@ -73,7 +73,7 @@ class Spans:
         return Spans(self.words, *columns.values())
 
     def frame(self) -> pd.DataFrame:
-        """Return the table of the contract (CONTRACT.md, Timeline)."""
+        """Return the spans as the DataFrame of the contract (CONTRACT.md, Timeline)."""
         import pandas as pd
 
         words = pd.Series(
@@ -158,7 +158,7 @@ def _wide(column: Int32s) -> Ints:
 
 
 def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
-    """Return the order of spans by rank, start, end and op, rank by rank: what fits into a cache is sorted sooner."""
+    """Return the order of spans by rank, start, end and op; sorting rank by rank is faster, as it fits in a cache."""
     order = np.argsort(narrow(rank), kind="stable")
     begin = start[order]
     for low, high in pairwise([*begins(rank[order]).tolist(), len(order)]):
@@ -171,13 +171,13 @@ def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
 
 
 def narrow(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
-    """Return the numbers in 16 bits if they fit: these are sorted in a tenth of the time."""
+    """Return the numbers in 16 bits if they fit, since these are sorted in a tenth of the time."""
     fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
     return numbers.astype(np.int16, copy=False) if fit else numbers
 
 
 def step_ends(spans: Spans, steps: int) -> Floats:
-    """Return when the last op of every step ends on any rank (s)."""
+    """Return the time (s) at which the last op of every step ends on any rank."""
     found = np.full(steps, -np.inf)
     np.maximum.at(found, spans.step, spans.end)
     return found

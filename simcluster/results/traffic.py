@@ -1,7 +1,7 @@
-"""Bytes that a GPU sends, axis by axis and collective by collective: of them across machines, on the wire, hidden.
+"""Bytes that a GPU sends by axis and collective: in all, between nodes, time on the wire, hidden time.
 
-Sizes of buffers are what calls carry (nccl-tests' convention: the full buffer); what is sent follows from how a
-collective is done: 2 (n - 1) / n of the buffer by a ring's all-reduce, half of it by an all-gather.
+Sizes of buffers are what calls carry (nccl-tests' convention: the full buffer); bytes sent follow from how a collective
+is done: 2 (n - 1) / n of the buffer by a ring's all-reduce, half of it by an all-gather.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ROOM = 1 << 16  # hops at a time
 
 @dataclass(frozen=True, slots=True)
 class SentShare:
-    """Parts of a collective's size that a rank sends, the mean of the group: all, and what leaves its machine.
+    """Shares of a collective's size that a rank sends, mean of the group: in all, and out of its node.
 
-    Bytes that another GPU's NIC passes on (NCCL's PXN) are its own, not the other one's.
+    Bytes that another GPU's NIC passes on (NCCL's PXN) count for the sender, not for that GPU.
     """
 
     sent: float
@@ -34,7 +34,7 @@ class SentShare:
 
 
 def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
-    """Of a group whose position i is on machine ``hosts[i]``; what switches send is sent by no rank."""
+    """Return the sent shares of a group whose position i is on node ``hosts[i]``; what switches send is not counted."""
     sent, across = 0.0, 0.0
     for phase in phases:
         if isinstance(phase.hops, Chained):  # of millions of hops
@@ -53,7 +53,6 @@ def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
 
 
 def _columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
-    """Source, target and share of all hops, in parts."""
     if isinstance(hops, Table):
         return [(part.source, part.target, part.share) for part in hops.parts(_ROOM)]
     if isinstance(hops, Columned):
@@ -69,11 +68,11 @@ def _columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """A step of the mean rank on one axis (of all together where it is empty), or of one collective of it.
+    """Traffic of the mean rank per step on one axis (all axes if empty), or of one collective of it.
 
-    ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU sends, ``across`` what of them
-    leaves its machine; a transfer between stages counts where it is sent.  ``wire`` are seconds on the wire, ``hidden``
-    those of them beside its compute.
+    ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU sends, ``across`` the part of them
+    that leaves its node; a transfer between stages counts where it is sent. ``wire`` are seconds on the wire,
+    ``hidden`` those that overlap with its compute.
     """
 
     axis: str
@@ -87,7 +86,7 @@ class AxisTraffic:
     hidden: float
 
     def to_dict(self) -> dict[str, str | float]:
-        """As the result JSON has it."""
+        """Return the entry of the result JSON."""
         named = {"buffer": "buffer_bytes", "sent": "sent_bytes", "across": "across_machines_bytes", "wire": "wire_s",
                  "hidden": "hidden_s"}  # fmt: skip
         return {named.get(key, key): value for key, value in asdict(self).items()}
@@ -97,7 +96,7 @@ def axis_traffic(
     communicators: Communicators, spans: Spans, called: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
     overlap: Overlaps, *, steps: int,
 ) -> list[AxisTraffic]:  # fmt: skip
-    """All together first, then axis by axis its sum and its collectives; nothing where calls have given durations.
+    """Return the traffic of all axes, then by axis its sum and its collectives; empty if durations are given.
 
     ``called`` is what ``calls_of`` returns for the spans.
     """
@@ -127,7 +126,6 @@ def axis_traffic(
 
 
 def _of(spans: Spans, key: Key) -> Bools:
-    """The spans of one collective."""
     return np.asarray(
         (spans.stream == spans.code(key.axis))
         & (spans.kind == spans.code(key.kind))

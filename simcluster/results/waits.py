@@ -1,8 +1,8 @@
-"""Who waited for whom, and how long: at collectives for the last member, in the pipeline for the sender or receiver.
+"""Waits of ranks for other ranks: at collectives for the last member, in the pipeline for the sender or receiver.
 
-For the simulated ranks one by one (``waits``), and for every rank of a job or gathered by worker, machine or stage
-(``wait_matrix``): a simulated rank stands for others; when one of those waits, it is for the rank of the culprit's kind
-that it shares most with: a peer in its own group, the neighbour in its own pipeline.
+For the simulated ranks one by one (``waits``), and for every rank of a job or per worker, node or stage
+(``wait_matrix``): a simulated rank represents others; when one of those waits, it is for the rank of the culprit's
+class that shares the most axes with it: a peer in its group, the neighbour in its pipeline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from simcluster.results.rank_waits import RankWaits
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``rank`` waited ``seconds`` for ``culprit``: at collectives ("group"), or for its tensors ("pipeline")."""
+    """A wait of ``rank`` for ``culprit``, in seconds: at collectives ("group"), or for its tensors ("pipeline")."""
 
     rank: int
     culprit: int
@@ -34,7 +34,7 @@ def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
     """Return all waiting of these ranks, longest first (ties by rank).
 
     An op outside the main lane (a gradient bucket that waits for the other replicas) counts only while the main lane is
-    idle.  The wait for a message lasts from the end of the op before its receiver until its send begins.  Of sends and
+    idle. The wait for a message lasts from the end of the op before its receiver until its send begins. Of sends and
     receives that meet and wait for the same rank at the same time, only one counts.
     """
     waits_of, found = cache(RankWaits), []
@@ -53,9 +53,9 @@ READABLE = 256
 
 @dataclass(frozen=True)
 class WaitMatrix:
-    """``seconds[waiting, culprit]`` that a rank of a unit waits per step, mean over the unit's ranks.
+    """Seconds per step that units wait for each other, ``seconds[waiting, culprit]``, mean over a unit's ranks.
 
-    ``unit`` is what rows and columns are and ``names`` what they are called.
+    Rows and columns are of this ``unit``, with these ``names``.
     """
 
     unit: Unit
@@ -64,12 +64,12 @@ class WaitMatrix:
 
     @property
     def waited(self) -> Floats:
-        """Seconds of each row."""
+        """Seconds that each row's unit waits."""
         return np.asarray(self.seconds.sum(axis=1))
 
     @property
     def awaited(self) -> Floats:
-        """Seconds of each column: what a rank of every unit waits for it, in all."""
+        """Seconds that all units wait for each column's unit, in all."""
         return np.asarray(self.seconds.sum(axis=0))
 
 
@@ -82,9 +82,9 @@ def wait_matrix(
     steps: int = 1,
     unit: Unit | None = None,
 ) -> WaitMatrix:
-    """The matrix of a job's waits; the finest readable unit if none is given.
+    """Return the matrix of a job's waits, by the finest readable unit if none is given.
 
-    ``class_of[rank]`` is equal for ranks that one rank was played for; ``host_of[rank]`` is the rank's machine.
+    ``class_of[rank]`` is equal for ranks with one representative; ``host_of[rank]`` is the rank's node.
     """
     chosen = unit or _readable(plan, host_of)
     numbers, names = _units(plan, host_of, chosen)
@@ -104,7 +104,6 @@ def _readable(plan: Plan, host_of: Sequence[int]) -> Unit:
 
 
 def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
-    """The unit of every rank, and the units' names."""
     if unit == "rank":
         return np.arange(plan.num_ranks), tuple(str(rank) for rank in range(plan.num_ranks))
     stages = plan.stages()
@@ -124,7 +123,7 @@ def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[
 
 
 def _of_all(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
-    """(ranks, the culprit of each, seconds) for all ranks of the job."""
+    """Return (ranks, the culprit of each, seconds) for all ranks of the job."""
     members: dict[int, list[int]] = {}
     for rank in range(plan.num_ranks):
         members.setdefault(class_of[rank], []).append(rank)
@@ -142,7 +141,7 @@ def _of_all(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[
 
 
 def _nearest(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
-    """For every rank of a class the other class's rank that has most places on axes in common with it, not itself."""
+    """Return for every rank of a class the rank of the other class with most equal axis places, except itself."""
     ranks, others = np.array(members[waiting]), np.array(members[culprit])
     common = (places[ranks][:, None, :] == places[others][None, :, :]).sum(axis=2)
     common[ranks[:, None] == others[None, :]] = -1
