@@ -117,8 +117,8 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         # known only once it has failed
         (
             lambda: gantt("tiny_dp"),
-            "timeline must be a DataFrame or a result of a simulation, or anything else that "
-            "carries a timeline, got str: 'tiny_dp'; give what simcluster.simulate(...) returns",
+            "timeline must be a DataFrame or any object with a timeline, such as a result, got "
+            "str: 'tiny_dp'; give what simcluster.simulate(...) returns",
         ),
         (lambda: simcluster.plots.weeks(3), "got int: 3; give what simcluster.train(...) returns"),
         (lambda: simcluster.plots.scaling("x"), "table must be a DataFrame, got str: 'x'"),

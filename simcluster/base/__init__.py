@@ -1,1 +1,1 @@
-"""What every package stands on: errors, units, the clock's grid, profiles over time, stores, processes."""
+"""Foundations: errors, units, the simulation clock's grid, time profiles, stores, processes."""

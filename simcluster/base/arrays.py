@@ -1,8 +1,7 @@
-"""Types of numpy arrays, runs of equal values, and colours of many things as 64-bit numbers.
+"""Array types, runs of equal values, and 64-bit hashes that identify equal neighbourhoods.
 
-Colours are equal for equal neighbourhoods, in any order: a neighbourhood is a multiset, and its colour the sum of its
-members' numbers, each well spread.  Two of 10^6 different ones get the same number with a probability of
-10^12 / 2 / 2^64 = 3e-8.  Pure.
+A hash is equal for equal neighbourhoods in any order: the sum of well-mixed numbers of the members of a multiset. Two
+of 10^6 different ones collide with a probability of 10^12 / 2 / 2^64 = 3e-8. Pure.
 """
 
 from __future__ import annotations
@@ -24,25 +23,28 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def opens(values: npt.NDArray[Any]) -> Bools:
-    """Which values differ from the one before; the first does."""
+    """Return a mask of the values that differ from the previous one; the first value counts."""
     found = np.ones(len(values), dtype=np.bool_)
     found[1:] = values[1:] != values[:-1]
     return found
 
 
 def begins(values: npt.NDArray[Any]) -> Ints:
-    """The places at which runs of equal values begin."""
+    """Return the indices at which runs of equal values begin."""
     return np.flatnonzero(opens(values))
 
 
 def within(counts: Numbers) -> Ints:
-    """Return 0, 1, ... for every run of this length."""
+    """Return 0, 1, ..., count - 1 for each count, concatenated."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) -> tuple[list[list[Int32s]], Ints]:
-    """Numbers, from ``first`` on, of the entries of tables of owners, given by columns, which come row by row and table
-    after table; and how many each owner has."""
+    """Return consecutive numbers within each owner for the entries of several tables.
+
+    Tables hold owners by column; entries are numbered from ``first`` row by row, table after table. Also returns the
+    number of entries per owner.
+    """
     counts = [[np.bincount(column, minlength=owners) for column in table] for table in tables]
     none = np.zeros(owners, dtype=np.int64)
     total: Ints = sum((own for of_table in counts for own in of_table), none)
@@ -60,7 +62,7 @@ def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) ->
 
 
 def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Int32s:
-    """Return the entries of these owners, ``counts`` of each, in turn from its ``following``."""
+    """Return consecutive numbers of the entries of each owner, from its ``following`` number on."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)
     if (those[1:] >= those[:-1]).all():
@@ -77,7 +79,7 @@ _SPARSE = 4  # numbers so much larger than there are of them are sorted
 
 
 def mixed(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
-    """Well-spread 64-bit numbers from any (the finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
+    """Hash values to well-spread 64-bit numbers (finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
     found = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (2 * salt + 1)) & 0xFFFFFFFFFFFFFFFF)
     found ^= found >> np.uint64(30)
     found *= np.uint64(0xBF58476D1CE4E5B9)
@@ -88,19 +90,19 @@ def mixed(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
 
 
 def bits(values: npt.NDArray[np.float64]) -> Hashes:
-    """Numbers of floats, equal for equal ones."""
+    """Return the bits of floats as integers, with -0.0 as 0.0."""
     return (values + 0.0).view(np.uint64)
 
 
 def sums(values: Hashes, starts: Ints) -> Hashes:
-    """Sums of ``values[starts[i] : starts[i + 1]]``, modulo 2^64."""
+    """Return the sums of ``values[starts[i] : starts[i + 1]]``, modulo 2^64."""
     total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values)])
     found: Hashes = total[starts[1:]] - total[starts[:-1]]
     return found
 
 
 def compact(values: Ints) -> tuple[Ints, Ints]:
-    """The different ones of many small numbers, ascending, and the place of each one among them."""
+    """Return the distinct values, ascending, and the index of each value among them."""
     if _SPARSE * len(values) < int(values.max(initial=-1)):
         order = ordered(values)
         new = opens(values[order])
@@ -113,7 +115,7 @@ def compact(values: Ints) -> tuple[Ints, Ints]:
 
 
 def ordered(values: Numbers) -> Ints:
-    """The places of small numbers in ascending order, equal ones as they come: 16 bits at a time, by counting."""
+    """Return a stable sort order of small integers, by a radix sort of 16 bits at a time."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     rest = values >> 16
     while rest.any():
@@ -123,7 +125,7 @@ def ordered(values: Numbers) -> Ints:
 
 
 def rows_alike(table: npt.NDArray[np.generic]) -> Hashes:
-    """A number for every row, equal for equal rows."""
+    """Return a hash of every row, equal for equal rows."""
     places = np.arange(table.shape[1], dtype=np.uint64)
     mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)
     found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
@@ -131,9 +133,9 @@ def rows_alike(table: npt.NDArray[np.generic]) -> Hashes:
 
 
 def different(values: Hashes) -> Hashes:
-    """The different ones, ascending.
+    """Return the distinct hashes, ascending.
 
-    By sorting: 20 ms for 10^6 of them, where numpy's ``unique`` without an index, by hashing, takes 300.
+    Sorting takes 20 ms for 10^6; numpy's ``unique`` without an index takes 300 ms by hashing.
     """
     ordered = np.sort(values)
     found: Hashes = ordered[opens(ordered)]
@@ -141,12 +143,12 @@ def different(values: Hashes) -> Hashes:
 
 
 def count(colours: Hashes) -> int:
-    """How many different ones there are."""
+    """Return the number of distinct hashes."""
     return len(different(colours))
 
 
 def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """Colours as 0, 1, ... in order of first appearance; and the place of each one's first."""
+    """Return hashes as numbers 0, 1, ... by first appearance, and the index of each first appearance."""
     _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(first), dtype=np.int64)
@@ -155,14 +157,14 @@ def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
 
 
 def places(those: Ints, size: int) -> Ints:
-    """Of so many things the place of each among those; -1 for others."""
+    """Return the position of each of ``size`` items in a list of items; -1 for absent items."""
     found = np.full(size, -1, dtype=np.int64)
     found[those] = np.arange(len(those))
     return found
 
 
 def firsts(codes: Ints, count: int) -> Ints:
-    """Where each code, of so many, comes first; -1 for those that do not come."""
+    """Return the index of the first occurrence of each code below ``count``; -1 for absent codes."""
     found = np.full(count, -1, dtype=np.int64)
     found[codes[::-1]] = np.arange(len(codes))[::-1]
     return found

@@ -1,12 +1,12 @@
-"""The grid that simulated times live on.
+"""Grid of simulated times: durations are multiples of a tick, so that sums are exact in float64.
 
-Durations are rounded to multiples of a tick, 2**-44 s (57 femtoseconds).  Sums and differences of such numbers are
-exact in float64 up to 512 s, so addition is associative: both engines, a rank that represents many, and a vectorised
-longest path give the same bits.  What ends later is simulated on a grid of 16 times the tick (0.9 picoseconds, exact
-up to 8,192 s), 256 times it (15 ps, 36 hours), and so on: ``on_fitting_grid``.
+A tick is 2**-44 s (57 femtoseconds). Sums and differences of such numbers are exact up to 512 s, so addition is
+associative: both engines, a rank that represents many, and a vectorised longest path give the same bits. Longer
+simulations use a grid of 16 times the tick (0.9 picoseconds, exact up to 8,192 s), 256 times (15 ps, 36 hours), and so
+on: ``on_fitting_grid``.
 
-A profile is a factor that changes at given instants, 1 outside what it describes: how much slower a GPU is, how much
-of a link is left.  Its instants lie on the grid, so all that reads one sees a change at the same moment.  Pure.
+A profile is a factor that changes at given instants, such as the slowdown of a GPU or the remaining share of a link.
+Its instants lie on the grid, so all its readers see a change at the same instant. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TICK = 1.0 / _FINEST
 
 
 class ClockGrid(NamedTuple):
-    """Ticks per second, and the instant (s) at which a clock has left the times that are exact on it."""
+    """Ticks per second of a clock, and the time (s) up to which it is exact."""
 
     ticks_per_second: float = _FINEST
     until: float = math.inf
@@ -48,37 +48,37 @@ _grid: ContextVar[ClockGrid] = ContextVar("grid", default=_ALONE)
 
 
 class BeyondGridError(Exception):
-    """The clock has come to times that its grid does not keep exact; nobody sees this but ``on_fitting_grid``."""
+    """Error of a clock that passes the exact range of its grid; caught only by ``on_fitting_grid``."""
 
 
 def on_grid(seconds: float) -> float:
-    """The multiple of a tick nearest to a duration in seconds (infinity stays infinity)."""
+    """Return the multiple of a tick nearest to a duration (s); infinity stays infinity."""
     ticks_per_second = _grid.get()[0]
     ticks = seconds * ticks_per_second
     return round(ticks) / ticks_per_second if math.isfinite(ticks) else seconds
 
 
 def tick() -> float:
-    """Seconds between two instants of the grid of now."""
+    """Return the tick of the current grid, in seconds."""
     return 1.0 / _grid.get().ticks_per_second
 
 
 def all_on_grid(seconds: Floats) -> Floats:
-    """As ``on_grid``, of many finite durations at once."""
+    """Round an array of finite durations (s) to the current grid, as ``on_grid`` does one."""
     ticks_per_second = _grid.get()[0]
     return np.asarray(np.rint(seconds * ticks_per_second) / ticks_per_second)
 
 
 def exact_until() -> float:
-    """The instant (s) that a clock may not come to on the grid of now; infinite where nobody looks for another grid."""
+    """Return the time (s) up to which the current grid is exact; infinite if no other grid is tried."""
     return _grid.get().until
 
 
 def on_fitting_grid(play: Callable[[], Played]) -> Played:
-    """What ``play`` gives on the finest grid on which all of its times are exact.
+    """Return the result of ``play`` on the finest grid on which all its times are exact.
 
-    It is played anew for every grid that was too fine, until the clock came to where that ended.  Raises InputError
-    for what takes longer than 2**53 s.
+    The simulation is repeated for every grid that is too fine, each time up to the end of its range. Raises InputError
+    for simulated times beyond 2**53 s.
     """
     ticks_per_second = _FINEST
     while ticks_per_second >= 1.0:
@@ -94,7 +94,7 @@ def on_fitting_grid(play: Callable[[], Played]) -> Played:
 
 
 def later_on_this_grid(function: Callable[Given, Played]) -> Callable[Given, Played]:
-    """Return the function, on the grid of now whenever it is called."""
+    """Return a function that runs on the current grid whenever it is called."""
     return partial(_called, _grid.get(), function)
 
 
@@ -116,9 +116,9 @@ def _on(grid: ClockGrid) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``value`` from ``start`` to ``end`` (s), 1 elsewhere; with a ``period`` in the first ``length`` of each.
+    """Factor ``value`` from ``start`` to ``end`` (s), otherwise 1; periodic if ``period`` is set.
 
-    The first period begins at the start; the end cuts what it meets.
+    It then applies in the first ``length`` seconds of each period, from the start on and up to the end.
     """
 
     value: float
@@ -128,14 +128,14 @@ class Window:
     length: float = math.inf
 
     def at(self, instant: float) -> float:
-        """The factor from this instant on."""
+        """Return the factor from this instant (s) on."""
         if not self.start <= instant < self.end:
             return 1.0
         _, over = self._turn(self._number(instant))
         return self.value if instant < over else 1.0
 
     def after(self, instant: float) -> float:
-        """The next edge of a window."""
+        """Return the first instant (s) after this one at which the factor changes."""
         if instant < self.start:
             return self.start
         if instant >= self.end:
@@ -154,7 +154,7 @@ class Window:
         return begin, min(self.end, on_grid(begin + self.length))
 
     def _number(self, instant: float) -> int:
-        """Return the window that began last."""
+        """Return the number of the last period that has begun."""
         if math.isinf(self.period):
             return 0
         number = int((instant - self.start) // self.period)
@@ -166,14 +166,14 @@ class Window:
 
 
 class Profile(Protocol):
-    """A factor over time, constant between instants; equal profiles are equal objects for a dictionary."""
+    """Factor over time, piecewise constant; equal profiles hash equal."""
 
     def at(self, instant: float) -> float:
-        """The factor from this instant (s) on."""
+        """Return the factor from this instant (s) on."""
         ...
 
     def after(self, instant: float) -> float:
-        """The first instant after this one at which it may change; infinite for never."""
+        """Return the first instant after this one at which the factor may change; infinite for never."""
         ...
 
 
@@ -181,11 +181,11 @@ class SteadyProfile:
     """A factor of 1 at all times."""
 
     def at(self, instant: float) -> float:
-        """Return 1."""
+        """Return 1, the factor at all times."""
         return 1.0
 
     def after(self, instant: float) -> float:
-        """Return infinity: it never changes."""
+        """Return infinity, since the factor never changes."""
         return math.inf
 
 
@@ -195,10 +195,10 @@ _SPELL = 4e-5  # processor seconds per period; they take less, but all are kept 
 
 
 class Spells:
-    """``value`` in some of the times between successive instants, 1 in the others, turn by turn.
+    """Factor that alternates between ``value`` and 1 in periods of given lengths.
 
-    ``lengths`` gives the seconds of each spell for as long as it is asked; it is asked once, whoever looks.  ``first``:
-    is it ``value`` in the first one?
+    ``lengths`` yields the seconds of each period and is read once, for all readers. ``first`` states whether the first
+    period has the ``value``.
     """
 
     def __init__(self, value: float, lengths: Iterable[float], *, first: bool) -> None:
@@ -207,12 +207,12 @@ class Spells:
         self._edges = [0.0]
 
     def at(self, instant: float) -> float:
-        """The factor from this instant on."""
+        """Return the factor from this instant (s) on."""
         spell = self._spell(instant)
         return self._value if (spell % 2 == 0) == self._first else 1.0
 
     def after(self, instant: float) -> float:
-        """The end of the spell that goes on."""
+        """Return the end (s) of the period that contains this instant."""
         return self._edges[self._spell(instant) + 1]
 
     def _spell(self, instant: float) -> int:
@@ -234,7 +234,7 @@ class _Product:
 
 
 def product(parts: Sequence[Profile]) -> Profile:
-    """All of them at once: factors multiply."""
+    """Return the profile whose factor is the product of those of several profiles."""
     return parts[0] if len(parts) == 1 else _Product(tuple(parts))
 
 
@@ -263,7 +263,7 @@ def _parts(profile: Profile) -> Iterator[Profile]:
 
 
 def stretched(profile: Profile, begin: float, seconds: float) -> float:
-    """Seconds that work of so many seconds takes from ``begin`` on, slowed down by the profile's factor."""
+    """Return the duration (s) of ``seconds`` of work from ``begin`` on, slowed down by the profile's factor."""
     now, left = begin, seconds
     while True:
         factor, change = profile.at(now), profile.after(now)

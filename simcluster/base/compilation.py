@@ -1,4 +1,4 @@
-"""Check of the compiled modules: they are in use, and not older than their source."""
+"""Checks that compiled modules are in use and not older than their sources."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def stale_modules() -> list[str]:
 
 
 def is_compiled(file: str) -> bool:
-    """Return whether a module's file is a compiled one."""
+    """Return whether a module's file is a compiled extension."""
     return file.endswith(tuple(EXTENSION_SUFFIXES))

@@ -1,4 +1,4 @@
-"""Counts and shares as people write them: "70B" parameters, "15T" tokens, "$10M", "40%"; plain numbers inside.
+"""Counts and shares as text: "70B" parameters, "15T" tokens, "$10M", "40%".
 
 k, M, B and T are powers of 1000; a share lies above 0 and is at most 1.
 """
@@ -20,7 +20,7 @@ _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([
 
 
 def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
-    """A number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in the InputError."""
+    """Return a number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in errors."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         number = float(max(-_BEYOND, min(value, _BEYOND)))
     elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
@@ -35,7 +35,7 @@ def parse_count(value: object, what: str, works: str = "it in full or with k, M,
 
 
 def parse_whole(value: object, what: str) -> int:
-    """The same where only a whole number makes sense."""
+    """Return a whole number above zero, written as for ``parse_count``."""
     number = parse_count(value, what, "it in full, as in 8")
     if number != int(number):
         raise InputError(f"{what} {_short(value)} must be a whole number; write one, as in 8")
@@ -43,7 +43,7 @@ def parse_whole(value: object, what: str) -> int:
 
 
 def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
-    """Whole numbers and ranges of them in the order in which they are written; InputError that names the option.
+    """Return whole numbers and ranges in the order of the text; errors name the ``option``.
 
     >>> parse_numbers("0-3,32", "--ranks")
     [0, 1, 2, 3, 32]
@@ -65,7 +65,7 @@ def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
 
 
 def parse_share(value: object, what: str) -> float:
-    """A part of the whole from 0.4 or "40%"; InputError unless it is above 0 and at most 1."""
+    """Return a share above 0 and at most 1 from 0.4 or "40%"; otherwise raise InputError."""
     text = value.strip() if isinstance(value, str) else value
     try:
         if isinstance(text, bool):
@@ -79,12 +79,12 @@ def parse_share(value: object, what: str) -> float:
 
 
 def in_full(number: float) -> str:
-    """A count with all of its digits, 1,000,000; one that is none (a weight of 2.5) with at most six."""
+    """Format a count with all its digits, 1,000,000; a fraction with at most six digits."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
 
 
 def format_count(number: float) -> str:
-    """Four digits with the letter that keeps it readable: 70B, 1.38T, 300M; below a million in full: 131,072."""
+    """Format a count with four digits and a letter: 70B, 1.38T, 300M; below a million in full: 131,072."""
     for letter in ("T", "B", "M"):
         if number >= LETTERS[letter] * 0.99995:
             scaled = number / LETTERS[letter]
@@ -93,7 +93,7 @@ def format_count(number: float) -> str:
 
 
 def format_tokens(count: float) -> str:
-    """The same with all four digits, as columns of tokens have them: 15.60T, 300.0B."""
+    """Format a count with exactly four digits and a letter, for columns: 15.60T, 300.0B."""
     for letter in ("T", "B", "M"):
         if count >= LETTERS[letter]:
             return f"{count / LETTERS[letter]:#.4g}{letter}".replace(".T", "T")
@@ -101,14 +101,14 @@ def format_tokens(count: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Dollars: $8.847 M, $94,371, $2.00."""
+    """Format an amount in dollars, rounded: $8.847 M, $94,371, $2.00."""
     if amount >= 999_500:
         return f"${amount / 1e6:,.4g} M" if amount < 9.9995e9 else f"${amount / 1e6:,.0f} M"
     return f"${amount:,.0f}" if amount >= 1000 else f"${amount:.2f}"
 
 
 def whole_dollars(amount: float) -> str:
-    """Dollars that are added up by who reads them: $8,847,360, $94,371; $12.34 below a hundred."""
+    """Format an amount in whole dollars: $8,847,360, $94,371; with cents below a hundred: $12.34."""
     return f"${amount:,.2f}" if abs(amount) < 100 else f"${amount:,.0f}"
 
 

@@ -1,4 +1,4 @@
-"""What users can do wrong, said once and clearly."""
+"""Errors of user input, and translation of the operating system's refusals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from simcluster.base.texts import printable
 
 
 class InputError(ValueError):
-    """A bad input: the message says what is wrong, where, the rule, and what would work.
+    """Error in user input; the message states what is wrong, where, the rule, and what would work.
 
-    The command line prints it on stderr and exits with status 2; everything else that escapes is our bug.  Names from
-    files stand in it with their control characters as escapes, in a notebook, too.
+    The command line prints it on stderr and exits with status 2; every other exception that escapes is a bug. Names
+    from files appear in it with their control characters escaped, also in notebooks.
     """
 
     def __str__(self) -> str:
@@ -23,7 +23,7 @@ class InputError(ValueError):
 
 @contextmanager
 def located(place: str | Path) -> Iterator[None]:
-    """Inside, what an InputError says begins with the place that it is about, unless it names it already."""
+    """Prefix the message of an InputError raised inside with its place, unless it names the place."""
     try:
         yield
     except InputError as problem:
@@ -42,14 +42,14 @@ _OF_NAMES = {
 
 
 def refused_by_system(problem: OSError) -> str:
-    """What is said of a file that the system does not let be looked at; "" of other failures."""
+    """Return the message for a file that the operating system refuses to open; "" for other errors."""
     told = _OF_NAMES.get(problem.errno or 0)
     return f"{str(problem.filename)[:200]}: {told}" if told and problem.filename is not None else ""
 
 
 @contextmanager
 def system_refusals() -> Iterator[None]:
-    """Inside, a name that the system refuses is an InputError."""
+    """Raise InputError inside for a file name that the operating system refuses."""
     try:
         yield
     except OSError as problem:
@@ -59,4 +59,4 @@ def system_refusals() -> Iterator[None]:
 
 
 class DeadlockError(InputError):
-    """Ops that wait for each other for ever; the message names the ranks and what each waits for."""
+    """Error of ops that wait for each other forever; the message names the ranks and their waits."""

@@ -1,4 +1,4 @@
-"""A cache by name that gives up what was not used for longest."""
+"""Least-recently-used cache with named entries."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Known = TypeVar("Known")
 
 
 class Kept(OrderedDict[Hashable, Any]):
-    """What was made, the least recently used given up."""
+    """Cache that drops the least recently used entry when it is full."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
 
     def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
-        """What is kept under this name, made when it is first asked for."""
+        """Return the entry of this name; make it if it is absent."""
         found: Known | None = self.get(name)
         if found is None:
             found = self[name] = make()
@@ -28,5 +28,5 @@ class Kept(OrderedDict[Hashable, Any]):
         return found
 
     def __reduce__(self) -> tuple[type[Kept], tuple[int]]:
-        """A copy, pickled or deep, is empty: it makes again what it is asked for."""
+        """Copy and pickle as an empty cache, which fills again on demand."""
         return Kept, (self._most,)

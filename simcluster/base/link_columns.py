@@ -1,9 +1,10 @@
-"""Values of very many links: a float for each (``LinkValues``), or a number for each, kept by rows (``LinkRows``).
+"""Columns of values of all links, compressed by shared values or by equal rows.
 
-A cluster of 131,072 GPUs has a million links.  Links of one sort have one float in common: capacities are a dozen
-floats and a byte per link.  Machines and leaves of a few kinds have equal rows.  So most questions need not go through
-all links: for Llama 3 405B on that cluster, finding the images of links takes 2 ms instead of 19, the loads of the tree
-over all GPUs 9 instead of 18, and the classes of links 4 instead of 10 (processor time), with 17 MB less.  Pure.
+A cluster of 131,072 GPUs has a million links. Links of one sort share one float: capacities are a dozen floats and a
+byte per link (``LinkValues``). Nodes and leaves of a few kinds have equal rows (``LinkRows``). So most computations
+need not visit all links: for Llama 3 405B on that cluster, finding the images of links takes 2 ms instead of 19, the
+loads of the tree over all GPUs 9 instead of 18, and the classes of links 4 instead of 10 (processor time), with 17 MB
+less. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from simcluster.base.arrays import Floats, Int32s, Ints, Numbers, compact, first
 
 
 class LinkValues:
-    """The floats: ``of_sort`` by sort, or by link where there are no ``sorts``, which say that of every link."""
+    """One float per link: ``of_sort`` by sort number in ``sorts``, or directly by link without ``sorts``."""
 
     def __init__(self, of_sort: Floats, sorts: Numbers | None = None) -> None:
         self._of_sort, self._sorts = of_sort, sorts
@@ -29,19 +30,19 @@ class LinkValues:
         return len(self._of_sort if self._sorts is None else self._sorts)
 
     def of(self, links: Numbers | slice) -> Floats:
-        """Those of some links."""
+        """Return the values of some links."""
         found: Floats = self._of_sort[links if self._sorts is None else self._sorts[links]]
         return found
 
     @cached_property
     def all(self) -> Floats:
-        """Those of all links, not to be written to: variants of a cluster share them."""
+        """Return the values of all links, read-only, since variants of a cluster share them."""
         found = self._of_sort.view() if self._sorts is None else self._of_sort[self._sorts]
         found.flags.writeable = False
         return found
 
     def times(self, factors: Iterable[tuple[int, float]]) -> LinkValues:
-        """The same with some links at a factor of theirs, one after the other where a link has several."""
+        """Return a copy with some links multiplied by factors, in order if a link has several."""
         own: dict[int, float] = {}
         for link, factor in factors:
             own[link] = factor * (own[link] if link in own else float(self.of(np.array([link]))[0]))
@@ -55,7 +56,7 @@ class LinkValues:
         return LinkValues(np.append(self._of_sort, list(own.values())), sorts)
 
     def unlike(self, other: LinkValues) -> Ints:
-        """The links, ascending, that have another one there."""
+        """Return the links, ascending, whose values differ from those of ``other``."""
         if self is other:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(self.of(slice(None)) != other.of(slice(None)))
@@ -66,9 +67,9 @@ _SPARSE = 8  # so many more links than numbers that are looked up one by one
 
 @dataclass(frozen=True, eq=False)
 class LinkRows:
-    """Links in tables: a row has those of one owner, a machine or a leaf; ``rest`` are of none.
+    """Links in tables, one row per owner (a node or a leaf); ``rest`` are the links without an owner.
 
-    ``place`` says of every link where it is in all of that, one table after the other; those of the rest come last.
+    ``place`` is the position of every link in the concatenated tables; the rest come last.
     """
 
     tables: tuple[Int32s, ...]
@@ -77,7 +78,7 @@ class LinkRows:
 
     @classmethod
     def of(cls, tables: Sequence[Int32s], size: int) -> LinkRows:
-        """Of ``size`` links; none is twice in the tables."""
+        """Return the rows of ``size`` links from tables in which no link appears twice."""
         place, first = np.full(size, -1, dtype=np.int32), 0
         for table in tables:
             place[table] = np.arange(first, first + table.size, dtype=np.int32).reshape(table.shape)
@@ -88,19 +89,22 @@ class LinkRows:
 
     @cached_property
     def ascending(self) -> tuple[bool, ...]:
-        """Of every table: do the links of later rows have higher numbers, column by column?"""
+        """Return for each table whether the link numbers of every column ascend from row to row."""
         return tuple([bool((table[1:] > table[:-1]).all()) for table in self.tables])
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Where every table ends, in ``place``."""
+        """Return the end of each table among the positions of ``place``."""
         return tuple(np.cumsum([table.size for table in self.tables], dtype=np.int64).tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class PerLink:
-    """The numbers: row ``kinds[t][r]`` of ``values[t]`` has those of the links in row r of table t; ``rest`` has those
-    of the others."""
+    """One number per link, stored once per kind of equal rows.
+
+    Row ``kinds[t][r]`` of ``values[t]`` has the numbers of the links in row r of table t; ``rest`` those of the other
+    links.
+    """
 
     rows: LinkRows
     kinds: tuple[Ints, ...]
@@ -109,12 +113,12 @@ class PerLink:
 
     @classmethod
     def one_by_one(cls, values: npt.NDArray[Any]) -> PerLink:
-        """Of an array."""
+        """Return a column that stores an array's values one by one."""
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, links), (), (), values)
 
     def of(self, links: Ints) -> npt.NDArray[Any]:
-        """Those of some links."""
+        """Return the numbers of some links."""
         place = self.rows.place[links]
         found, first = np.empty(len(place), dtype=self.rest.dtype), 0
         for end, kind, values in zip(self.rows.ends, self.kinds, self.values, strict=True):
@@ -128,16 +132,16 @@ class PerLink:
 
     @cached_property
     def all(self) -> npt.NDArray[Any]:
-        """Those of all links."""
+        """Return the numbers of all links."""
         parts = [values[kind].ravel() for kind, values in zip(self.kinds, self.values, strict=True)]
         return np.concatenate([*parts, self.rest]).take(self.rows.place)
 
     def each(self, change: Callable[[Int32s], Int32s]) -> PerLink:
-        """Every number by itself changed."""
+        """Return a column with ``change`` applied to every number."""
         return PerLink(self.rows, self.kinds, tuple(map(change, self.values)), change(self.rest))
 
     def beside(self, other: PerLink) -> PerLink:
-        """Each made one number with the link's other one, which is added to it times what the others are below."""
+        """Combine each number with the same link's number of another column into one number."""
         count = np.int32(other.most + 1)
         if other.rows is not self.rows:
             return PerLink.one_by_one(self.all * count + other.all)
@@ -150,25 +154,25 @@ class PerLink:
 
     @property
     def ranked(self) -> PerLink:
-        """The place of each number, which is not below 0, among the different ones and 0."""
+        """Return the rank of each number (0 or more) among the distinct numbers and 0."""
         there = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in (*self.values, self.rest))]))
         return self.each(lambda values: np.searchsorted(there, values).astype(np.int32))
 
     @property
     def most(self) -> int:
-        """None is larger than this."""
+        """Return the largest number, or 0."""
         return max([int(each.max(initial=0)) for each in (*self.values, self.rest)])
 
     @property
     def different(self) -> Ints:
-        """The different ones, ascending, where they are numbers of links: -1 is none."""
+        """Return the distinct numbers, ascending, of a column of link numbers; -1 is no link."""
         there = np.zeros(len(self.rows.place) + 1, dtype=bool)  # the last is for -1
         for each in (*self.values, self.rest):
             there[each] = True
         return np.flatnonzero(there[:-1])
 
     def among(self, links: Ints) -> PerLink:
-        """The place of each number among these links, ascending; as many as there are for one that is not."""
+        """Return the position of each number in ``links`` (ascending); ``len(links)`` for absent ones."""
         if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
             ends = np.append(links, -1)
 
@@ -183,7 +187,7 @@ class PerLink:
         return self.each(lambda values: place.take(values, mode="wrap"))
 
     def firsts(self, count: int) -> Ints:
-        """The first link of each number below ``count``, -1 for those that no link has."""
+        """Return the first link with each number below ``count``; -1 for numbers of no link."""
         found = np.full(count, len(self.rows.place), dtype=np.int32)
         parts = zip(self.rows.tables, self.rows.ascending, self.kinds, self.values, strict=True)
         for table, ascending, kind, values in parts:
@@ -199,9 +203,9 @@ class PerLink:
 
 
 class TreeFlows(NamedTuple):
-    """Flows of trees over equal machines, of which each row of ``table`` has the GPUs of one.
+    """Flows of tree collectives over equal nodes, of which each row of ``table`` has the GPUs of one.
 
-    ``pairs`` of columns exchange flows in all of them, and on each of the ``rails``, (column, first number of a flow),
+    ``pairs`` of columns exchange flows in every row, and on each of the ``rails``, (column, first number of a flow),
     flow ``number[i]`` goes from row ``source[i]`` to row ``target[i]``.
     """
 

@@ -1,4 +1,4 @@
-"""Modules under the names that README and notebooks once gave them, found where they are now.
+"""Import hook that finds moved modules by their former names.
 
 ``import simcluster.replay.written`` is ``simcluster.interop.replay.trace_writer``: one module under two names.
 """
@@ -63,12 +63,12 @@ MOVED = {
 
 
 class OldNames:
-    """Finds and loads a module by its old name (``importlib.abc`` would cost 12 ms at every start)."""
+    """Finder and loader of modules by former names (``importlib.abc`` would cost 12 ms at every start)."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return one for a module that has moved, None for all others."""
+        """Return the import spec of a moved module; None for other modules."""
         top, _, old = fullname.partition(".")
         below = ""
         while top == "simcluster" and old:
@@ -79,18 +79,18 @@ class OldNames:
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module itself, which keeps its own spec."""
+        """Return the moved module, which keeps its own import spec."""
         module = import_module(str(spec.origin))
         spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: it has run."""
+        """Restore the module's import spec; the module has already run."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
 
 
 def find_old_names() -> None:
-    """Let imports find them, once."""
+    """Install the import hook for former module names, once."""
     if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
         sys.meta_path.insert(0, OldNames())  # before the one that would find a module's file a second time

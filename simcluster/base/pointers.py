@@ -1,4 +1,4 @@
-"""Numbers of arrays as compiled modules read and write them: pointers when compiled, memoryviews in plain Python.
+"""Array access for compiled modules: pointers when compiled, memoryviews in plain Python.
 
 A compiled module must keep the array alive as long as it uses its pointer.
 """
@@ -24,7 +24,7 @@ _LINE = 64
 
 
 def address(array: Any) -> Any:
-    """Return where the numbers of a contiguous array begin; only compiled modules use it."""
+    """Return the address of a contiguous array's data; only for compiled modules."""
     buffer = cython.declare(cython.Py_buffer)
     PyObject_GetBuffer(array, cython.address(buffer), PyBUF_SIMPLE)
     PyBuffer_Release(cython.address(buffer))
@@ -32,45 +32,45 @@ def address(array: Any) -> Any:
 
 
 def doubles(array: Any) -> Any:
-    """Return the numbers of a contiguous array of float64."""
+    """Return a pointer or memoryview of a contiguous float64 array."""
     if cython.compiled:
         return cython.cast(cython.p_double, address(array))
     return memoryview(array.reshape(-1))
 
 
 def ints(array: Any) -> Any:
-    """Return the numbers of a contiguous array of int32."""
+    """Return a pointer or memoryview of a contiguous int32 array."""
     if cython.compiled:
         return cython.cast(cython.p_int, address(array))
     return memoryview(array.reshape(-1))
 
 
 class Buffers:
-    """Named arrays that a compiled module reads and writes; a longer one begins with what it held before."""
+    """Named growable arrays that a compiled module reads and writes; growth keeps the contents."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Any] = {}
 
     def doubles(self, name: str, room: cython.int) -> Any:
-        """Return room for float64 numbers."""
+        """Return the named array with room for float64 numbers."""
         return doubles(self._longer(name, np.zeros(max(room, 1), np.float64)))
 
     def ints(self, name: str, room: cython.int) -> Any:
-        """Return room for int32 numbers."""
+        """Return the named array with room for int32 numbers."""
         return ints(self._longer(name, np.zeros(max(room, 1), np.int32)))
 
     def flags(self, name: str, room: cython.int) -> Any:
-        """Return room for small numbers of a byte each."""
+        """Return the named array with room for one-byte numbers."""
         array = self._longer(name, np.zeros(max(room, 1), np.uint8))
         return cython.cast(cython.p_uchar, address(array)) if cython.compiled else memoryview(array)
 
     def given_doubles(self, name: str, values: Any) -> Any:
-        """Return the numbers of an array, which is kept alive and not copied if it is contiguous float64."""
+        """Return a float64 view of ``values``, kept alive and not copied if already contiguous float64."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64)
         return doubles(self.arrays[name])
 
     def given_ints(self, name: str, values: Any) -> Any:
-        """Return the numbers of an array, which is kept alive and not copied if it is contiguous int32."""
+        """Return an int32 view of ``values``, kept alive and not copied if already contiguous int32."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32)
         return ints(self.arrays[name])
 
@@ -95,7 +95,7 @@ class Buffers:
         return records
 
     def fill(self, name: str, number: str, values: Any) -> None:
-        """Give records their values of one of their numbers."""
+        """Set the field ``number`` of the records from an array of values."""
         if cython.compiled:
             self.arrays[name][number][: len(values)] = values
         else:
@@ -109,7 +109,7 @@ class Buffers:
         return np.array([getattr(record, number) for record in self.arrays[name]])
 
     def read(self, name: str) -> Any:
-        """Return the present numbers of a column that was made here, as an array."""
+        """Return the named array with its present contents."""
         return self.arrays[name]
 
     def _longer(self, name: str, array: Any) -> Any:

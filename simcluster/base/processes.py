@@ -1,4 +1,4 @@
-"""Processes beside this one: a call by itself (``ProcessCall``), and a crew that works on one task after the other."""
+"""Worker processes: one asynchronous call (``ProcessCall``), and a pool for many tasks (``Crew``)."""
 
 from __future__ import annotations
 
@@ -35,19 +35,21 @@ sys.stdout.buffer.write(pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 def require_processes(count: int) -> None:
-    """InputError for fewer processes than one."""
+    """Raise InputError for fewer than one process."""
     if count < 1:
         raise InputError(f"{count} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ProcessCall(Generic[T]):
-    """A call that goes on beside this process, in a Python of its own: a function of a module, bound to what can be
-    pickled."""
+    """Call of a function in a separate Python process, concurrent with this one.
+
+    The function is one of a module, bound to picklable arguments.
+    """
 
     def __init__(self, call: Callable[[], T]) -> None:
         command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}\n{_WORKER}"]
@@ -57,7 +59,7 @@ class ProcessCall(Generic[T]):
         self._helper.stdin.close()
 
     def result(self) -> T:
-        """What it returns, as soon as it does; raises the InputError that it raises."""
+        """Wait for the call and return its result, or raise its InputError."""
         assert self._helper.stdout is not None
         answer = self._helper.stdout.read()
         self._helper.stdout.close()
@@ -70,7 +72,7 @@ class ProcessCall(Generic[T]):
 
 
 def shared_out(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
-    """Return the answer for each of ``numbers``; of n processes each answers every n-th.
+    """Return ``call``'s answer for each number; of n processes each answers every n-th number.
 
     ``call`` is a function of a module, bound to what can be pickled, that returns an answer for each number it gets.
     """
@@ -81,18 +83,20 @@ def shared_out(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[i
 
 
 def context() -> BaseContext:
-    """How processes are begun: as copies of this one, with all that it has imported and read (0.01 s), where that is
-    safe: on Linux, with no other thread, of whose locks a copy would hold some for ever.  Else each as a Python of its
-    own, which imports everything anew (0.6 s)."""
+    """Return the context that starts processes by fork where that is safe, otherwise by spawn.
+
+    A forked copy has all that this process has imported and read (0.01 s); it is safe on Linux with no other thread,
+    whose locks a copy could hold forever. A spawned Python imports everything anew (0.6 s).
+    """
     copied = sys.platform == "linux" and threading.active_count() == 1
     return get_context("fork" if copied else "spawn")
 
 
 class Crew(Generic[Task, Answer]):
-    """Processes that call a function of a module on what they are sent, each on one task at a time.
+    """Pool of processes that each call a function of a module on one task at a time.
 
-    Each has a pipe of its own, so that it is known which task was whose when one dies, and none waits for another.
-    They end when their pipe does, also if this process is killed.
+    Each has its own pipe, so that the task of a process that dies is known and no process waits for another. They end
+    when their pipe closes, also if this process is killed.
     """
 
     def __init__(self, call: Callable[[Task], Answer], count: int) -> None:
@@ -109,14 +113,15 @@ class Crew(Generic[Task, Answer]):
         return process, mine
 
     def begin(self, member: int, task: Task) -> None:
-        """Send a task to a member that has none; if it has died, ``finished`` says so."""
+        """Send a task to an idle process; if the process has died, ``finished`` reports it."""
         with suppress(OSError):
             self._members[member][1].send(task)
 
     def finished(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
-        """Of these, those that are the first to finish, and their answers; None for one that has died, in whose place
-        there is another one then.  Raises what the function has raised.  Waits so many ``seconds`` at most, if any are
-        given."""
+        """Return the first of these ``members`` to finish, with their answers; None for one that has died.
+
+        A dead process is replaced. Raises what the function raised. Waits at most ``seconds``, if given.
+        """
         pipes = {self._members[member][1]: member for member in members}
         there = wait(list(pipes), seconds)
         return [(pipes[pipe], self._answer(pipes[pipe])) for pipe in pipes if pipe in there]
@@ -135,7 +140,7 @@ class Crew(Generic[Task, Answer]):
         return answer  # type: ignore[no-any-return]
 
     def close(self, *, now: bool = False) -> None:
-        """Let them go; ``now`` whatever they are at."""
+        """Stop the processes after their tasks, or immediately with ``now``."""
         for process, pipe in self._members:
             pipe.close()
             if now:

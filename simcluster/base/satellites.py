@@ -1,8 +1,8 @@
-"""What the satellites add to the core, each by the place where it is.
+"""Registry of the functions that satellite packages add to the core, by module path.
 
 A satellite is a package that the core does not import: runs of weeks and budgets (``longrun``), files of other tools
-(``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``).  The core
-asks for a name of ``PROVIDED``, whose module is imported then.  Commands are in ``cli/commands.toml``, pictures in
+(``importers``), traces (``interop``), measured runs (``evidence``) and interactive pages (``interactive``). The core
+asks for a name of ``PROVIDED``, whose module is then imported. Commands are in ``cli/commands.toml``, figures in
 ``show/pictures.py``.
 """
 
@@ -40,10 +40,10 @@ PROVIDED: Mapping[str, str] = {
     "variants of a page": "interactive.moving.report_variants:play_variants",
     "keys of a page": "interactive.moving.report_variants:check_vary",
 }
-"""A name: the module below ``simcluster`` and what it has there."""
+"""Name of each function: its module below ``simcluster`` and its name there."""
 
 Look = Literal["lines", "texts", "pages", "gantt"]
-"""``repr``, ``str``, HTML of a cell, and a timeline's picture."""
+"""Form of display: ``repr``, ``str``, HTML of a notebook cell, or a timeline's figure."""
 
 SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
     "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.display:LINES"),
@@ -51,15 +51,15 @@ SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
     "pages": ("interactive.notebook.pages:SHOWN",),
     "gantt": ("interactive.notebook.timelines:SHOWN",),
 }
-"""What Python shows of objects: tables of functions by the name of the class ("" for all others)."""
+"""Display functions of objects: tables of functions by class name ("" for all other classes)."""
 
 
 def load(place: str) -> Any:
-    """Return what stands at ``module:name`` below ``simcluster``; the module is imported now."""
+    """Import and return the object ``module:name`` below ``simcluster``."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"simcluster.{module}"), name)
 
 
 def provided(name: str) -> Any:
-    """Return what a satellite provides under a name of ``PROVIDED``."""
+    """Return the object that a satellite provides under a name of ``PROVIDED``."""
     return load(PROVIDED[name])

@@ -1,7 +1,7 @@
-"""What Python shows of an object: a line at a prompt, its text where it is printed, a picture in a notebook's cell.
+"""Display of objects: one line at a prompt, text where printed, a figure in a notebook cell.
 
-What is shown is made from numbers by packages above those that have the numbers, so an object asks for it by the name
-of its class; ``base.satellites.SHOWN_BY`` has the tables, whose modules are imported when first asked.
+Displays are made by packages above those that hold the numbers, so an object asks for its display by the name of its
+class; the tables are in ``base.satellites.SHOWN_BY``, whose modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,26 +16,25 @@ _LONGEST = 190  # characters of a line
 
 
 class Picture(Protocol):
-    """A picture that can be written to a file: a matplotlib Figure, by the one method that everybody needs."""
+    """A figure that can be saved to a file, such as a matplotlib Figure."""
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Write it to a file, whose ending says how."""
+        """Write the figure to a file; the file's ending sets the format."""
 
 
 class CellPage(Protocol):
-    """A page in a notebook's cell, which is complete in itself."""
+    """A self-contained HTML page in a notebook cell."""
 
     def save(self, path: Any) -> None:
-        """Write it to a file."""
+        """Write the page to a file."""
 
     def _repr_html_(self) -> str: ...
 
 
 class Shown:
-    """An object that says what it is in a line, what it holds in a text, and shows it in a notebook.
+    """Base class of objects with a one-line ``repr``, a text for ``print``, and a notebook display.
 
-    A class that derives from it has a line of its own in ``show/lines.py``, where its plain fields do not say
-    enough.
+    A subclass has its own line in ``show/lines.py`` where its plain fields do not suffice.
     """
 
     __slots__ = ()
@@ -57,18 +56,18 @@ class Shown:
         return str(look(self, "pages"))
 
     def summary(self) -> str:
-        """What ``print`` shows: the text of the command that asks for it."""
+        """Return the text that ``print`` shows, which is the text of the corresponding command."""
         return str(self)
 
 
 def line_of(it: object) -> str:
-    """An object in a line: by what is known of its class, else its plain fields."""
+    """Return an object on one line: by the table of its class, otherwise by its plain fields."""
     told = look(it, "lines")
     return clipped(printable(_fields_of(it) if told is None else str(told)), _LONGEST)
 
 
 def look(it: object, kind: Look, **options: Any) -> Any:
-    """Return what is shown of an object; None if no table of ``SHOWN_BY`` has its class."""
+    """Return the display of an object; None if no table of ``SHOWN_BY`` has its class."""
     for name in (*(each.__name__ for each in type(it).__mro__), ""):
         for place in SHOWN_BY[kind]:
             known: Mapping[str, Callable[..., Any]] = load(place)
@@ -78,13 +77,13 @@ def look(it: object, kind: Look, **options: Any) -> Any:
 
 
 def clipped(text: str, longest: int) -> str:
-    """A text of at most so many characters on one line."""
+    """Return a text on one line of at most ``longest`` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= longest else f"{flat[: longest - 3]}..."
 
 
 def _fields_of(it: object) -> str:
-    """Return the class with its fields: numbers and words with their values, others by name."""
+    """Return the class name with its fields: numbers and texts with values, others by name."""
     named = ((name, getattr(it, name)) for name in getattr(type(it), "__dataclass_fields__", ()))
     told = (
         f"{name}={_number(value)}" if isinstance(value, bool | int | float | str) else name for name, value in named

@@ -1,7 +1,7 @@
-"""Finished variants on disk: every row is durable before the next is asked for, and a killed sweep goes on from there.
+"""SQLite store of finished variants: each row is durable at once, and an interrupted sweep resumes.
 
-An SQLite database with a write-ahead log beside the output file.  A row is found again by what it is a variant of and
-what it changes, so a sweep that grows keeps what is done.  With each row stands its CRC-32: a damaged one is none.
+A database with a write-ahead log next to the output file. The key of a row is made of its base and changes, so a sweep
+that grows keeps finished rows. Each row has a CRC-32; a damaged row counts as missing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _APPLICATION = 0x51C1  # of PRAGMA application_id: this is one of ours
 
 
 class Store:
-    """The rows that are done.  ``version`` is that of the simulator: numbers of two versions do not mix.
+    """Store of finished rows of one simulator ``version``; rows of two versions do not mix.
 
-    ``option`` is where people say the path, as complaints name it.
+    ``option`` is the command-line option of the path, which error messages name.
     """
 
     def __init__(self, path: Path, version: str, option: str = "-o") -> None:
@@ -43,7 +43,7 @@ class Store:
             raise
 
     def _begin(self, version: str) -> None:
-        """Lock the database and make its tables; raise InputError for one of another program or version."""
+        """Lock the database and create its tables; raise InputError for another program's or version's."""
         self._file.execute("PRAGMA locking_mode=EXCLUSIVE")
         if self._file.execute("PRAGMA application_id").fetchone()[0] not in (0, _APPLICATION):
             raise InputError(f"{self.path}: is another program's database; {self._other}")
@@ -68,18 +68,18 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Everything is on disk already; the log goes into the database."""
+        """Close the database; all rows are on disk already."""
         self._file.close()
 
     @property
     def count(self) -> int:
-        """How many rows there are, of whatever sweep."""
+        """Return the number of stored rows, of all sweeps."""
         with self._complaints():
             found: int = self._file.execute("SELECT count(*) FROM rows").fetchone()[0]
         return found
 
     def done(self, keys: Iterable[str]) -> set[str]:
-        """Which of these rows are there; says how many are damaged, so that they are played again."""
+        """Return which of these rows are stored; note how many are damaged and will be simulated again."""
         wanted, there, damaged = set(keys), set(), 0
         with self._complaints():
             for key, row in self._file.execute("SELECT CAST(key AS BLOB), CAST(row AS BLOB) FROM rows"):
@@ -92,12 +92,12 @@ class Store:
         return there
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Take rows out, so that they are played again."""
+        """Delete rows, so that they are simulated again."""
         with self._complaints():
             self._file.executemany("DELETE FROM rows WHERE key=?", [(key,) for key in keys])
 
     def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Rows that are finished; on disk when this returns."""
+        """Store finished rows; they are on disk when this returns."""
         pairs = [(key, _sealed(row)) for key, row in rows]
         with self._complaints():
             self._file.execute("BEGIN IMMEDIATE")
@@ -105,7 +105,7 @@ class Store:
             self._file.execute("COMMIT")
 
     def rows(self, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """The rows of these keys, in their order; all of them are there."""
+        """Yield the rows of these keys in order; all must be stored."""
         for key in keys:
             row = self.row(key)
             if row is None:  # its database lists the row and does not find it
@@ -113,7 +113,7 @@ class Store:
             yield row
 
     def row(self, key: str) -> dict[str, Any] | None:
-        """The row of a key, if it is there and whole."""
+        """Return the row of a key; None if it is missing or damaged."""
         with self._complaints():
             found = self._file.execute("SELECT CAST(row AS BLOB) FROM rows WHERE key=?", (key,)).fetchone()
         text = _whole(found[0]) if found else None
@@ -121,7 +121,7 @@ class Store:
 
     @contextmanager
     def _complaints(self) -> Iterator[None]:
-        """Raise SQLite's errors as InputError."""
+        """Raise SQLite's errors inside as InputError."""
         try:
             yield
         except sqlite3.OperationalError as problem:

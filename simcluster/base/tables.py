@@ -1,4 +1,4 @@
-"""Tables of answers: what a function returns a list of, as a pandas DataFrame with a row each."""
+"""Lists of answers as pandas DataFrames, with one row per answer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 class Records(Shown, list[T]):
-    """A list of answers that is a table as well: ``records.table``, a row each."""
+    """List of answers that is also a table: ``records.table`` has one row per answer."""
 
     @property
     def table(self) -> DataFrame:
-        """What each says of itself (``to_dict``, or the fields of a dataclass): its numbers and texts in columns."""
+        """Return the answers as a table: the numbers and texts of ``to_dict`` or of dataclass fields."""
         return frame_of(_said_by(each) for each in self)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
-    """Rows as a table, in the order of their keys: numbers and texts, lists of such as text; all else is left out.
+    """Return rows as a table with columns of numbers and texts; lists of these become text.
 
-    ``index`` is the column that names the rows.
+    Other values are omitted; ``index`` is the column that names the rows.
     """
     import pandas as pd
 

@@ -1,6 +1,6 @@
-"""Listeners for progress and notes, and the limit of work that begins unasked.
+"""Listeners for progress and notes, and the limit on work that starts without confirmation.
 
-The command line listens, where there is one; else notes are Python's warnings.
+The command line listens; without it notes are Python warnings.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from contextvars import ContextVar
 from simcluster.base.errors import InputError
 
 NOTED = 60.0
-"""Seconds from which on a command says how long it will take."""
+"""Estimated seconds from which a command announces how long it will take."""
 
 MOST = 600.0
-"""Seconds up to which a scenario is planned and played without being asked for again."""
+"""Estimated seconds up to which a scenario is planned and simulated without confirmation."""
 
 _most: ContextVar[float] = ContextVar("most", default=MOST)
 
 
 def most_seconds() -> float:
-    """The estimate up to which work is begun."""
+    """Return the estimated duration (s) up to which work starts without confirmation."""
     return _most.get()
 
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Inside, work is begun up to an estimate of so many seconds."""
+    """Set the estimated duration (s) up to which work starts inside."""
     before = _most.set(seconds)
     try:
         yield
@@ -38,12 +38,12 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def however_long(asked: bool = True) -> AbstractContextManager[None]:
-    """Return a context in which work is begun whatever its estimate says; ``asked`` False: it is as outside."""
+    """Return a context without a limit on estimated durations; with ``asked`` False the limit stays."""
     return at_most(math.inf if asked else most_seconds())
 
 
 def unless_asked(remedy: str) -> str:
-    """The end of a refusal of work that takes longer than is begun: the rule, and what would work."""
+    """Return the end of a message that refuses long work: the limit, and what would work."""
     return (
         f"without being asked for again {in_words(most_seconds())} are spent on a scenario: {remedy}, or say --yes "
         "(from Python: with simcluster.however_long():)"
@@ -51,14 +51,16 @@ def unless_asked(remedy: str) -> str:
 
 
 def require_begun(seconds: float, what: str, remedy: str) -> None:
-    """InputError for work that takes longer than is begun: ``what`` says how long, ``remedy`` what would work."""
+    """Raise InputError for work whose estimate (s) exceeds the limit; ``remedy`` is what would work."""
     if seconds > most_seconds():
         raise InputError(f"{what}; {unless_asked(remedy)}")
 
 
 def require_few(what: str, count: int, seconds: float, until: float) -> None:
-    """Raise InputError if ``count`` events, of ``seconds`` of processor time each, take longer than is allowed without
-    ``--yes``; ``until`` (s) is the simulated time that they reached."""
+    """Raise InputError if ``count`` events exceed the time limit, at ``seconds`` of processor time each.
+
+    ``until`` (s) is the simulated time that they reached.
+    """
     if count * seconds > most_seconds():
         raise InputError(
             f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not finished; "
@@ -67,7 +69,7 @@ def require_few(what: str, count: int, seconds: float, until: float) -> None:
 
 
 def in_words(seconds: float) -> str:
-    """An estimate, as rough as it is: 20 s, 4 min, 3 h, 12 days."""
+    """Format a rough duration (s): 20 s, 4 min, 3 h, 12 days."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if seconds >= 2 * size or unit == "s" or (unit == "min" and seconds >= size):
             return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
@@ -85,7 +87,7 @@ _notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", d
 
 
 def note(text: str) -> None:
-    """Something that went another way than expected, and is no error."""
+    """Report a note that is not an error to the listener, or as a Python warning."""
     hears = _notes_to.get()
     if hears is not None:
         hears(text)
@@ -95,7 +97,7 @@ def note(text: str) -> None:
 
 @contextmanager
 def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
-    """Inside, ``hears`` is called with every note, in this thread."""
+    """Call ``hears`` with every note of this thread inside."""
     before = _notes_to.set(hears)
     try:
         yield
@@ -104,12 +106,12 @@ def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
 
 
 def playing(name: str) -> None:
-    """A step of this name begins to be played."""
+    """Report to the progress listener that the simulation of a named step begins."""
     _tell(name, 0.0)
 
 
 def estimated(name: str, seconds: float) -> None:
-    """A scenario of this name is to be planned and played, which will take about so many seconds."""
+    """Report to the progress listener the estimated duration (s) of a named scenario."""
     _tell(name, seconds)
 
 
@@ -121,9 +123,9 @@ def _tell(name: str, seconds: float) -> None:
 
 @contextmanager
 def phase(words: str | Words) -> Iterator[None]:
-    """Inside, progress lines of this thread name this phase, within those around it.
+    """Name this phase in the progress lines of this thread, within the phases around it.
 
-    Words that are called, whenever a line is written, may state the share that is done.
+    A callable is evaluated for every line, so that it may state the share that is done.
     """
     before = _phases.set((*_phases.get(), words))
     try:
@@ -139,8 +141,7 @@ def phases() -> Iterator[str]:
 
 @contextmanager
 def heard_by(hears: Hearer) -> Iterator[None]:
-    """Inside, ``hears`` is called with the name of every step that begins and 0, or of a scenario and its estimate,
-    in this thread."""
+    """Call ``hears`` inside with each step that begins (and 0) or scenario and its estimate (s)."""
     before = _heard_by.set(hears)
     try:
         yield

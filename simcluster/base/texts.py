@@ -1,7 +1,7 @@
-r"""Texts that others wrote: printable without control characters, in natural order, and the nearest known word.
+r"""Text from files: escaped control characters, natural sort order, and the nearest known word.
 
-Names come from files that others wrote.  Raw, an ESC in one would drive a terminal, and a bidirectional override would
-show a line in another order than it is in.  The escapes (``\u001b``) are JSON's, so a document stays one.
+Raw, an ESC in a name could control a terminal, and a bidirectional override would show a line in another order. The
+escapes (``\u001b``) are JSON's, so a document stays valid.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _PARTS = re.compile(r"\d+|\D+")
 
 
 def natural(name: str) -> Key:
-    """Sort key that compares the numbers in names as numbers."""
+    """Return a sort key that compares the numbers in a name as numbers."""
     return tuple(map(_key, _PARTS.findall(name)))
 
 
 def naturals(names: Iterable[str]) -> list[Key]:
-    """``natural`` of many names, whose parts are looked at once each: those of a cluster's switches have few."""
+    """Return the natural sort keys of many names; repeated parts are parsed once."""
     known = _Keys()
     return [tuple(map(known.__getitem__, _PARTS.findall(name))) for name in names]
 
 
 class _Keys(dict[str, tuple[int, str]]):
-    """Keys of parts of names, made when they are first asked for."""
+    """Cache of the sort keys of parts of names."""
 
     def __missing__(self, part: str) -> tuple[int, str]:
         found = self[part] = _key(part)
@@ -38,8 +38,10 @@ def _key(part: str) -> tuple[int, str]:
 
 
 def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
-    """The known words that are most like one, the nearest first, whatever letters are capitals; by difflib's ratio, and
-    before that those that go on where it ends: fp8-mixed for fp8."""
+    """Return the ``most`` known words nearest to a word, ignoring case, the nearest first.
+
+    By difflib's ratio; words that continue the given one come first: fp8-mixed for fp8.
+    """
     import difflib  # only for a mistake: --help waits for what is imported
 
     spelt: dict[str, str] = {}
@@ -52,7 +54,7 @@ def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) ->
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """'; did you mean 'pp'?' with the nearest known word, or nothing."""
+    """Return "; did you mean 'pp'?" with the nearest known word; "" if none is near."""
     near = nearest(word, known, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -70,17 +72,17 @@ _ENDS_A_LINE = re.compile("[\t\n]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes; its lines and tabs stay."""
+    """Return the text with control characters escaped; line feeds and tabs stay."""
     return text if text.isascii() and text.isprintable() else _CONTROL.sub(_escape, text)
 
 
 def on_a_line(text: str) -> str:
-    """The same of a text that stands in a line, as a table's cell does: line feeds and tabs are escapes, too."""
+    """Return the text with control characters, line feeds and tabs escaped, for a table cell."""
     return one_line(printable(text))
 
 
 def one_line(text: str) -> str:
-    """A name of one line: line feeds and tabs as escapes, whatever else it holds as it is."""
+    """Return a name with only line feeds and tabs escaped."""
     return _ENDS_A_LINE.sub(_escape, text)
 
 

@@ -1,8 +1,8 @@
-"""A time limit of long work: an exception in its midst when time is up.
+"""Time limit of long work: an exception when time is up.
 
-On the main thread of a system with alarms (not Windows) it comes within milliseconds, whatever is under way, also
-where a clock ticks by the alarm meanwhile (the line of progress of a command), which goes on ticking.  Elsewhere, and
-where somebody else waits for the alarm, it comes where the work asks for it (``check``).
+On the main thread of a system with alarms (not Windows) it is raised within milliseconds, whatever is running, also
+where a clock uses the alarm meanwhile (a command's progress line), which keeps ticking. Elsewhere, and where other code
+uses the alarm, it is raised where the work calls ``check``.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _LONGEST = 86400.0  # s that an alarm is set for: the system takes no time that 
 
 
 class TimeUp(BaseException):
-    """The time limit is over: no error, and nothing that catches errors may keep it."""
+    """Exception of an expired time limit; a BaseException, so that error handlers do not catch it."""
 
 
 class Deadline:
-    """When a time limit is over; inf seconds for none."""
+    """End of a time limit; infinite seconds for no limit."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds, below 0 when it is over."""
+        """Remaining seconds; negative after the end."""
         return self._end - time.monotonic()
 
     def check(self) -> None:
-        """Raises TimeUp when it is over."""
+        """Raise TimeUp if the time limit has expired."""
         if self.left <= 0:
             raise TimeUp
 
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[Deadline]:
-    """Raises TimeUp inside after so many seconds; None is no limit."""
+    """Raise TimeUp inside after ``seconds``; None is no limit."""
     deadline = Deadline(float("inf") if seconds is None else seconds)
     if seconds is None or not _alarm_is_free():
         yield deadline
@@ -74,7 +74,7 @@ def within(seconds: float | None) -> Iterator[Deadline]:
 
 
 def _is_propagating(raised: list[BaseException]) -> bool:
-    """Return whether one of these exceptions propagates: Python drops those raised in ``__del__`` or a callback."""
+    """Return whether one of these exceptions still propagates: Python drops some, as in ``__del__``."""
     error = sys.exc_info()[1]
     while error is not None and error not in raised:
         error = error.__context__
@@ -82,9 +82,9 @@ def _is_propagating(raised: list[BaseException]) -> bool:
 
 
 def _next(deadline: Deadline, every: float) -> float:
-    """Seconds to the next alarm: the clock's next tick, if there is a clock, the end, or a day, and then anew.
+    """Return the seconds to the next alarm: the clock's next tick, the end, or at most a day.
 
-    Never 0, which is no alarm.
+    Never 0, which would be no alarm.
     """
     return max(1e-6, min(every or deadline.left, deadline.left, _LONGEST))
 

@@ -1,6 +1,6 @@
-"""Quantities with units at the edge, SI floats inside: "400 Gbit/s" -> 5e10 B/s, and back for people.
+"""Quantities with units as text, SI floats inside: "400 Gbit/s" is 5e10 B/s.
 
-B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti Pi of 1024.  Bits exist only in this file.
+B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti Pi of 1024. Bits exist only in this file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za
 _NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
 
 _MOST = 1e99
-"""Largest number of a quantity, as of counts: products of a few of them are floats, too."""
+"""Largest accepted number, as for counts: products of a few of them are still floats."""
 _EXAMPLES = {
     "bytes": '"80 GB", "80 GiB" or "512 MiB"',
     "bytes per second": '"400 Gbit/s", "450 GB/s" or "25 GB/s"',
@@ -50,7 +50,7 @@ _SPELT = {
     "s": ("sec", "second"), "min": ("m", "minute"), "h": ("hr", "hour"), "d": ("day",),
     "ms": ("msec", "millisecond"), "us": ("usec", "microsecond"), "ns": ("nsec", "nanosecond"),
 }  # fmt: skip
-"""What else people write for a unit of time; an s behind it is the plural's."""
+"""Other spellings of units of time, also with a plural s."""
 
 
 def parse_bytes(value: object) -> float:
@@ -59,7 +59,7 @@ def parse_bytes(value: object) -> float:
 
 
 def parse_size(value: str) -> float:
-    """Return the size of a message in bytes: as above, or as nccl-tests has it, where 1G is 2^30.
+    """Return the bytes of a message size: as ``parse_bytes``, or as in nccl-tests, where 1G is 2^30.
 
     >>> parse_size("1G") == parse_size("1 GiB")
     True
@@ -113,7 +113,7 @@ def _error(value: object, dimension: str) -> InputError:
 
 
 def _time_meant(number: str, unit: str, _: str) -> str:
-    """Return 2 h for 2 hours, 14 d for 2 weeks; "" for what is like none."""
+    """Return 2 h for 2 hours, 14 d for 2 weeks; "" for other words."""
     word = unit.lower()
     one = word.removesuffix("s") if len(word) > 2 else word
     if one in ("week", "wk", "w"):
@@ -122,7 +122,7 @@ def _time_meant(number: str, unit: str, _: str) -> str:
 
 
 def _respelt(number: str, unit: str, dimension: str) -> str:
-    """Return 450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for what is like none."""
+    """Return 450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for other words."""
     if dimension == "bytes" and unit.endswith("b"):
         unit = f"{unit[:-1]}B"
     per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
@@ -130,7 +130,7 @@ def _respelt(number: str, unit: str, dimension: str) -> str:
 
 
 def _above_zero(parse: Callable[[object], float], *, zero: bool = False) -> BeforeValidator:
-    """Return a validator of documents for quantities above ``zero``, or that may be zero."""
+    """Return a validator of quantities above zero, or at least zero."""
 
     def validate(value: object) -> float:
         number = parse(value)
@@ -146,7 +146,7 @@ def _above_zero(parse: Callable[[object], float], *, zero: bool = False) -> Befo
 
 
 def format_seconds(seconds: float) -> str:
-    """Four significant digits, zeros too, with the unit that keeps the number between 1 and 1000: 13.00 s, 2.000 us."""
+    """Format a duration with four digits and the unit that fits: 13.00 s, 2.000 us."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= scale * 0.99995:
             more = abs(seconds) >= 9999.5
@@ -155,23 +155,23 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_change(seconds: float, minus: str = "-") -> str:
-    """Seconds more or less: +13.00 s, -2.000 us."""
+    """Format a signed change of a duration: +13.00 s, -2.000 us."""
     return f"{minus if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def format_seconds_round(seconds: float) -> str:
-    """``format_seconds`` without zeros behind the point, for the ticks of an axis: 20 s, 2.5 us."""
+    """Format a duration without trailing zeros, for axis ticks: 20 s, 2.5 us."""
     number, _, unit = format_seconds(seconds).partition(" ")
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def format_bytes(size: float) -> str:
-    """Decimal bytes: 80 GB, 1.074 GB, 512 B."""
+    """Format bytes in decimal units: 80 GB, 1.074 GB, 512 B."""
     return _decimal(size, "B")
 
 
 def format_bytes_per_second(rate: float) -> str:
-    """Decimal bytes per second: 240 GB/s."""
+    """Format a rate in decimal bytes per second: 240 GB/s."""
     return _decimal(rate, "B/s")
 
 
@@ -212,12 +212,12 @@ def write_quantity(number: float, unit: str) -> str:
 
 
 def _written(unit: str) -> PlainSerializer:
-    """Return how a document is dumped: a quantity as text, so that the dump is itself a valid document."""
+    """Return a serializer to text with a unit, so that a dumped document is valid input."""
     return PlainSerializer(lambda number: write_quantity(number, unit), return_type=str, when_used="json")
 
 
 def _text_of(dimension: str, units: str) -> WithJsonSchema:
-    """Return the schema of a quantity for editors: a number and a unit, as text."""
+    """Return the JSON schema of a quantity: text with a number and a unit."""
     pattern = rf"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*{units}\s*$"
     examples = [each.strip('" ') for each in re.split(r",| or ", _EXAMPLES[dimension])]
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples, "x-unit": dimension})
@@ -242,19 +242,19 @@ Seconds = Annotated[
 
 
 def _bare(unit: str) -> BeforeValidator:
-    """Return a validator that gives a bare number its unit."""
+    """Return a validator that adds a unit to bare numbers."""
     return BeforeValidator(lambda value: f"{value!r} {unit}" if is_number(value) else value)
 
 
 _BARE_OR_TEXT = WithJsonSchema({"type": ["number", "string"], "examples": ["13.75 s", "7 d"], "x-unit": "seconds"})
 Days = Annotated[float, _above_zero(parse_seconds), _written("s"), _bare("d"), _BARE_OR_TEXT]
-"""A duration above zero in a field named days: a bare number is days."""
+"""A duration above zero in a field named days; a bare number is in days."""
 NamedSeconds = Annotated[Seconds, _bare("s"), _BARE_OR_TEXT]
-"""A duration in a field named seconds: a bare number is seconds."""
+"""A duration in a field named seconds; a bare number is in seconds."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Is it a finite number, no yes or no, that a float holds?"""
+    """Return whether a value is a finite number that a float holds; booleans are not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

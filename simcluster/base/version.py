@@ -1,4 +1,4 @@
-"""The version of simcluster, which the package's metadata take from here, and the digest of its sources."""
+"""Version of simcluster, which the package metadata take from here, and the digest of its sources."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SUFFIXES = (".py", ".yaml", ".csv")
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Return the digest of all sources and data of the package, and of the versions of the libraries that compute.
+    """Return the digest of the package's sources and data and of its numeric libraries' versions.
 
-    Numbers that are kept must not outlive these.
+    Stored results are valid only for this digest.
     """
     import hashlib  # here, so that `simcluster --help` does not pay for it
     from importlib.metadata import version

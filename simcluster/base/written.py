@@ -1,9 +1,9 @@
-"""Files written whole or not at all: a new file is written next to the old one, then replaces it.
+"""Atomic file writing: a new file is written next to the old one, then replaces it.
 
-The only module that opens a file for writing (``tests/test_written.py`` holds the package to it).  ``step.json`` is
-written as ``.step.json.HOST.PID-N.partial``; the part that a killed process left is removed by the next process of its
-host that writes into the folder.  A link is written through; what is not a regular file (a pipe, a terminal, /dev/null)
-is written directly, and so is a file that is this process's own stdout or stderr.
+The only module that opens a file for writing (``tests/test_written.py`` checks that). ``step.json`` is written as
+``.step.json.HOST.PID-N.partial``; the part left by a killed process is removed by the next process of its host that
+writes into the folder. Symbolic links are followed; what is not a regular file (a pipe, a terminal, /dev/null) is
+written directly, and so is a file that is this process's stdout or stderr.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zlib import crc32
 from simcluster.base.errors import InputError
 
 PARTIAL = ".partial"
-"""How the name of a file ends that is being written."""
+"""Ending of the name of a file that is being written."""
 _LONGEST = 200  # bytes of a name that are kept next to host and process
 _NUMBERS = count()
 _ROOM = "free some space, or name a file on another disk"
@@ -41,10 +41,10 @@ _REMEDIES: Mapping[int, str] = {
 
 @contextmanager
 def written(path: str | Path, *, new: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write bytes to, which stands at ``path`` when all is done, with the mode of the one it replaces.
+    """Open a file for bytes that replaces ``path``, with the old file's mode, when the block ends.
 
-    Where anything ends it before (an exception, SIGINT, SIGTERM, SIGHUP) the old file is as it was, and nothing else is
-    left.  With ``new`` a file that is there already is an error.  InputError for what the system refuses.
+    After an exception, SIGINT, SIGTERM or SIGHUP the old file is unchanged and nothing else is left. With ``new`` an
+    existing file is an error. Raises InputError for what the system refuses.
     """
     path = Path(path)
     try:
@@ -62,16 +62,16 @@ def written(path: str | Path, *, new: bool = False) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: str | Path, text: str, *, new: bool = False) -> None:
-    """A text file in UTF-8; as ``written`` otherwise."""
+    """Write a text file in UTF-8, atomically as ``written`` does."""
     with written(path, new=new) as file:
         file.write(text.encode())
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """One more line of a file that grows line by line, on the disk when this returns.
+    """Append a line to a file; it is on disk when this returns.
 
-    What a killed process leaves of the last one is for its reader to leave out (``drop_last_line``).  InputError for
-    what the system refuses.
+    A partial last line of a killed process is dropped by the reader (``drop_last_line``). Raises InputError for what
+    the system refuses.
     """
     try:
         with Path(path).open("ab") as file:
@@ -85,13 +85,13 @@ def append_line(path: str | Path, line: str) -> None:
 
 
 def drop_last_line(path: Path) -> None:
-    """Cut a file that grows behind its last whole line."""
+    """Truncate a file after its last complete line."""
     whole = path.read_bytes()
     os.truncate(path, whole.rfind(b"\n") + 1)
 
 
 def cannot_write(path: str | Path, problem: OSError) -> InputError:
-    """What is said of a file that cannot be written: what the system says, what is there now, and what would work."""
+    """Return the error for a file that cannot be written: the cause, the file's state, what would work."""
     there = ""
     with suppress(OSError):
         found = _stat(Path(path))
@@ -121,7 +121,7 @@ def _can_be_replaced(found: os.stat_result) -> bool:
 
 
 def _own_stream(found: os.stat_result) -> int | None:
-    """Return the number of our own output that this file is."""
+    """Return the descriptor, 1 or 2, of this process's output that a file is; None for other files."""
     for number in (1, 2):
         with suppress(OSError):
             if os.path.samestat(found, os.fstat(number)):
@@ -130,7 +130,7 @@ def _own_stream(found: os.stat_result) -> int | None:
 
 
 def _direct(path: Path, found: os.stat_result) -> IO[bytes]:
-    """Open what cannot be replaced; after what is already written, where our own output goes there, too."""
+    """Open a file that cannot be replaced; after what is already written, if it is our own output."""
     number = _own_stream(found)
     if number is None:
         return path.open("wb")
@@ -166,7 +166,7 @@ def _replacing(target: Path, found: os.stat_result | None, new: bool) -> Iterato
 
 @cache
 def _host() -> str:
-    """Return a name of this host and of the processes that it shows; containers may share the host's name."""
+    """Return an identifier of this host and its process namespace; containers may share a host name."""
     import platform  # only where a file is written
 
     processes = ""
@@ -176,7 +176,7 @@ def _host() -> str:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove the parts of files that killed processes of this host left in a folder."""
+    """Remove partial files that killed processes of this host left in a folder."""
     with suppress(OSError):
         for path in folder.glob(f".*.{_host()}.*{PARTIAL}") if sys.platform != "win32" else ():
             process = path.name.split(".")[-2].partition("-")[0]
@@ -187,7 +187,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _keep(file: int, found: os.stat_result) -> None:
-    """Keep the mode, and where allowed the owner, of the file that is replaced."""
+    """Give a new file the mode, and where allowed the owner, of the file that it replaces."""
     with suppress(OSError, AttributeError):  # there are none on Windows
         if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
             os.fchown(file, found.st_uid, found.st_gid)
@@ -196,7 +196,7 @@ def _keep(file: int, found: os.stat_result) -> None:
 
 @contextmanager
 def _removed_by_signals(part: Path) -> Iterator[None]:
-    """Remove the part where a signal ends the process inside."""
+    """Remove the partial file if a signal ends the process inside."""
     owner, before = os.getpid(), dict[int, Any]()
 
     def stop(number: int, frame: FrameType | None) -> None:

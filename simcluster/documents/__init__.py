@@ -1,1 +1,1 @@
-"""What people write and read: YAML with its lines, overrides, expressions, complaints that help."""
+"""Documents that users write: YAML with line numbers, overrides, formulas, and helpful error messages."""

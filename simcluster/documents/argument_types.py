@@ -1,8 +1,8 @@
-"""Types of the arguments of functions that Python users call: one message for the first that is wrong.
+"""Type checks of the arguments of public functions, with one message for the first wrong argument.
 
 Arguments are compared with the annotations before a call, as far as these name plain types, containers of them and
-imported classes of this package.  Where a call fails, they are compared with whole annotations, whose
-other names are imported for that: a wrong argument may be the cause.
+imported classes of this package. Where a call fails, they are compared with whole annotations, whose other names are
+imported for that: a wrong argument may be the cause.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY = 1000
-"""Items of a sequence beyond which they are not checked one by one."""
+"""Longest sequence whose items are checked one by one."""
 _PACKAGE = __package__.partition(".")[0]
 _PLAYERS = ("executor", "workers")
-"""Arguments for the number of processes, in one function or another."""
+"""Names of the argument for the number of processes, in various functions."""
 _PLAIN: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "2"),
     float: ("a number", "0.5"),
@@ -66,7 +66,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def checked_call(made: type[T]) -> type[T]:
-    """Decorate a class to raise InputError for unknown and missing arguments; it checks their types itself."""
+    """Decorate a class to raise InputError for unknown and missing arguments; it checks types itself."""
     own, name = made.__init__, made.__name__
 
     @wraps(own)
@@ -93,7 +93,7 @@ def _by_place(signature: inspect.Signature) -> list[str]:
 
 
 def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Return which argument is unknown, missing or one too many; "" if none is."""
+    """Return which argument is unknown, missing or surplus; "" if none is."""
     known = {each: one for each, one in signature.parameters.items() if each != "self" and one.kind != one.VAR_KEYWORD}
     takes = f"it takes {', '.join(known)}"
     for key in kwargs:
@@ -117,7 +117,7 @@ def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapp
 
 
 class _Names(dict[str, Any]):
-    """The names of a module's annotations; ``Any`` for those that are not imported."""
+    """Names of a module's annotations; ``Any`` for those that are not imported."""
 
     def __missing__(self, name: str) -> Any:
         return vars(builtins).get(name, Any)
@@ -127,7 +127,7 @@ class _Names(dict[str, Any]):
 def _names_in(module: str, whole: bool) -> _Names:
     """Return the names of a module; ``whole``: with unions, and what it imports for type checkers alone.
 
-    A function whose argument is of a named union (a scenario, changes) says in its own words what it takes.
+    A function whose argument is of a named union (a scenario, changes) has its own message for it.
     """
     known = vars(sys.modules[module])
     names = _Names({name: each for name, each in known.items() if whole or get_origin(each) in (None, Literal)})
@@ -147,7 +147,7 @@ def _names_in(module: str, whole: bool) -> _Names:
 
 @cache
 def _taken(function: Callable[..., object], *, whole: bool = False) -> tuple[inspect.Signature, dict[str, list[Any]]]:
-    """Return the signature of a function, and the types of the union that each argument may be of."""
+    """Return the signature of a function, and the types that each argument may have."""
     signature, names = inspect.signature(function), _names_in(inspect.unwrap(function).__module__, whole)
     return signature, {
         name: _members(_evaluated(one.annotation, names))
@@ -164,7 +164,7 @@ def _evaluated(annotation: object, names: _Names) -> object:
 
 
 def _members(hint: object) -> list[Any]:
-    """Return the types of a union, or the one of another annotation."""
+    """Return the types of a union, or the single type of another annotation."""
     if get_origin(hint) in (Union, UnionType):
         return [member for each in get_args(hint) for member in _members(each)]
     return _members(get_args(hint)[0]) if get_origin(hint) is Annotated else [type(None) if hint is None else hint]
@@ -179,7 +179,7 @@ def _is_ours(hint: object) -> bool:
 
 
 def _items(hint: object) -> list[Any]:
-    """Return the types of the items of a list, or of the values of a mapping; none where they are not stated."""
+    """Return the item types of a list, or value types of a mapping; empty if they are not stated."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in _LISTS and len(parts) == 1:
         return _members(parts[0])
@@ -190,13 +190,13 @@ def _items(hint: object) -> list[Any]:
 
 
 def _is_iterable(value: object) -> bool:
-    """Return whether a value is several: no text, dict or table, nor a number in an array."""
+    """Return whether a value is a sequence of items: not a text, mapping, table or scalar array."""
     several = hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
     return several and getattr(value, "ndim", 1) > 0 and not hasattr(value, "columns")
 
 
 def _fits(value: Any, hint: Any, whole: bool) -> bool:
-    """Return whether a value could be of a type; True where that is unknown."""
+    """Return whether a value could be of a type; True if that is unknown."""
     kind = get_origin(hint) or hint
     if kind is Literal:  # the function says which words there are
         return isinstance(value, tuple({type(each) for each in get_args(hint)}))
@@ -215,14 +215,14 @@ def _fits(value: Any, hint: Any, whole: bool) -> bool:
 
 
 def _asked_of(protocol: type) -> set[str]:
-    """Return the names that a protocol asks for."""
+    """Return the public names that a protocol requires."""
     own = [one for one in protocol.__mro__ if vars(one).get("_is_protocol") and one.__module__ != "typing"]
     names = {name for one in own for name in (*vars(one), *vars(one).get("__annotations__", ()))}
     return {name for name in names if not name.startswith("_") or name == "__call__"}
 
 
 def _plain(hints: Iterable[Any], value: Any) -> Any:
-    """Return an array or a Series as a list where one is taken, and numbers of numpy as Python's."""
+    """Return an array or Series as a list where one is expected, and numpy scalars as Python numbers."""
     if isinstance(value, Real) and hasattr(value, "item"):
         return value.item()
     if type(value) in (list, tuple) and len(value) <= _MANY and any(hasattr(each, "item") for each in value):
@@ -251,7 +251,7 @@ def _wrong(hints: list[Any], value: Any, place: str, whole: bool) -> str:
 
 
 def _called(hint: Any) -> str:
-    """Return a type in words; a protocol in those of its docstring."""
+    """Return a type in words; for a protocol, the first line of its docstring."""
     kind = get_origin(hint) or hint
     if _is_protocol(kind):
         said = (kind.__doc__ or kind.__name__).strip().partition("\n")[0].partition(";")[0].rstrip(".")
@@ -275,7 +275,7 @@ def _like(hint: Any) -> str:
 
 
 def _remedy(hints: list[Any], value: object, place: str) -> str:
-    """Return how to write the value in a type that is taken, or the function that returns one."""
+    """Return how to write the value in an accepted type, or the function that returns one."""
     wide = sorted(filter(_is_protocol, hints), key=lambda each: -len(_asked_of(each)))  # what asks for most first
     kinds = [*wide, *(each for hint in hints for each in (hint, *_items(hint)))]
     if made := next(filter(None, map(maker, kinds)), ""):
@@ -299,7 +299,7 @@ def _remedy(hints: list[Any], value: object, place: str) -> str:
 
 
 def _is_item(value: object, several: object) -> bool:
-    """Return whether a value could be an item of such a list: any but a mapping where its items are not stated."""
+    """Return whether a value could be one item of a list of this type."""
     items = _items(several)
     fits = any(_fits(value, each, False) for each in items) if items else not isinstance(value, Mapping)
     return fits and not _is_iterable(value)
@@ -307,7 +307,7 @@ def _is_item(value: object, several: object) -> bool:
 
 @cache
 def maker(kind: Any) -> str:
-    """Return the function of the package that returns a thing of this kind; "" where there is none."""
+    """Return the public function of the package that returns an object of this type; "" if there is none."""
     ours = sys.modules[_PACKAGE]
     for name in getattr(ours, "__all__", ()) if _is_ours(kind) else ():
         function = inspect.unwrap(getattr(ours, name))

@@ -1,7 +1,7 @@
-"""YAML texts as plain data that knows where it is written, plain data as YAML, and complaints of parsers in our words.
+"""YAML parsing with the location of every key, YAML output, and parser errors in plain words.
 
-The only module that knows a YAML library: PyYAML's parser (libyaml where it is built), of which this takes the events.
-That parser is of YAML 1.1; what a plain word means (``yes``, ``012``) is decided here by the rules of YAML 1.2.
+The only module that knows a YAML library: it consumes the events of PyYAML's parser (libyaml where it is built). That
+parser is of YAML 1.1; what a plain word means (``yes``, ``012``) is decided here by the rules of YAML 1.2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simcluster.documents.suggestions import with_a_colon
 
 MAX_DEPTH = 50
 _LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
-"""Ends of lines in YAML 1.1 but not in 1.2; and a byte order mark, which only one counts as a character."""
+"""Line ends of YAML 1.1 that YAML 1.2 does not have; and a byte order mark, which only one counts as a character."""
 _TAG = "tag:yaml.org,2002:"
 _TAGS = (
     ("null", re.compile(r"~|null|Null|NULL|")),
@@ -34,22 +34,22 @@ _TAGS = (
         ),
     ),
 )
-"""Types of plain words in YAML 1.2 (``resolver`` of ruamel.yaml); other words are texts."""
+"""Types of plain words in YAML 1.2 (``resolver`` of ruamel.yaml); other words are text."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
 class Mark(NamedTuple):
-    """The place of a key ("x.yaml:3:5") and its path there (another one in a file that was merged in)."""
+    """Location of a key ("x.yaml:3:5") and its path there, which differs in a file that was merged in."""
 
     place: str
     path: KeyPath
 
 
 def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
-    """Return the data of the only document in a text, and the place of every key and item.
+    """Return the data of a one-document YAML text, and the location of every key and item.
 
-    None for a text of comments.  InputError, with its place, for what is not YAML, is deeper than MAX_DEPTH, or has
+    None for a text of comments. InputError, with its location, for what is not YAML, is deeper than MAX_DEPTH, or has
     anchors, tags, or a key twice.
     """
     from yaml import YAMLError  # here, so that `simcluster --help` does not pay for it
@@ -67,7 +67,7 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
 
 
 class _Reader:
-    """Plain data of the events of one text."""
+    """Converter of the parser events of one text to plain data."""
 
     def __init__(self, text: str, source: str) -> None:
         import yaml
@@ -157,7 +157,7 @@ def _tagged(tag: str, place: str) -> InputError:
 
 
 def _not_valid(text: str, source: str, problem: Any) -> InputError:
-    """Return the error for what the parser complains of, and where."""
+    """Return the error for a problem of the YAML parser, with its location."""
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     if mark:
         told = " ".join(part for part in (problem.problem, problem.context) if part)
@@ -187,7 +187,7 @@ def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """Plain data as YAML: a mapping to a line, sections that hold only plain values in braces."""
+    """Return plain data as YAML: one key per line, sections of plain values in braces."""
     texts = {key: _value(value, top=True) for key, value in document.items()}
     return "".join(f"{key}:{text if text.startswith(chr(10)) else ' ' + text}\n" for key, text in texts.items())
 
@@ -213,17 +213,17 @@ def of_yaml(told: str) -> str:
 
 
 def of_json(told: str) -> str:
-    """The same of a complaint of Python's JSON reader."""
+    """Return the meaning of an error of Python's JSON reader, and what to write instead."""
     return _meaning("json", told)
 
 
 def of_toml(told: str) -> str:
-    """The same of Python's TOML reader."""
+    """Return the meaning of an error of Python's TOML reader, and what to write instead."""
     return _meaning("toml", told)
 
 
 def of_xml(told: str) -> str:
-    """The same of expat's."""
+    """Return the meaning of an error of the expat XML reader, and what to write instead."""
     return _meaning("xml", told)
 
 

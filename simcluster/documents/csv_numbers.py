@@ -1,4 +1,4 @@
-"""How a CSV file is read: the rows of a table of runs or variants, and numbers.
+"""Readers of CSV files: tables of runs or variants, and tables of numbers.
 
 The numbers are a measured histogram, speeds of ranks, or the sizes of an uneven all-to-all.
 """
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured run: ``number`` counts from 1 in the table, ``cells`` are typed, ``texts`` as they are written."""
+    """One row of a table: its ``number`` from 1, typed ``cells``, and the ``texts`` as written."""
 
     number: int
     cells: Mapping[str, Cell]
@@ -43,7 +43,7 @@ class Row:
 
 
 def _in_words(problem: Exception) -> str:
-    """Return why a file cannot be read, without the words of the decoder."""
+    """Return why a file cannot be read, without the decoder's terms."""
     return f"byte {problem.start} is none of it" if isinstance(problem, UnicodeDecodeError) else str(problem)
 
 
@@ -99,7 +99,6 @@ def texts_of(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _typed(text: str) -> Cell:
-    """Return a cell of a CSV file as None, a number, or text."""
     text = text.strip()
     if _INTEGER.fullmatch(text):
         return int(text)
@@ -144,10 +143,9 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
 
 
 def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
-    """Return pairs of a rank, or what else is ``named``, and its speed, one per line: ``3,0.97``.
+    """Return pairs of a rank, or another ``named`` item, and its speed, one per line: ``3,0.97``.
 
-    A header, empty lines and text after a # do not count.  Raises InputError, with the line, for what is not such a
-    pair.
+    A header, empty lines and text after a # do not count. Raises InputError, with the line, for anything else.
     """
     found: list[list[float]] = []
     for number, line in enumerate(decode(read_bytes(path), str(path)).splitlines(), start=1):

@@ -1,6 +1,6 @@
-"""How a wrong document is talked about: which key, what value, which rule, what would work.
+"""Error messages about wrong documents: the key, the value, the rule, and what would work.
 
-Turns pydantic's errors into sentences for a person.
+Turns pydantic's errors into sentences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Made = TypeVar("Made", bound=BaseModel)
 
 
 class RuleError(InputError):
-    """Broken rules between values: every one with the key that it is about."""
+    """Violated rules between values, each with the key that it is about."""
 
     def __init__(self, complaints: Iterable[Complaint]) -> None:
         self.complaints = tuple(complaints)
@@ -30,18 +30,18 @@ class RuleError(InputError):
 
 
 def dotted(path: KeyPath) -> str:
-    """faults.0.factor, as overrides write it."""
+    """Return a key path as overrides write it: faults.0.factor."""
     return ".".join(str(part) for part in path)
 
 
 def listed(words: Iterable[object]) -> str:
-    """a, b or c."""
+    """Return words as a list in a sentence: a, b or c."""
     texts = [str(word) for word in words]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it: short, and booleans and nothing as YAML writes them."""
+    """Return a value as a message quotes it: short, with booleans and null as YAML writes them."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping | list | tuple):
@@ -55,24 +55,24 @@ def shown(value: object) -> str:
 
 
 def in_flow(value: Any) -> str:
-    """A value in a line of text; a list as YAML has it, [tp, cp]."""
+    """Return a value for a line of text; a list as YAML writes it, [tp, cp]."""
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def type_name(value: object) -> str:
-    """The name of a value's type, as somebody writes it: None has no other than its own."""
+    """Return the name of a value's type as users know it; "None" for None."""
     return "None" if value is None else type(value).__name__
 
 
 def refuse(given: object, caller: str, takes: str) -> NoReturn:
-    """InputError: "stragglers takes a result, got int: 3"."""
+    """Raise InputError for a wrong argument: "stragglers takes a result, got int: 3"."""
     plain = isinstance(given, str | int | float | list | tuple | Mapping)
     told = f"{type_name(given)}: {shown(given)}" if plain else getattr(given, "__name__", type_name(given))
     raise InputError(f"{caller} takes {takes}, got {told}; give one of those")
 
 
 def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
-    """What is wrong with ``data``, key by key; ``target`` is the model or annotation that it was checked against."""
+    """Return what is wrong with ``data``, key by key; ``target`` is its model or annotation."""
     found: list[Complaint] = []
     problems = [(problem, written_path(problem["loc"], data)) for problem in error.errors(include_url=False)]
     for problem, path in problems:
@@ -109,7 +109,7 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
 
 
 def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "") -> Made:
-    """A model of what somebody gave; InputError with the first thing that is wrong, its key behind ``before``."""
+    """Return a model of ``data``; InputError with the first problem, its key after the text ``before``."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as problem:
@@ -118,16 +118,16 @@ def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "
 
 
 def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
-    """Return whether another problem is an unknown key whose nearest is this missing one."""
+    """Return whether another problem is an unknown key that probably means this missing one."""
     problem, beside = other
     return problem["type"] == "extra_forbidden" and beside[:-1] == path and bool(nearest(beside[-1], [str(key)], 0.65))
 
 
 def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
-    """Does a complaint only repeat that what stands deeper is wrong?
+    """Return whether a problem only repeats one deeper in the document.
 
-    Items that are wrong are none to pydantic, so that a list has too few; and of a union the members that take no such
-    value at all complain beside the one that has looked into it.
+    pydantic does not count wrong items, so that a list has too few; and the members of a union that accept no such
+    value complain in addition to the one that has looked into it.
     """
     kind, value = problem["type"], problem["input"]
     if kind == "too_short" and isinstance(value, Sized):
@@ -137,9 +137,9 @@ def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath
 
 
 def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
-    """The part of a pydantic location that stands in the document: without union tags and validators' names.
+    """Return the part of a pydantic location that is in the document, without union tags and validators.
 
-    A tag may be the name of a key, too (kind: sites has a key sites): then it is what more of the rest stands under.
+    A tag may also be the name of a key (kind: sites has a key sites): then the longer path counts.
     """
     for place, part in enumerate(loc):
         in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
@@ -152,7 +152,7 @@ def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
 
 
 def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
-    """Return how the nearest kind is written (``EXAMPLE``), or ""."""
+    """Return how the nearest kind is written, by its ``EXAMPLE``; "" if none is near."""
     tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
     for near in nearest(context["tag"], tags, 0.5):
         for model in _models_at(target, loc):
@@ -163,7 +163,7 @@ def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]
 
 
 def _tags(target: Any, loc: tuple[str | int, ...], name: str) -> str:
-    """Return the kinds that may stand at a place, or ""."""
+    """Return the kinds that are possible at a location; "" if there are none."""
     words = [word for model in _models_at(target, loc) for word in get_args(model.model_fields[name].annotation)]
     return f"; the {name}s are {', '.join(words)}" if words else ""
 
@@ -175,7 +175,7 @@ def _flow(value: Any) -> str:
 
 
 def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
-    """Return the message with the nearest key there, or elsewhere in the document (``Spec.elsewhere``)."""
+    """Return the error for an unknown key, with the nearest key or its right place (``Spec.elsewhere``)."""
     key = path[-1]
     if str(key) in known:  # of another member of a union
         return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
@@ -225,7 +225,7 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 
 
 def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
-    """Return what to write instead of a value of another type, or beyond a limit."""
+    """Return a valid value instead of one of a wrong type or beyond a limit."""
     if kind.startswith(("int", "float")) and isinstance(value, str):
         if meant := number_in(value, kind):
             return f"; write {meant}"
@@ -254,13 +254,12 @@ def _required(models: Iterable[type[BaseModel]]) -> list[str]:
 
 
 def _like(target: Any, loc: tuple[str | int, ...]) -> str:
-    """Return the beginning of the mapping at a place, by its first key; "" where none is known."""
+    """Return the beginning of the mapping at a location, by its first key; "" if none is known."""
     keys = _required(_models_at(target, loc)) or _fields_at(target, loc)
     return f"{{{keys[0]}: ...}}" if keys else ""
 
 
 def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
-    """Return how to write a missing key."""
     fields = [
         model.model_fields[str(loc[-1])] for model in _models_at(target, loc[:-1]) if str(loc[-1]) in model.model_fields
     ]
@@ -281,7 +280,6 @@ def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
 
 
 def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
-    """Return the fields of the models at a pydantic location."""
     return list(dict.fromkeys(name for model in _models_at(target, loc) for name in model.model_fields))
 
 

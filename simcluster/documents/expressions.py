@@ -1,7 +1,7 @@
-"""Small formulas over the columns of a table, as study files write them: ``gpus // (tp * pp)``, ``v > 1``.
+"""Formulas over the columns of a table, as study files write them: ``gpus // (tp * pp)``, ``v > 1``.
 
-Arithmetic, comparison, ``a if b else c``, ``and or not in``, ``min max ceil``; nothing else of Python, so that a study
-file can compute but not act.
+Arithmetic, comparison, ``a if b else c``, ``and or not in``, ``min max ceil``; no other Python, so that a study file
+can compute but has no side effects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 
 Cell = bool | int | float | str | None
-"""What a table holds at one place; None where it holds nothing."""
+"""The value of a table cell; None if it is empty."""
 
 _MOST_LETTERS = 500
 _ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
@@ -42,22 +42,22 @@ _FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "ceil"
 
 
 def name_of(column: str) -> str:
-    """What a formula calls a column: "SeqLen (T)" is SeqLen_T."""
+    """Return the name of a column in formulas: "SeqLen (T)" is SeqLen_T."""
     return re.sub(r"\W+", "_", column).strip("_")
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A checked formula; ``names`` are the columns that it asks for, in order of appearance."""
+    """Validated formula; ``names`` are the columns that it uses, in order of appearance."""
 
     text: str
     names: tuple[str, ...]
 
     def value(self, cells: Mapping[str, Cell]) -> Cell:
-        """Its value for the cells of one row by ``name_of`` their columns; whole numbers as int.
+        """Evaluate the formula for one row's cells, keyed by ``name_of`` their columns.
 
-        Raises InputError for a name that the row lacks, an empty cell in arithmetic, text where a number is needed,
-        and a division by zero.
+        Raises InputError for a name that the row lacks, an empty cell in arithmetic, text where a number is needed, and
+        a division by zero.
         """
         try:
             found = _value(ast.parse(self.text, mode="eval").body, cells)
@@ -71,12 +71,12 @@ class Formula:
 
 
 def whole(value: Cell) -> Cell:
-    """A number without fraction as int, anything else as it is: 4.0 of a table is a count."""
+    """Return a float without a fraction as int, any other cell unchanged: 4.0 in a table is a count."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def parse_formula(text: str) -> Formula:
-    """The formula in a text; InputError for what a formula may not contain."""
+    """Parse a formula; raise InputError for syntax that formulas may not contain."""
     if len(text) > _MOST_LETTERS:
         raise InputError(f"a formula has at most {_MOST_LETTERS} letters, this one has {len(text)}")
     try:
@@ -117,7 +117,7 @@ def _allowed(node: ast.AST) -> bool:
 
 
 class _WrongError(Exception):
-    """What is wrong with a formula's value; ``Formula.value`` says which formula."""
+    """Error in evaluating a formula; ``Formula.value`` adds the formula."""
 
 
 _Value = Cell | tuple[Cell, ...]

@@ -1,4 +1,4 @@
-"""Files that were given in place of others: what one is by its first bytes or its ending, and why one is not there."""
+"""Diagnosis of wrong input files: what a file is by its content or ending, and why one is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_BYTES = (
     (b"\xff\xfe", "text in UTF-16", "save it as UTF-8"),
     (b"\xfe\xff", "text in UTF-16", "save it as UTF-8"),
 )
-"""How a file begins, what it is, and what would work."""
+"""First bytes of a file, what it then is, and what would work."""
 
 _BY_ENDING = {
     ".csv": "a table is named in a study (table: FILE.csv) or given to the command that reads it, as in simcluster "
@@ -45,11 +45,11 @@ _BY_KEYS = (
     (("peak", "memory"), "a device", "run SCENARIO --cluster.device"),
     (("kernels",), "a table of kernels", "diff SCENARIO TRACE --kernels"),
 )
-"""Keys that a YAML file has, what it is then, and the command that reads it."""
+"""Keys of a YAML file, what it then is, and the command that reads it."""
 
 
 def what_else(keys: Collection[str]) -> str:
-    """What a YAML file is that was given as a scenario, and the command that it is for; "" where that is not known."""
+    """Return what a YAML file given as a scenario is instead, and the command that reads it; "" if unknown."""
     for needed, what, command in _BY_KEYS:
         if all(key in keys for key in needed):
             return f"{what}, and a scenario is needed; give it to simcluster {command}"
@@ -57,20 +57,22 @@ def what_else(keys: Collection[str]) -> str:
 
 
 def kind_by_bytes(raw: bytes) -> tuple[str, str]:
-    """What a file is that begins so, and what would work with it; of unknown bytes that they are no text."""
+    """Return what a file is by its first bytes, and what would work with it."""
     found = next((each[1:] for each in _BY_BYTES if raw.startswith(each[0])), None)
     return found or ("a binary file", "name another, or save this one as UTF-8")
 
 
 def used_for(path: str | Path) -> str:
-    """What a file of that ending is for, as the last part of a message; "" where nothing is known."""
+    """Return what files with this ending are for, as the end of a message; "" if unknown."""
     use = _BY_ENDING.get(Path(path).suffix.lower())
     return f"; {use}" if use else ""
 
 
 def why_missing(path: Path, ending: str = ".yaml") -> str:
-    """What would find a file that is not there, as the last part of a message: what a shell would have written out, a
-    name that is near, files of the ending in its folder, or where was looked."""
+    """Return how to find a missing file, as the end of a message.
+
+    A path that a shell would have expanded, a similar name, files with the ending in its folder, or the folder.
+    """
     text, home = str(path), os.path.expanduser(path)  # noqa: PTH111  # Path's own fails for no such user
     if text.startswith("~") and home != text:
         return f"; ~ is the home folder only where a shell reads it, outside quotes: write {home}"
@@ -87,7 +89,7 @@ def why_missing(path: Path, ending: str = ".yaml") -> str:
 
 
 def unreadable(path: Path, problem: OSError | ValueError) -> InputError:
-    """What is said of a file that the system does not let be read."""
+    """Return the error for a file that the operating system does not let simcluster read."""
     reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
     return InputError(f"{str(path)!r}: cannot be read: {reason}")
 
@@ -97,18 +99,19 @@ def _where(path: Path) -> str:
 
 
 def files_in(folder: Path, ending: str = ".yaml") -> str:
-    """The first files of the ending in a folder, as a part of a message; "" where there are none."""
+    """Return the first files with the ending in a folder, as part of a message; "" if there are none."""
     names = sorted(entry.name for entry in folder.glob(f"*{ending}"))[:8]
     kind = "YAML" if ending == ".yaml" else ending
     return f"; {kind} files there: {', '.join(names)}" if names else ""
 
 
 MAX_BYTES = 16_000_000
-"""A dump of a 72-GPU NVLink domain is under 100 kB, the ibnetdiscover listing of 10,000 ports about 2 MB."""
+"""Largest file: a dump of a 72-GPU NVLink domain is below 100 kB, the ibnetdiscover listing of 10,000 ports about 2
+MB."""
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """What a file holds; InputError for one that cannot be read, is empty, or is larger than ``MAX_BYTES``."""
+    """Return a file's bytes; raise InputError if it is unreadable, empty, or above ``MAX_BYTES``."""
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -125,7 +128,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def decode(raw: bytes, source: str) -> str:
-    """The text of a file; InputError, with the line, where it is not text in UTF-8."""
+    """Return the text of a file; raise InputError with the line where it is not UTF-8."""
     if b"\0" in raw:
         what, works = kind_by_bytes(raw)
         raise InputError(f"{source}: is {what}; a text is expected: {works}")

@@ -1,4 +1,4 @@
-"""Documents of an open set of kinds, told apart by their key ``kind``; and words of an open set."""
+"""Field types for extensible sets: documents distinguished by their key ``kind``, and words."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simcluster.base.texts import did_you_mean
 
 
 class OneOf:
-    """As metadata of an annotation: one of the models in a list by kind, which is looked at when a document is read.
+    """Annotation metadata: one of the models of a registry by kind, looked up when a document is read.
 
-    So that a kind needs a line in the list and nothing else.  Complaints are those of a union of the models.
+    So a new kind needs only a line in the registry. Error messages are those of a union of the models.
     """
 
     def __init__(self, kinds: Mapping[str, type[BaseModel]]) -> None:
@@ -25,11 +25,11 @@ class OneOf:
 
     @property
     def models(self) -> tuple[type[BaseModel], ...]:
-        """Those of the list, as it is now."""
+        """Return the models now in the registry."""
         return tuple(self._kinds.values())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Reads by the list, and writes a model as what it is."""
+        """Read by the registry's models, and serialize a model by its own class."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def _read(self, value: object) -> object:
@@ -37,18 +37,18 @@ class OneOf:
 
 
 class WordOf:
-    """As metadata of an annotation: the name of one of several things, which are looked up when a document is read."""
+    """Annotation metadata: one of a set of names, looked up when a document is read."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self._names = names
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Those that there are now."""
+        """Return the words now in the set."""
         return tuple(self._names())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """A text that is one of the words."""
+        """Require a text that is one of the words."""
         return core_schema.no_info_before_validator_function(self._read, handler(source))
 
     def _read(self, value: object) -> object:
@@ -60,7 +60,7 @@ class WordOf:
 
 
 class Accepts:
-    """As metadata of a field: all that a file may have there, where validators accept more than the annotation.
+    """Annotation metadata: all forms that a file may have, where validators accept more than the type.
 
     Each form is a type, words, or a fragment of a JSON schema; ``...`` is the annotation itself.
     """
@@ -71,11 +71,11 @@ class Accepts:
 
 A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
 OR_TABLE = Accepts(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
-"""For a table that may be a file."""
+"""Metadata of a table field that may also be a CSV file."""
 
 
 class Allowed(NamedTuple):
-    """The ``values`` of a field that a kind of thing is modelled with, and ``why`` another one (``{value}``) is not."""
+    """Field values that a feature is modelled with, and ``why`` other values (``{value}``) are not."""
 
     values: tuple[object, ...]
     why: str = ""
@@ -84,7 +84,7 @@ class Allowed(NamedTuple):
 def not_modelled(
     thing: str, modelled_with: Mapping[str, Allowed], document: object
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield a complaint for every field of a document whose value a thing is not modelled with, by its dotted path."""
+    """Yield an error for every field whose value ``thing`` is not modelled with, by its dotted path."""
     for path, (values, why) in modelled_with.items():
         value = attrgetter(path)(document)
         if value not in values:
@@ -93,7 +93,7 @@ def not_modelled(
 
 
 def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:
-    """The models that a field may hold, each once: itself, members of a union, kinds of a list, items of a list."""
+    """Return the models that a field may hold: its own, union members, registered kinds, list items."""
     if listed := [model for each in metadata if isinstance(each, OneOf) for model in each.models]:
         return listed
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

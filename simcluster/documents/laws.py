@@ -1,4 +1,4 @@
-"""Laws of what is drawn, as documents: a histogram of what was measured, and how far a law may spread."""
+"""Probability distributions in documents: a measured histogram, and the limit of a spread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Spread = Annotated[float, Field(strict=False, ge=0, le=10)]
 class Histogram(Spec):
     """A measured distribution.
 
-    Nothing is interpolated.  A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
+    No interpolation. A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
     """
 
     kind: Literal["histogram"]
@@ -41,10 +41,11 @@ class Histogram(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Is every draw 1?"""
+        """Return whether every draw is 1."""
         return all(value == self.typical for value in self.values)
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` random draws, as factors on the typical value."""
         values = np.array(self.values) / self.typical
         if self.weights is None:
             return np.asarray(values[generator.integers(len(values), size=count)])

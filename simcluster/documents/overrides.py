@@ -1,6 +1,6 @@
-"""Changes to a document from the command line or from Python: dotted paths set to values, or lists added to.
+"""Overrides of a document: dotted paths set to values, or lists extended.
 
-A path with ``+`` behind it (``faults+=[...]``, ``{"faults+": [...]}``) adds to the list there.
+A path followed by ``+`` (``faults+=[...]``, ``{"faults+": [...]}``) extends the list there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simcluster.documents.own_words import own_words
 from simcluster.documents.reading import Document, Mark, parse_value
 
 ADDS = "+"
-"""Behind a path: the value is added to the list that is there."""
+"""Suffix of a path whose value is added to the existing list."""
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
@@ -23,9 +23,9 @@ Changes = Mapping[str, Any] | Iterable[str | tuple[str, Any]]
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """("parallel.tp", 8) from "parallel.tp=8"; the value is read as YAML, so 8 is a number and [1, 2] a list.
+    """Return ("parallel.tp", 8) for "parallel.tp=8"; the value is read as YAML.
 
-    ("faults+", [...]) from "faults+=[...]".
+    "faults+=[...]" is ("faults+", [...]).
     """
     path, equals, value = text.partition("=")
     path = path.strip()
@@ -35,7 +35,7 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def expand_vary(text: str) -> tuple[str, list[Any]]:
-    """("pipeline.schedule", ["gpipe", "1f1b"]) from "pipeline.schedule=gpipe,1f1b"; commas in brackets do not split."""
+    """Return a path and its values: ("pipeline.schedule", ["gpipe", "1f1b"]); brackets protect commas."""
     path, equals, values = text.partition("=")
     path = path.strip()
     if not equals or not path or not all(path.split(".")):
@@ -63,7 +63,7 @@ def _split_commas(text: str) -> list[str]:
 
 
 def pairs_of(changes: Changes) -> list[tuple[str, Any]]:
-    """Changes as (dotted path, value); InputError for one that is none."""
+    """Return changes as pairs of a dotted path and a value; raise InputError for other types."""
     if isinstance(changes, str):
         changes = [changes]
     items = changes.items() if isinstance(changes, Mapping) else changes
@@ -81,10 +81,10 @@ def _each(items: object) -> Iterable[Any]:
 
 
 def apply_overrides(document: Document, overrides: Overrides) -> Document:
-    """The document with values set at dotted paths, parents made where they are missing; later ones win.
+    """Return the document with values set at dotted paths; missing parents are created, later ones win.
 
-    None takes the key out, so that it has its default again.  A path that ends in ``+`` adds an item, or those of a
-    list, to the list there.  InputError for a path that the document cannot have.
+    None removes the key, which restores its default. A path that ends in ``+`` adds an item, or the items of a list, to
+    the list there. InputError for a path that the document cannot have.
     """
     pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     data, marks = _copy(document.data), dict(document.marks)
@@ -111,7 +111,7 @@ def change_in_place(data: dict[str, Any], changes: Changes) -> None:
 
 
 def _set(data: dict[str, Any], name: str, value: Any) -> KeyPath:
-    """Set one dotted path in place; numbers are positions where a list is, keys elsewhere."""
+    """Set one dotted path in place; numbers are indices where there is a list, keys elsewhere."""
     current: Any = data
     path: list[str | int] = []
     parts = name.split(".")

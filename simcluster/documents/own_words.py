@@ -1,8 +1,8 @@
-"""What the person who runs simcluster wrote themselves: only they can name Python code that runs.
+"""Taint marking of trusted text: only text that the user typed may name Python code to run.
 
-A scenario, a study or a table from somebody else is data, which may be read without a thought; FILE.py:FUNCTION in one
-is code.  So text of the command line, and changes that a caller gives from Python, are marked as ``OwnWord`` where they
-come in, text of files is not, and ``scenario.schedule_files.function_in`` asks before it runs anything.
+A scenario, a study or a table from others is data that is safe to read; FILE.py:FUNCTION in it is code. So text of the
+command line, and changes that a caller passes from Python, are marked as ``OwnWord`` where they enter, text of files is
+not, and ``scenario.schedule_files.function_in`` checks the mark before it runs anything.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from contextlib import contextmanager
 from typing import Any
 
 VARIABLE = "SIMCLUSTER_ALLOW_PYTHON"
-"""Set to 1, files may name code; so do processes that this one starts."""
+"""Environment variable: if it is 1, files may name code, also in child processes."""
 _FUNCTION = ".py:"
 
 
 class OwnWord(str):
-    """Text that names FILE.py:FUNCTION in the words of whoever runs simcluster; it may be run.
+    """Trusted text that names FILE.py:FUNCTION, which may be run.
 
-    Copies by ``str`` or JSON are text like any other.
+    Copies by ``str`` or JSON are not trusted.
     """
 
     __slots__ = ()
 
 
 def names_function(text: object) -> bool:
-    """Does the text mean FILE.py:FUNCTION?"""
+    """Return whether a value is text of the form FILE.py:FUNCTION."""
     return isinstance(text, str) and _FUNCTION in text
 
 
 def own_words(value: Any) -> Any:
-    """A value as its author vouches for it: FILE.py:FUNCTION anywhere in it may be run."""
+    """Return a value with every FILE.py:FUNCTION in it marked as trusted."""
     if isinstance(value, str):
         return OwnWord(value) if names_function(value) else value
     if isinstance(value, Mapping):
@@ -43,13 +43,13 @@ def own_words(value: Any) -> Any:
 
 
 def python_allowed() -> bool:
-    """Has whoever runs this allowed files to name code?"""
+    """Return whether the user has allowed files to name code."""
     return os.environ.get(VARIABLE) == "1"
 
 
 @contextmanager
 def allowing_python(allowed: bool) -> Iterator[None]:
-    """Inside it files may name code, in this process and those that it starts, if that is ``allowed``."""
+    """Allow files inside to name code, in this process and its children, if ``allowed``."""
     before = os.environ.get(VARIABLE)
     if allowed:
         os.environ[VARIABLE] = "1"

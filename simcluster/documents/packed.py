@@ -1,7 +1,7 @@
-"""Files that may be compressed, read with limits: what a small file unpacks to must not take the machine.
+"""Reading of compressed files with limits, so that a small file cannot exhaust memory.
 
-The only module that unpacks gzip and reads Parquet.  A file unpacks to at most 20 times its size, or 256 MB where that
-is more; of Parquet the footer says how much that is before anything is read, and of JSON brackets and commas.
+The only module that unpacks gzip and reads Parquet. A file unpacks to at most 20 times its size, or 256 MB if that is
+more; Parquet's footer, and JSON's brackets and commas, tell the unpacked size before anything is parsed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from simcluster.base.errors import InputError
 from simcluster.documents.given_files import used_for, why_missing
 
 RATIO, FLOOR = 20, 256_000_000
-"""A file unpacks to so many times its size, or to so many bytes where that is more."""
+"""Limit of a file's unpacked size: this factor on its size, or this many bytes if that is more."""
 _MEMORY_RATIO, _MEMORY_FLOOR = 85, 850_000_000
-"""The same for the memory that it takes as Python objects: under 1 GB for any file under 10 MB."""
+"""The limit of its memory as Python objects: under 1 GB for any file under 10 MB."""
 _OBJECT, _ARRAY, _ITEM = 232, 64, 40
-"""Bytes of memory, roughly, of an object with up to 5 keys, a list, and one more value in either (CPython 3.11)."""
+"""Approximate bytes of memory of an object with up to 5 keys, a list, and one more value in either (CPython 3.11)."""
 _CELL, _MOST_COLUMNS = 8, 1000
 _PIECE = 1 << 24
 _PARQUET = "Parquet needs pyarrow; pip install 'simcluster[parquet]'"
 
 
 def read_packed(path: Path, most: int) -> bytes:
-    """What a file holds, unpacked where it is gzip: by its content, whatever it is called.
+    """Return the bytes of a file, unpacked if its content is gzip.
 
-    Raises InputError for one that is cut or damaged, holds more than ``most`` bytes, or unpacks to more than a file of
-    its size may.
+    Raises InputError for one that is truncated or damaged, holds more than ``most`` bytes, or unpacks to more than
+    allowed.
     """
     try:
         size = path.stat().st_size
@@ -53,7 +53,7 @@ def read_packed(path: Path, most: int) -> bytes:
 
 
 def limit_of(size: int) -> int:
-    """Bytes that a packed file of so many may unpack to."""
+    """Return the bytes that a packed file of ``size`` bytes may unpack to."""
     return max(FLOOR, RATIO * size)
 
 
@@ -62,7 +62,7 @@ def _memory_of(size: int) -> int:
 
 
 def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """Read at most so many bytes, in pieces: a single ``read(most)`` would take the memory at once."""
+    """Read at most ``most`` bytes in pieces: a single read would allocate the memory at once."""
     pieces: list[bytes] = []
     while most > 0 and (piece := file.read(min(most, _PIECE))):
         pieces.append(piece)
@@ -91,7 +91,7 @@ def _bomb(path: Path, size: int, what: str) -> InputError:
 
 
 def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
-    """pyarrow and its Parquet; InputError with what cannot be done where it is missing."""
+    """Return pyarrow and pyarrow.parquet; raise InputError with what cannot be done without them."""
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -101,12 +101,11 @@ def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
 
 
 def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell: int = _CELL) -> Any:
-    """The pyarrow table in a Parquet file, whose text is valid: of the ``wanted`` columns those that it has, or all.
+    """Return a Parquet file as a pyarrow table, of the ``wanted`` columns or all.
 
-    Text comes as dictionaries.  ``cell`` is bytes of memory, roughly, that a value takes where it is used.
-
-    Raises InputError where pyarrow is missing, and for a file that is none, is cut, or unpacks, as its footer says, to
-    more than a file of its size may.
+    Text is dictionary-encoded. ``cell`` is the approximate memory (bytes) of a value in use. Raises InputError if
+    pyarrow is missing, and for a file that is not Parquet, is truncated, or unpacks, by its footer, to more than
+    allowed.
     """
     arrow, parquet = parquet_for(path, "read")
     if not Path(path).is_file():
@@ -135,7 +134,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
 
 
 def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> None:
-    """Refuse tables by rows as well as bytes: equal values take no room in a file."""
+    """Refuse tables by rows as well as bytes, since equal values take no space in a file."""
     size, rows = path.stat().st_size, footer.num_rows
     if len(names) > _MOST_COLUMNS:
         raise InputError(f"cannot read {path}: it has {len(names):,} columns; a table has at most {_MOST_COLUMNS:,}")
@@ -152,7 +151,7 @@ def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> No
 
 
 def python_rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a pyarrow table as Python objects, equal text once; ValueError for a value that Python has not."""
+    """Return the rows of a pyarrow table as dictionaries; ValueError for a value that Python lacks."""
     columns = []
     for name in table.column_names:
         column: list[Any] = []

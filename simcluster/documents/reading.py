@@ -1,7 +1,7 @@
-"""Documents that people write in YAML, as plain data that remembers the line of every key.
+"""YAML documents as plain data with the line of every key, and their validation.
 
-It is YAML 1.2 without the parts that surprise: no tags, no anchors and aliases, no
-duplicate keys, one document a file.  Everything wrong with a file is one ``InputError`` that says where.
+It is YAML 1.2 without the parts that surprise: no tags, no anchors and aliases, no duplicate keys, one document per
+file. All problems of a file are reported in one ``InputError`` with their locations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from simcluster.documents.suggestions import with_a_colon
 M = TypeVar("M")
 
 STDIN = "-"
-"""In place of a path: standard input."""
+"""Path that denotes standard input."""
 _STDIN = "<stdin>"
 _MAX_BYTES = 1_000_000
 _MAX_PROBLEMS = 5
@@ -45,7 +45,7 @@ _MAX_PROBLEMS = 5
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What one file says, or several merged into one.  ``marks`` has the place of every key and item by its path.
+    """Contents of one file, or of several merged; ``marks`` has the location of every key by its path.
 
     ``folder`` is what relative paths inside the document are relative to.
     """
@@ -56,7 +56,7 @@ class Document:
     marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
 
     def mark(self, path: KeyPath) -> Mark:
-        """Where ``path`` is written; where its nearest written parent is, if it is not."""
+        """Return the location of ``path``, or of its nearest parent that is in the document."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.marks:
                 place, written = self.marks[path[:length]]
@@ -64,13 +64,13 @@ class Document:
         return Mark(self.source, path)
 
     def error(self, path: KeyPath, message: str) -> InputError:
-        """An error about one key: place, path and what is wrong."""
+        """Return an error about one key: its location, path and problem."""
         place, written = self.mark(path)
         return InputError(": ".join(part for part in (place, dotted(written), message) if part))
 
     @contextmanager
     def told_at(self, path: KeyPath) -> Iterator[None]:
-        """Inside, what cannot be read is an error of the value that names it."""
+        """Report InputErrors raised inside as errors of the value at ``path``."""
         try:
             yield
         except InputError as problem:
@@ -81,7 +81,7 @@ class Document:
 
 
 def read_document(path: str | Path) -> Document:
-    """The mapping in a YAML file, or in standard input (``-``); InputError for anything else that a path leads to."""
+    """Return the mapping in a YAML file, or in standard input (``-``); otherwise raise InputError."""
     path = Path(path)
     if path.parent in map(shipped_folder, ("scenarios", "topologies")):  # wherever the package is installed
         known = _shipped_document(_read_text(path), f"shipped {path.name}", path.parent)
@@ -92,7 +92,7 @@ def read_document(path: str | Path) -> Document:
 
 @lru_cache(maxsize=16)
 def _shipped_document(text: str, source: str, folder: Path) -> Document:
-    """Return a built-in document, read once: variants of a scenario read the same topology again."""
+    """Return a built-in document, parsed once, since variants of a scenario read the same topology."""
     return parse_document(text, source=source, folder=folder)
 
 
@@ -115,7 +115,7 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """The object in a JSON file; InputError for anything else."""
+    """Return the object in a JSON file; raise InputError for any other content."""
     path = Path(path)
     data = parse_json(_read_text(path), str(path), object_pairs_hook=unique_keys)
     if not isinstance(data, dict):
@@ -124,7 +124,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, source: str, **hooks: Any) -> Any:
-    """What a JSON text holds; InputError with its place, also for what one of ``json``'s hooks raises."""
+    """Return the data of a JSON text; InputError with its location, also for errors of ``hooks``."""
     try:
         return json.loads(text, **hooks)
     except InputError as problem:
@@ -136,7 +136,7 @@ def parse_json(text: str, source: str, **hooks: Any) -> Any:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a JSON file (``object_pairs_hook``); InputError for a key that appears twice."""
+    """Return a JSON object's pairs as a dict (``object_pairs_hook``); InputError for a repeated key."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -146,13 +146,13 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_value(text: str, source: str) -> Any:
-    """One value written as in a YAML file."""
+    """Return one value written as in a YAML file."""
     return parse_yaml(text, source)[0]
 
 
 @cache
 def _standard_input() -> bytes:
-    """Return standard input, read once, since a command asks for its scenario again."""
+    """Return standard input, read once and kept, since a command may read its scenario again."""
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
 
@@ -184,9 +184,9 @@ def _read_text(path: Path) -> str:
 
 
 class DocumentKinds(Generic[M]):
-    """The annotation of documents of several kinds, with the adapter of pydantic's that checks by it.
+    """Annotation of documents of several kinds, with the pydantic adapter that validates them.
 
-    The adapter alone does not say by what, and complaints name the keys that are known.
+    Error messages need the annotation, since they list the known keys.
     """
 
     def __init__(self, annotation: Any) -> None:
@@ -195,7 +195,7 @@ class DocumentKinds(Generic[M]):
 
 
 def validate(target: type[M] | DocumentKinds[M], document: Document) -> M:
-    """The document as a model, or as one of several kinds; InputError listing up to 5 problems."""
+    """Return the document as a model, or one of several kinds; InputError with up to 5 problems."""
     kinds = target if isinstance(target, DocumentKinds) else DocumentKinds[M](target)
     with checking(document, kinds.annotation):
         return kinds.adapter.validate_python(document.data)
@@ -203,7 +203,7 @@ def validate(target: type[M] | DocumentKinds[M], document: Document) -> M:
 
 @contextmanager
 def checking(document: Document, annotation: Any) -> Iterator[None]:
-    """Tells what pydantic finds wrong with the document of its keys and lines; InputError listing up to 5 problems."""
+    """Report pydantic's errors inside with the document's keys and lines, as one InputError of up to 5."""
     try:
         yield
         return

@@ -1,4 +1,4 @@
-"""Documents that come with the package: topologies, scenarios, and tables beside them."""
+"""Built-in documents: topologies, scenarios, and tables next to them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from simcluster.documents.diagnostics import did_you_mean
 
 
 def shipped_folder(kind: str) -> Path:
-    """Where the topologies or scenarios that come with the package lie: in a wheel inside it, in a checkout beside."""
+    """Return the folder of built-in topologies or scenarios: inside a wheel's package, or next to it."""
     package = Path(__file__).parent.parent
     inside = package / "shipped" / kind
     return inside if inside.is_dir() else package.parent / kind
 
 
 def shipped_names(kind: str) -> list[str]:
-    """Names of the shipped documents of a kind ("topologies", "scenarios"), sorted."""
+    """Return the names of the built-in documents of a kind ("topologies", "scenarios"), sorted."""
     return sorted(path.stem for path in shipped_folder(kind).glob("*.yaml"))
 
 
 def shipped_path(kind: str, name: str) -> Path:
-    """The file of a shipped document; InputError with the names there are."""
+    """Return the file of a built-in document; raise InputError for an unknown name."""
     known = shipped_names(kind)
     if name not in known:
         hint = did_you_mean(name, known)
@@ -31,7 +31,7 @@ def shipped_path(kind: str, name: str) -> Path:
 
 
 def refuse_shipped(kind: str, path: Path) -> None:
-    """InputError for a path that is not there, but whose name is that of a shipped document of the kind."""
+    """Raise InputError for a missing path that has the name of a built-in document."""
     is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in shipped_names(kind)
     if is_ours and not path.exists():
         raise InputError(

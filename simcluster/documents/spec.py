@@ -1,4 +1,4 @@
-"""The base of every document that a person writes in YAML."""
+"""Base class of all documents that users write in YAML."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 
 class Spec(BaseModel):
-    """A frozen piece of a scenario or topology file; an unknown key is an error, never ignored."""
+    """Immutable section of a scenario or topology file; unknown keys are errors."""
 
     # Most commands use few of the 117 classes: validators are built when they are first used (0.08 s of a command).
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     def __dir__(self) -> Iterable[str]:
-        """What is its own, without the fifty names that pydantic puts on every model."""
+        """Return the model's own names, without the fifty that pydantic adds to every model."""
         return [name for name in super().__dir__() if name.startswith("__") or name not in _OF_EVERY_MODEL]
 
 
@@ -23,11 +23,11 @@ _OF_EVERY_MODEL = frozenset(dir(BaseModel))
 
 
 Count: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=10**9)]
-"""How many of something: a whole number from 1, as in the file (8, not "8" nor 8.0).  Up to far beyond any cluster;
-products of four such counts still fit a float."""
+"""A count: an integer of at least 1, as in the file (8, not "8" nor 8.0); the limit is far above any cluster, and
+products of four counts still fit a float."""
 
 NUMBER_OR_TEXT = WithJsonSchema({"type": ["number", "string"]})
-"""In the annotation of a number that may be written as text, as in "15.6T tokens" or "2 %": what editors are told."""
+"""Annotation of a number that may be written as text, as in "15.6T tokens" or "2 %", for the schema of editors."""
 
 
 def _as_list(value: object) -> object:
@@ -35,4 +35,4 @@ def _as_list(value: object) -> object:
 
 
 ONE_OR_MORE = BeforeValidator(_as_list)
-"""In the annotation of a list of texts: one text stands for a list of it alone."""
+"""Annotation of a list of texts that may be written as a single text."""

@@ -1,4 +1,4 @@
-"""What messages offer: numbers near a wanted one that would fit, and a key and its value as YAML has them."""
+"""Suggestions in error messages: numbers near a wanted one that would fit, and corrected YAML."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
 _RANGE = re.compile(r"(\d{1,9}) *(?:\.\.+|-|:|to) *(\d{1,9})")
 _SEVERAL = re.compile(r"\d{1,9}(?: *[,;|/ ] *\d{1,9})+")
 _KEY_AND_VALUE = re.compile(r"\s*(?:- +)?['\"]?([A-Za-z_][\w.-]*)['\"]?(?::|\s*=\s*)(?![/\\:=\s])(\S[^#\n]*)")
-"""A key and a value that a colon without a space joins, or an equals sign: no URL, and no path of a disk."""
+"""A key and a value joined by a colon without a space, or by an equals sign; not a URL or a drive path."""
 
 
 def with_a_colon(text: str) -> str:
-    """ "; write tp: 2, with a space behind the colon" for a text that begins as "tp:2" or "tp = 2"; or nothing."""
+    """Return "; write tp: 2, with a colon and a space behind it" for text such as "tp:2"; "" for others."""
     found = _KEY_AND_VALUE.match(text)
     if not found:
         return ""
@@ -21,7 +21,7 @@ def with_a_colon(text: str) -> str:
 
 
 def number_in(text: str, kind: str) -> str:
-    """The number that a text holds, as it is written where a number is expected: 0.96 of '96%', 8 of '8'; or ""."""
+    """Return the number in a text as a document writes it: 0.96 for '96%', 8 for '8'; "" if none."""
     plain, percent, rest = text.strip().replace("_", "").partition("%")
     whole = plain.isascii() and plain.isdigit()
     if kind.startswith("int"):
@@ -32,7 +32,7 @@ def number_in(text: str, kind: str) -> str:
 
 
 def range_in(text: str, most: int = 3) -> str:
-    """The first numbers of a range, written out: 1,2,3 of '1..4' and '1-8', 1,2,4 of '1|2|4'; or ""."""
+    """Return the first numbers of a range, written out: 1,2,3 for '1..4', 1,2,4 for '1|2|4'; "" if none."""
     if several := _SEVERAL.fullmatch(text.strip()):
         return ",".join(re.split(r"\D+", several[0]))
     ends = _RANGE.fullmatch(text.strip())
@@ -41,19 +41,19 @@ def range_in(text: str, most: int = 3) -> str:
 
 
 def near_divisors(number: int, wanted: int) -> list[int]:
-    """The divisors of ``number`` nearest to ``wanted``, one on each side where there is one."""
+    """Return the divisors of ``number`` nearest to ``wanted``, at most one below and one above."""
     found = divisors(number)
     below = [divisor for divisor in found if divisor < wanted][-1:]
     return below + [divisor for divisor in found if divisor > wanted][:1]
 
 
 def near_multiples(step: int, wanted: int) -> list[int]:
-    """The positive multiples of ``step`` nearest to ``wanted``, one on each side where there is one."""
+    """Return the positive multiples of ``step`` nearest to ``wanted``, one below and one above."""
     below = wanted // step * step
     return [multiple for multiple in (below, below + step) if multiple > 0]
 
 
 def divisors(number: int) -> list[int]:
-    """All of them, smallest first."""
+    """Return all divisors of a number, ascending."""
     small = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
     return sorted({*small, *(number // candidate for candidate in small)})

@@ -1,1 +1,1 @@
-"""The scenario: a frozen, checked document, its rules, and the binder to planning."""
+"""The scenario: an immutable, validated document, its rules, and its conversion to planning inputs."""

@@ -1,6 +1,6 @@
-"""What to tell a user of a scenario: what costs more than it looks, what no framework launches, what could overlap.
+"""Advice on a scenario: hidden costs, combinations that no framework supports, and missing overlap.
 
-Pure functions of a scenario and of what its ranks hold; nothing is played.
+Pure functions of a scenario and of its ranks' footprints; nothing is simulated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def cautions(
     scenario: Scenario, footprints: Sequence[Footprint], recompute: float, schedule: Schedule
 ) -> Iterator[str]:  # fmt: skip
-    """What costs more than it looks, each in a line with what would not.
+    """Yield warnings about hidden costs, each with a cheaper alternative.
 
-    ``recompute`` is what the mean rank runs again in a step (s), ``schedule`` the one of the run.
+    ``recompute`` is the recompute time of the mean rank per step (s), ``schedule`` the schedule of the run.
     """
     training = scenario.training
     recipe = recipe_of(scenario)
@@ -51,11 +51,11 @@ def cautions(
 
 
 def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
-    """ZeRO 2 whose reductions wait for the end of the backward holds a microbatch's gradients whole till then.
+    """Warn of ZeRO 2 whose reductions wait for the end of the backward, so gradients stay unsharded.
 
     DeepSpeed's stage 2 reduces bucket by bucket (``reduce_bucket_size``) in the backward, with overlap_comm or without
     (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``), and FSDP's SHARD_GRAD_OP unit
-    by unit; whole they are there only where one bucket has them all.
+    by unit; there gradients are whole only where one bucket has them all.
     """
     whole = max(each.unsharded for each in footprints)
     most = max(each.gradients + each.unsharded for each in footprints)
@@ -68,7 +68,7 @@ def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
 
 
 def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
-    """Warn of zb-auto without a memory limit, which starts as many microbatches as shorten the step."""
+    """Warn of zb-auto without a memory limit, which may hold many microbatches' activations."""
     what = scenario.pipeline.schedule
     limit = what.memory_limit if isinstance(what, ZbAuto) else None
     if limit is None and (more := more_than_1f1b(schedule)):
@@ -80,7 +80,7 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
 
 
 def _filled_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
-    """Warn of a law of shares that gives an expert more than one row per token."""
+    """Warn of a popularity distribution that gives an expert more than one row per token."""
     first = next((layer for layer in range(scenario.model.layers) if moe.is_in(layer)), 0)
     for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
         asked = fault.asked(scenario.seed, moe.routes, first)
@@ -99,10 +99,10 @@ def _size(size: float) -> str:
 
 
 def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) -> str:
-    """Which framework launches this ZeRO stage under so many stages; "" where all that have both do.
+    """Return which frameworks support this ZeRO stage with ``pp`` stages; "" if all that have both do.
 
-    ``replicas`` share the state, ``reshards``: ZeRO 3 gives parameters up behind the forward.  A pipeline passes many
-    microbatches through a stage before its gradients are whole, so most programs that have both refuse to shard
+    ``replicas`` share the state; ``reshards``: ZeRO 3 frees parameters after the forward. A pipeline passes many
+    microbatches through a stage before its gradients are complete, so most frameworks that have both refuse to shard
     gradients or parameters there:
 
     * DeepSpeed asserts ``zero_optimization_stage() < 2`` in the constructor of ``PipelineEngine``
@@ -111,7 +111,7 @@ def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) ->
       ``--use-torch-fsdp2`` asserts that there is no pipeline (megatron/training/arguments.py).  Megatron-FSDP, which
       replaces both, is not judged here.
     * torchtitan puts PyTorch's ``fully_shard`` under ``torch.distributed.pipelining``; its ``reshard_after_forward`` is
-      ``default`` (with a pipeline: parameters stay behind the forward), ``always`` (ZeRO 3) or ``never``
+      ``default`` (with a pipeline: parameters stay after the forward), ``always`` (ZeRO 3) or ``never``
       (torchtitan/models/llama3/infra/parallelize.py).
     """
     if zero < 2 or pp == 1 or replicas == 1:
@@ -124,7 +124,7 @@ def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) ->
 
 
 def launch_note(scenario: Scenario) -> str:
-    """The same of a scenario; where it names its software and that is one of those that cannot, it comes first."""
+    """Return the framework note of a scenario; it begins with the scenario's software if that cannot run it."""
     parallel, reshards = scenario.parallel, scenario.fsdp.reshard_after_forward
     words = launch_words(parallel.zero, parallel.pp, scenario.dp * parallel.cp, reshards=reshards)
     name = scenario.software.name if scenario.software else ""
@@ -138,8 +138,7 @@ def launch_note(scenario: Scenario) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Something that could run beside computation and does not: ``values`` turn it on, ``axes`` are whose exposed
-    communication it is about, ``what`` says what happens instead and ``as_in`` who has it on."""
+    """Overlap that is off: what happens instead, the axes of its communication, and the values that enable it."""
 
     what: str
     axes: tuple[str, ...]
@@ -149,43 +148,42 @@ class Off:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is off in a run, with ``exposed``, the part of the step in which its axes hold computation up."""
+    """Note on an overlap that is off, with the share of the step that its axes expose."""
 
     off: Off
     exposed: float
 
     @property
     def text(self) -> str:
-        """One line with the switches, as a scenario has them: it is read in a terminal, a notebook and on a page."""
+        """Return the note as one line, with the scenario keys that enable the overlap."""
         switches = ", ".join(f"{path}: {str(value).lower()}" for path, value in self.off.values.items())
         as_in = f", on in {self.off.as_in}" if self.off.as_in else ""
         axes = " and ".join(self.off.axes)
         return f"{self.off.what}: exposed {axes} is {self.exposed:.1%} of the step; {switches} (off here{as_in})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON."""
+        """Return the note as in the result JSON."""
         return {"text": self.text, "set": dict(self.off.values), "exposed_fraction": self.exposed}
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A note that no switch is about."""
+    """Note without a key that could be changed."""
 
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same keys as of a ``Note``, with nothing to set."""
+        """Return the keys of a ``Note``, with nothing to set."""
         return {"text": self.text, "set": {}, "exposed_fraction": 0.0}
 
 
 def overlaps_off(scenario: Scenario) -> Iterator[Off]:
-    """What is off in a scenario that has it to hide: communication beside no computation though a switch is there.
+    """Yield the overlaps that are off in a scenario whose communication they could hide.
 
-    The switches are off unless a scenario turns them on, as Megatron-LM's own are (``--overlap-grad-reduce`` and
-    ``--overlap-param-gather`` are flags to be given); PyTorch's FSDP has both on, and gathers one unit ahead
+    The keys are off unless a scenario sets them, as Megatron-LM's own are (``--overlap-grad-reduce`` and
+    ``--overlap-param-gather`` are optional flags); PyTorch's FSDP has both on, and gathers one unit ahead
     (docs.pytorch.org, "FSDP Notes": implicit forward prefetching is always enabled; backward prefetching by default).
-    DualPipe is made for pairs whose halves run beside each other (arXiv:2412.19437 section 3.2.1).  So that nobody
-    takes a step with all of it exposed for what such a program does, a run says what is off.
+    DualPipe is made for pairs whose halves overlap (arXiv:2412.19437 section 3.2.1).
     """
     replicas = scenario.dp * scenario.parallel.cp
     if replicas > 1:
@@ -197,7 +195,7 @@ def overlaps_off(scenario: Scenario) -> Iterator[Off]:
 
 
 def _of_replicas(scenario: Scenario) -> Iterator[Off]:
-    """Yield reductions over dp and gathers of parameters that do not overlap."""
+    """Yield reductions over dp and gathers of parameters that do not overlap with compute."""
     overlap, zero = scenario.overlap, scenario.parallel.zero
     values: dict[str, Any] = {}
     parts = []

@@ -1,9 +1,8 @@
-"""What a checkpoint of a job weighs, how long its parts take on the job's PCIe, network and storage, and what of one is
-played in a step.  A run of weeks and a step ask the same functions.
+"""Size of a job's checkpoint, its times on PCIe, network and storage, and its simulation in a step.
 
-Who writes what: where the optimizer is sharded (ZeRO 1 and above) each rank writes its shard of weights and optimizer
-state; without, the first replica writes all.  A rank holds what the memory model says: its part of tp and pp, the
-embedding and the head on the ends of the pipeline, its experts.
+Where the optimizer is sharded (ZeRO 1 and above) each rank writes its shard of weights and optimizer state; otherwise
+the first replica writes all. A rank holds what the memory model counts: its part of tp and pp, the embedding and the
+head on the ends of the pipeline, its experts.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 HOST_LINK = 24e9
-"""B/s between a GPU and its host where the topology has no link for it: what PCIe 4.0 x16 gives in practice."""
+"""B/s between a GPU and its host where the topology has no link for it: the usual rate of PCIe 4.0 x16."""
 BEHIND = 0.5
-"""The share of its NICs that a machine's write takes at most while it trains: flows of both share a link evenly."""
+"""Largest share of a node's NICs that a concurrent write uses during training: flows of both share a link evenly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Bytes of the whole job's checkpoint, and seconds: training stops for ``stall``, the ``write`` behind it takes a
-    share ``slowed`` of the work; the same for copies in peers' memory; loading from either.
+    """Bytes of a job's checkpoint and its times (s) on storage and in peers' memory.
 
-    ``rank`` and ``host`` are the bytes of the fullest rank and machine; ``shares`` of each machine's NICs are what the
-    write behind training takes, ``memory_shares`` what copies to peers do; ``notes`` what is to be said of it.
+    Training stops for ``stall``; the ``write`` after it slows the work by ``slowed``. ``rank`` and ``host`` are bytes
+    of the fullest rank and node; ``shares`` and ``memory_shares`` the shares of each node's NICs that writes and copies
+    to peers use; ``notes`` are assumptions to report.
     """
 
     size: float
@@ -62,12 +61,12 @@ class Weight:
 
 
 def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Bytes of the whole job's checkpoint, each parameter once."""
+    """Return the bytes of the whole job's checkpoint, with each parameter once."""
     return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
 def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
-    """The checkpoint of a scenario; InputError where nothing says how long one takes."""
+    """Return the size and times of a scenario's checkpoint; InputError if no key sets its duration."""
     if spec.to is None and spec.stall is None:
         takes = "how long does one take? one of two keys says it: write to: 100 GB/s, what storage takes, or stall: 5 s"
         raise scenario.origin.document.error(("run", "checkpoint"), takes)
@@ -111,8 +110,10 @@ def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
 
 
 def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """As given, else weights and optimizer state of the memory recipe (copies that are made again not counted), under
-    Muon the mean of all parameters."""
+    """Return the checkpoint bytes per parameter: as set, or weights and optimizer state of the recipe.
+
+    Copies that can be recomputed do not count; with Muon it is the mean over all parameters.
+    """
     recipe = recipe_of(scenario)
     if spec.bytes_per_parameter:
         return spec.bytes_per_parameter
@@ -122,10 +123,11 @@ def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
-    """Return what every rank copies to its host of a checkpoint with ``each`` bytes per parameter.
+    """Return the bytes that every rank copies to its host for a checkpoint.
 
-    Tensor-parallel ranks all copy what they all hold (norms, padding).  Storage has it once: of equal tensors the rank
-    that writes least writes one (PyTorch, torch/distributed/checkpoint/_dedup_save_plans.py).
+    ``each`` is bytes per parameter. All tensor-parallel ranks copy what they all hold (norms, padding). Storage has it
+    once: of equal tensors the rank that writes least writes one (PyTorch,
+    torch/distributed/checkpoint/_dedup_save_plans.py).
     """
     schedule = schedule_of(scenario)
     plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
@@ -151,7 +153,7 @@ def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: i
 
 @dataclass(frozen=True)
 class _Written:
-    """Which ranks write of what all ranks of their group hold: the first ones, ``shards`` of them in equal parts."""
+    """Ranks that write a checkpoint: the first ``shards`` ranks of each group, in equal parts."""
 
     common: Bools
     experts: Bools
@@ -166,7 +168,7 @@ class _Written:
         return cls(common, _first(plan, "edp", shards[1]), shards)
 
     def of_stage(self, held: OwnedParameters) -> OwnedParameters:
-        """What each rank writes that writes any."""
+        """Return the parameters that each writing rank of a stage writes."""
         return OwnedParameters(held.common / self.shards[0], held.experts / self.shards[1])
 
 
@@ -188,7 +190,7 @@ def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
 
 
 def nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
-    """B/s with which each machine leaves for the fabric; infinite where there is none: all is on one machine."""
+    """Return the rate (B/s) of each node's links to the fabric; infinite if all ranks are on one node."""
     cluster = scenario.cluster.built
     cables: dict[int, dict[int, None]] = {host: {} for host in hosts}
     for rank in range(scenario.gpus):
@@ -208,10 +210,9 @@ def _shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tup
 
 
 def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
-    """(seconds until every rank's bytes are in its host's memory, does the topology have links for it).
+    """Return the time (s) to copy every rank's bytes to its host, and whether the topology has such links.
 
-    GPUs that share a link on the way share its capacity.  Without such links (a topology of GPUs and switches alone)
-    each GPU has ``HOST_LINK``.
+    GPUs that share a link on the path share its capacity. Without such links each GPU has ``HOST_LINK``.
     """
     cluster = scenario.cluster.built
     loads: dict[int, float] = {}
@@ -234,7 +235,7 @@ def _storage_network(scenario: Scenario) -> bool:
 
 
 def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
-    """The checkpoint that a step plays: as its own section says, what that leaves out as ``run.checkpoint`` does."""
+    """Return the checkpoint that a step simulates; keys that its section omits default to ``run.checkpoint``."""
     spec = scenario.run.checkpoint if scenario.run else CheckpointSpec()
     given = (
         {}
@@ -247,7 +248,7 @@ def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
 
 
 def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
-    """What the ranks of a job save in its step; None where no checkpoint is taken."""
+    """Return what the ranks of a job save in its step; None if no checkpoint is taken."""
     if scenario.checkpoint is None:
         return None
     spec, plan = checkpoint_of(scenario), job.plan
@@ -281,13 +282,16 @@ def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
 
 
 def copies_of(spec: CheckpointSpec) -> int:
-    """Of a machine's part of a checkpoint, in its memory at once: a snapshot that is written and the next one; with
-    copies in peers' memory also its own and a peer's, each with the next."""
+    """Return the copies of a node's part of a checkpoint that its host memory holds at once.
+
+    A snapshot that is being written and the next one; with copies in peers' memory also its own and a peer's, each with
+    the next one.
+    """
     return (2 if spec.mode == "snapshot" else 0) + (4 if spec.memory else 0)
 
 
 def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Bytes that checkpoints take of the fullest host memory: that of a machine or, in a rack, of a tray."""
+    """Return the bytes of checkpoints in the fullest host memory, of a node or of a rack's tray."""
     by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
     of_box: dict[tuple[int, int], float] = {}
     for rank, size in enumerate(by_rank.tolist()):
@@ -297,8 +301,7 @@ def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
-    """What the fullest host memory has to hold, in words, and whether that is a warning: does it not fit, or is it
-    tight?  Nothing where it holds nothing of the job's."""
+    """Return a line on the use of the fullest host memory ("" if unused), and whether it is a warning."""
     saved = saved_in_host(scenario, spec) if spec else 0.0
     need, known = offloaded + saved, scenario.cluster.topology.host_memory
     if not need:
@@ -320,7 +323,7 @@ def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec
 
 
 def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
-    """Return what is assumed."""
+    """Return the assumptions of a checkpoint's size and times."""
     fullest, copies = float(by_host.max()), copies_of(spec)
     found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest machine"]
     if spec.to:

@@ -1,8 +1,8 @@
-"""Contents of the files that documents name, and keys over them: numbers that are kept must not outlive an edited file.
+"""Digests of the files that documents name, and cache keys made of them.
 
-There is no list of the keys that may name a file: every text in a document that leads to one counts, so that none is
-forgotten when a scenario learns to name files elsewhere.  A file that has its name in a document by chance counts, too;
-all that costs is that something is played again.
+Stored results must not outlive an edited file. There is no list of the keys that may name a file: every text in a
+document that leads to one counts. A file whose name occurs by chance counts, too; the only cost is a repeated
+simulation.
 """
 
 from __future__ import annotations
@@ -39,22 +39,21 @@ class Contents:
 
     @property
     def files(self) -> frozenset[Path]:
-        """Those that were read."""
+        """Files that were read."""
         return frozenset(self._digests)
 
     def digest(self, value: object, folder: Path = Path()) -> str:
-        """Of all files that texts in plain data lead to, from ``folder`` or from here, and those that these name in
-        turn; empty if there is none."""
+        """Return the digest of all files that texts in data name, directly or through other files; "" if none."""
         found = self._reached(list(self._named(value, folder)))
         return hashlib.sha256("".join(map(self._digest, found)).encode()).hexdigest() if found else ""
 
     @property
     def changed(self) -> list[Path]:
-        """Files that are no longer what was read."""
+        """Files that have changed since they were read."""
         return [path for path, stamp in self._stamps.items() if _stamp(path) != stamp]
 
     def require_unchanged(self) -> None:
-        """InputError where a file is no longer what was read."""
+        """Raise InputError if a file has changed since it was read."""
         if changed := self.changed:
             raise InputError(
                 f"{changed[0]}: was changed while it was in use, so that nobody knows which rows are of it as it is "
@@ -106,10 +105,10 @@ class Contents:
 
 
 class VariantKeys:
-    """Keys by which numbers of variants of a base scenario are found again, whoever keeps them.
+    """Cache keys of the results of a base scenario's variants.
 
-    Equal where the simulator's sources, the base, the changes, the contents of all files that these name, and ``what``
-    is made of a variant are equal.
+    Keys are equal if the simulator's sources, the base, the changes, the contents of all files that these name, and
+    ``what`` is computed of a variant are equal.
     """
 
     def __init__(self, base: Base, *what: str, contents: Contents | None = None) -> None:
@@ -120,11 +119,11 @@ class VariantKeys:
         self._named: dict[str, str] = {}  # digests by change, which many variants have
 
     def key(self, variant: Variant) -> str:
-        """That of a variant of the base."""
+        """Return the cache key of a variant of the base."""
         return self.of(*variant.changes)
 
     def of(self, *changes: object) -> str:
-        """That of changes to the base, as (dotted path, value)."""
+        """Return the cache key of changes to the base, as (dotted path, value)."""
         return _hashed([self._base, changes, [self._digest(each) for each in changes]])
 
     def _digest(self, change: object) -> str:
@@ -153,8 +152,6 @@ def _folder_of(base: Base) -> Path:
 
 
 def _files_of(text: str, folder: Path) -> Iterator[Path]:
-    """The files that a text leads to: its path from a folder or from here, FILE.py:FUNCTION, the name of a shipped
-    document."""
     names = [text, text.rpartition(":")[0]] if names_function(text) else [text]
     paths = [place / name for place in dict.fromkeys((folder, Path())) for name in names if name]
     if not {"/", "\\"} & set(text):
@@ -179,7 +176,6 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def _stamp(path: Path) -> _Stamp:
-    """Return what changes when a file is written."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The sections ``data`` (documents, how they are packed, number of tokens, loader) and ``measured`` of a scenario."""
+"""The scenario sections ``data`` (documents, packing, number of tokens, loader) and ``measured``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _STREAMS = Streams()
 
 
 def _rate(value: object) -> float:
-    """Return 2e6 for "2 M tokens/s", "2M tokens/s" and the number."""
     text = value
     if isinstance(value, str):
         found = _TOKENS_A_SECOND.fullmatch(value)
@@ -44,7 +43,7 @@ TokensPerSecond = Annotated[
 
 
 class LoaderSpec(Spec):
-    """The data loader of every host: processes and a queue of batches; give one of ``batch`` and ``rate``."""
+    """The data loader of each host: processes and a queue of batches; set exactly one of batch and rate."""
 
     batch: Seconds | None = None
     """Time in which one worker loads a host's data of one step."""
@@ -69,15 +68,15 @@ class LoaderSpec(Spec):
 
     @property
     def by_chance(self) -> bool:
-        """Is anything drawn?"""
+        """Return whether load times are random."""
         return self.jitter is not None and not self.jitter.neutral
 
     def seconds(self, tokens: float) -> float:
-        """What a worker takes for a batch of so many tokens."""
+        """Return the time (s) that a worker needs for a batch of ``tokens`` tokens."""
         return tokens / self.rate if self.rate is not None else float(self.batch or 0.0)
 
     def takes(self, tokens: Floats, count: int, seed: int) -> Floats:
-        """Seconds of so many batches of each host, [host, batch]; ``tokens`` are those of a host's batch."""
+        """Return the load times (s) of ``count`` batches on each host, [host, batch]."""
         mean = np.array([self.seconds(each) for each in tokens.tolist()])
         found = np.repeat(mean[:, None], count, axis=1)
         if self.jitter is not None and self.by_chance:
@@ -86,7 +85,7 @@ class LoaderSpec(Spec):
         return found
 
     def in_words(self) -> str:
-        """'loader 1 worker, 0.8 s a batch'."""
+        """Return the loader in words: "loader 1 worker, 0.8 s a batch, 2 ahead"."""
         what = f"{self.rate:,.0f} tokens/s each" if self.rate else f"{format_seconds(float(self.batch or 0.0))} a batch"
         ahead = "nothing ahead" if not self.prefetch else f"{self.prefetch} ahead"
         return f"loader {self.workers} worker{'s' * (self.workers > 1)}, {what}, {ahead}"
@@ -118,32 +117,32 @@ class Data(Spec):
 
     @property
     def without_chance(self) -> Data:
-        """With a loader that always takes as long."""
+        """Return the section with a loader of constant load times."""
         loader = self.loader and self.loader.model_copy(update={"jitter": None})
         return self.model_copy(update={"loader": loader})
 
     @property
     def lengths(self) -> SequenceLengths | None:
-        """The documents as what they are to attention; None where it is that of whole sequences."""
+        """Return the sequence lengths that attention sees; None for attention over whole sequences."""
         return {"document": self.drawn, "none": None}[self.mask]
 
     @property
     def drawn(self) -> SequenceLengths | None:
-        """The documents and how they are packed, whatever attention sees."""
+        """Return the distribution of documents and their packing, regardless of the attention mask."""
         if self.documents is None:
             return None
         given = {"documents": self.documents, "packing": self.packing, "seed": self.seed}
         return SequenceLengths.model_validate({"kind": "sequence_lengths", **given})
 
     def faults(self, given: Sequence[FaultSpec]) -> tuple[FaultSpec, ...]:
-        """Faults with what the documents make of attention; the same documents made even before stay so."""
+        """Return the given faults and, unless already among them, the one that the documents cause."""
         mine = self.lengths
         if mine is None or any(isinstance(fault, SequenceLengths) and same(fault, mine) for fault in given):
             return tuple(given)
         return (*given, mine)
 
     def packed(self, seed: int, batch: Batch, dp: int) -> Packed:
-        """The sequences of all steps in numbers."""
+        """Return statistics of the packed sequences of all steps."""
         count = batch.microbatches * batch.micro_batch * dp
         if self.drawn is None:
             return WHOLE
@@ -152,7 +151,7 @@ class Data(Spec):
 
 
 def same(one: SequenceLengths, other: SequenceLengths) -> bool:
-    """Are these the same documents, evenly spread or not?"""
+    """Return whether two faults have the same documents, whether or not spread evenly."""
     packings = {each.packing for each in (one, other)}
     alike = len(packings) == 1 or packings == {"balanced", "in_order"}
     return alike and (one.documents, one.seed) == (other.documents, other.seed)
@@ -189,12 +188,14 @@ class Measured(Spec):
         return self
 
     def seconds(self, tokens: int) -> float:
-        """Of a step of so many tokens."""
+        """Return the measured step time (s) for a step of ``tokens`` tokens."""
         return self.step_time if self.step_time is not None else tokens / (self.tokens_per_s or 1.0)
 
     def of_another_run(self) -> str:
-        """'13.75 s (arXiv:2205.05198 table 5) is of the run without a change of pipeline.schedule: not compared';
-        nothing where it is of this run."""
+        """Return why the measurement is not compared; "" if it is of this run.
+
+        "13.75 s (arXiv:2205.05198 table 5) is of the run without a change of pipeline.schedule: not compared".
+        """
         if not self.changed:
             return ""
         what = f"{self.tokens_per_s:,.0f} tokens/s" if self.step_time is None else format_seconds(self.step_time)
@@ -208,10 +209,10 @@ class Measured(Spec):
 def no_longer_measured(
     document: Mapping[str, Any], given: Mapping[str, Any], overrides: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:
-    """A document whose measurement says what these overrides have changed of the step that was measured.
+    """Return the document with the overrides that change the measured step recorded in its measurement.
 
-    ``given`` is the document without them.  An override that says what is there already changes nothing; one of
-    ``measured`` itself says that the measurement is of what the others make.
+    ``given`` is the document without the overrides. An override with the existing value changes nothing; one of
+    ``measured`` itself applies to the changed scenario.
     """
     pairs = list(overrides)
     measured = document.get("measured")

@@ -1,7 +1,7 @@
-"""Fields of a scenario that have an effect only together with something else: one table of their conditions.
+"""Conditions under which fields of a scenario have an effect, as one table.
 
-From it follow the rejection of a field whose feature is absent by another choice, and the note of one that does
-nothing because of a degree, a precision or what was varied.  Pure functions of a scenario.
+A field whose feature is disabled by another choice is rejected; one without effect because of a degree, a precision or
+a varied value is noted. Pure functions of a scenario.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Test = Callable[["ScenarioFields"], object]
 
 @dataclass(frozen=True)
 class Condition:
-    """What ``fields`` need to have an effect: that ``met`` holds, which the values of the fields ``on`` decide.
+    """Condition for ``fields`` to have an effect: ``met`` holds, which depends on the fields ``on``.
 
-    ``why`` says what else they lack; by default the values of ``on``.  With a ``remedy`` the field is rejected, and
-    ``what`` says what it is for.  Without one it is noted.  ``values`` limits the condition to these values.
+    ``why`` explains a missing effect; by default the values of ``on``. With a ``remedy`` the field is rejected, and
+    ``what`` explains its purpose. Without one it is noted. ``values`` limits the condition to these values.
     """
 
     fields: tuple[str, ...]
@@ -43,7 +43,7 @@ class Condition:
     values: tuple[object, ...] = ()
 
     def reason(self, scenario: ScenarioFields) -> str:
-        """Why the fields have no effect."""
+        """Return why the fields have no effect."""
         return self.why or " and ".join(f"{path} is {_as_written(_value(scenario, path))}" for path in self.on)
 
 
@@ -78,7 +78,6 @@ def _fields(text: str) -> tuple[str, ...]:
 
 
 def _shared(scenario: ScenarioFields) -> bool:
-    """Return whether several ranks hold the same parameters."""
     plan = plan_of(scenario, schedule_of(scenario))
     return plan.replicas > 1 or plan.expert_replicas > 1 or bool(plan.copies)
 
@@ -88,7 +87,7 @@ def _several_slices(scenario: ScenarioFields) -> bool:
 
 
 def _ordered(scenario: ScenarioFields) -> bool:
-    """Return whether the order of the passes of one stage matters to any program."""
+    """Return whether the order of the passes on one stage matters to any program."""
     if scenario.parallel.pp > 1:
         return True
     plain = scenario.pipeline.model_copy(update={"schedule": "1f1b"})
@@ -96,7 +95,7 @@ def _ordered(scenario: ScenarioFields) -> bool:
 
 
 def _reordered(scenario: ScenarioFields) -> bool:
-    """Return whether two axes of several ranks are in another order than by default."""
+    """Return whether two axes of several ranks are not in the default order."""
     parallel = scenario.parallel
     given, usual = (
         [axis for axis in order if getattr(parallel, axis) > 1]
@@ -112,7 +111,6 @@ def _draws(scenario: ScenarioFields) -> bool:
 
 
 def _transfers(scenario: ScenarioFields) -> bool:
-    """Return whether anything goes over links."""
     return scenario.gpus > 1 or scenario.memory.offload != HostMemory() or scenario.checkpoint is not None
 
 
@@ -125,7 +123,7 @@ def _runs_again(scenario: ScenarioFields) -> bool:
 
 
 def _overlaps(scenario: ScenarioFields) -> bool:
-    """Return whether a collective or a send can run during compute.  Copies to host memory slow nothing down."""
+    """Return whether a collective or send can overlap with compute; copies to the host slow nothing down."""
     parallel, overlap, outer = scenario.parallel, scenario.overlap, scenario.training.outer
     in_layers = (
         (parallel.tp > 1 and (parallel.sequence_parallel or overlap.tensor or overlap.tensor_pieces > 1))
@@ -138,7 +136,7 @@ def _overlaps(scenario: ScenarioFields) -> bool:
 
 
 def _passes_pieces(scenario: ScenarioFields) -> bool:
-    """Return whether attention over cp computes with one piece while another one is under way."""
+    """Return whether attention over cp computes with one piece while another is being sent."""
     parallel, model, software = scenario.parallel, scenario.model, scenario.software
     method = CONTEXT_METHODS[parallel.cp_comm]
     if method.traders(model.heads // parallel.tp, max(model.kv_heads // parallel.tp, 1), parallel.cp) == parallel.cp:
@@ -256,7 +254,7 @@ CONDITIONS: tuple[Condition, ...] = (
          "it says nothing"),
     Condition(_fields("seed replicas"), _draws, ("faults", "data"), "nothing is drawn by chance"),
 )  # fmt: skip
-"""In order: of several conditions of a field that are not met, the first says why."""
+"""Ordered: the first unmet condition of a field gives the reason."""
 _REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
 assert CONDITIONS[: len(_REJECTING)] == _REJECTING, "of a field's conditions those with a remedy come first"
 
@@ -267,7 +265,7 @@ _DEFAULTS: dict[tuple[type, str], Any] = {}  # of fields, by the section's class
 def without_effect(
     scenario: ScenarioFields, conditions: Sequence[Condition] = CONDITIONS
 ) -> list[WithoutEffect]:  # fmt: skip
-    """Return the fields that are not at their defaults, and do nothing."""
+    """Return the fields with non-default values that have no effect."""
     found: dict[str, WithoutEffect] = {}
     for condition in conditions:
         paths = [path for path in condition.fields if path not in found and _is_given(scenario, path, condition.values)]
@@ -277,7 +275,7 @@ def without_effect(
 
 
 def notes_without_effect(scenario: ScenarioFields) -> Iterator[str]:
-    """A sentence for every reason, with the fields of which it is true."""
+    """Yield one sentence per reason, with the fields that have no effect for it."""
     reasons: dict[str, list[str]] = {}
     for each in without_effect(scenario):
         reasons.setdefault(each.why, []).append(each.path)
@@ -289,14 +287,14 @@ def notes_without_effect(scenario: ScenarioFields) -> Iterator[str]:
 
 
 def _is_seeded(fault: FaultSpec, place: int) -> bool:
-    """Return whether a fault has another seed than the default by its place."""
+    """Return whether a fault's seed differs from the default, which is its index."""
     return getattr(fault, "seed", None) not in (None, place)
 
 
 def refuse_without_effect(scenario: ScenarioFields, changes: Sequence[tuple[str, Any]]) -> None:
-    """Raise RuleError for fields of features that are absent by another choice.
+    """Raise RuleError for fields of features that another choice disables.
 
-    Where a change after the field's own took the feature away, as a sweep's, the field is only noted.
+    Where a later change, as of a sweep, disabled the feature, the field is only noted.
     """
     found = without_effect(scenario, _REJECTING)
     told = [each.complaint for each in found if not _taken_away(each, changes)]
@@ -319,7 +317,7 @@ def _last(path: str, changes: Sequence[tuple[str, Any]]) -> int:
 
 
 def document_with_effect(scenario: ScenarioFields) -> dict[str, Any]:
-    """Return the document without fields that would be rejected in it: a variant's whose feature was taken away."""
+    """Return the document without the fields that would be rejected in it."""
     document: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
     for each in without_effect(scenario, _REJECTING):
         *sections, name = each.path.split(".")
@@ -336,7 +334,7 @@ def _value(owner: Any, path: str) -> Any:
 
 
 def _is_given(scenario: ScenarioFields, path: str, values: tuple[object, ...]) -> bool:
-    """Return whether the field has another value than its default (of ``values``, if there are any)."""
+    """Return whether a field has a non-default value (one of ``values``, if there are any)."""
     section, _, name = path.rpartition(".")
     owner = _value(scenario, section) if section else scenario
     if owner is None:

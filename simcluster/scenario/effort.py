@@ -1,7 +1,7 @@
-"""What a scenario costs to plan and play, in seconds of a processor, estimated from its counts before any of that.
+"""Estimated processor time of planning and simulating a scenario, from its counts alone.
 
-Constants are those of one core in 2026, to within a factor of five: the estimate keeps a slip of the finger, as 10^9
-layers, from running for days.  Pure.
+Constants are those of one core in 2026, to within a factor of five: the estimate keeps a mistyped number, as 10^9
+layers, from running for days. Pure.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of
 
 
 def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
-    """Return the seconds of a processor to plan the scenario, simulate its steps and measure them.
+    """Return the estimated processor time (s) to plan a scenario, simulate its steps and measure them.
 
-    ``unlike`` is how many ranks are simulated, where that is known already.
+    ``unlike`` is the number of simulated ranks, if known.
     """
     parallel, layers = scenario.parallel, scenario.model.predicting.stop
     pp, pieces = parallel.pp, scenario.overlap.tensor_pieces
@@ -61,7 +61,7 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
 
 
 def _buckets(scenario: ScenarioFields) -> float:
-    """Return the buckets in which one rank of each stage updates its offloaded optimizer state, summed over stages."""
+    """Return the optimizer buckets that are updated on the host, for one rank of each stage, summed."""
     offload, parallel = scenario.memory.offload, scenario.parallel
     if offload.optimizer == "none" or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
@@ -70,7 +70,7 @@ def _buckets(scenario: ScenarioFields) -> float:
 
 
 def expected_changes(scenario: ScenarioFields) -> float:
-    """Estimate how often faults come and go in all steps, whose length follows from their FLOP alone."""
+    """Return the expected number of fault starts and ends in all steps, estimated from their FLOP."""
     coming = any(fault.times_within(1.0) for fault in scenario.faults)
     if not coming or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
@@ -81,7 +81,7 @@ def expected_changes(scenario: ScenarioFields) -> float:
 
 
 def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """The work is no more than is begun without being asked for again."""
+    """Check that the estimated time is within the limit without confirmation."""
     seconds = estimated_seconds(scenario)
     if seconds > most_seconds():
         path, what = _driver(scenario)
@@ -89,9 +89,9 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int = 0) -> None:
-    """InputError where so many more steps, played for ``what``, take longer than is begun without being asked for.
+    """Raise InputError if ``more`` additional steps, simulated for ``what``, exceed the time limit.
 
-    ``ops`` are those of its step, where it was played.
+    ``ops`` is the number of ops of its step, if it was simulated.
     """
     seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     told = f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}"
@@ -99,13 +99,13 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
 
 
 def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
-    """How many steps like the scenario's, at most so many, are begun beside its own without being asked for."""
+    """Return how many additional steps, at most ``most``, can be simulated within the time limit."""
     limit = most_seconds() / max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     return most if limit >= 1 + most else max(0, int(limit) - 1)
 
 
 def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
-    """Return the count that is largest compared with its usual size."""
+    """Return the path and description of the count that is largest relative to its usual size."""
     coming, buckets = expected_changes(scenario), _buckets(scenario)
     predicting = scenario.model.mtp_layers or 0
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1

@@ -1,6 +1,6 @@
-"""What a scenario consists of: its cluster and all its fields, before anybody has checked them against each other.
+"""Fields of a scenario: its cluster and all sections, before the rules between them are checked.
 
-Rules between fields read these (``rules``); ``scenario`` has the checked document.
+Rules between fields read these (``rules``); ``scenario`` has the validated document.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ClusterSpec(Spec):
     """Factors on the speed of parts of the cluster, for what-if questions; 1 changes nothing."""
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
-        """The same cluster with other factors (a copy would take along what was ``built`` with the old ones)."""
+        """Return the cluster with other factors, without the cluster that was built with the old ones."""
         other = ClusterSpec(topology=self.topology, scale=scale)
         vars(other)["unscaled"] = self.unscaled
         return other
 
     @cached_property
     def unscaled(self) -> Cluster:
-        """The cluster without the factors, built once."""
+        """Return the cluster without the factors, built once."""
         try:
             return _built(self.topology)
         except TypeError:  # a device written inline has no hash
@@ -64,17 +64,17 @@ class ClusterSpec(Spec):
 
     @cached_property
     def built(self) -> Cluster:
-        """The cluster itself."""
+        """Return the built cluster, with the factors applied."""
         return self.scale.cluster(self.unscaled)
 
     @cached_property
     def device(self) -> Device:
-        """The GPU of the cluster; InputError for a name that is not in the catalogue."""
+        """Return the cluster's GPU; raise InputError for a name that is not in the catalogue."""
         return self.scale.device(load_device(self.topology.device))
 
 
 class ScenarioFields(Spec):
-    """The sections and values of a scenario, each checked by itself."""
+    """The sections and values of a scenario, each validated separately."""
 
     name: Annotated[str, AfterValidator(one_line)] = "scenario"
     """Title of the scenario in tables and figures; default: the file's name."""
@@ -121,10 +121,10 @@ class ScenarioFields(Spec):
 
     @property
     def dp(self) -> int:
-        """Replicas of the model."""
+        """Number of model replicas."""
         return self.parallel.dp
 
     @property
     def microbatches(self) -> int:
-        """Microbatches that each replica works through in a step."""
+        """Microbatches per replica and step."""
         return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)

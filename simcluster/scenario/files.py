@@ -1,7 +1,7 @@
-"""What a scenario file refers to, read in: overrides, short forms, the topology's file, the model's preset or config.
+"""Resolution of a scenario file: overrides, short forms, topology files, model presets, configs.
 
-``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of which file and line
-every value came from.  Decides nothing about values.
+``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of the file and line
+of every value. Makes no decisions about values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 
 def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
-    """The document with overrides applied and everything that it refers to in place."""
+    """Return the document with overrides applied and every file that it names read in."""
     overrides, given = list(overrides), document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
     document = short_names(named_alone(document))
@@ -120,7 +120,6 @@ def _resolve_cluster(document: Document) -> Document:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both mappings merged, key by key; ``above`` wins."""
     merged = dict(below)
     for key, value in above.items():
         inner = merged.get(key)
@@ -162,7 +161,7 @@ def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
 
 
 def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tuple[str, Any]] = ()) -> TopologySpec:
-    """The document of a topology file, of the shipped topology of that name, or given, with values at dotted paths set.
+    """Return a topology by file, built-in name or document, with values at dotted paths set.
 
     Raises InputError that names the file, line, key and a fix.
     """
@@ -179,8 +178,7 @@ def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tupl
 
 
 def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
-    """As it is written; of a mapping with a ``topology``, which is a scenario's section, with the parameters beside
-    it."""
+    """Return a topology's document as written; from a scenario's section, with its parameters merged."""
     if isinstance(name, Mapping):
         here, data = Path(), dict(name)
         if "scale" in data:
@@ -196,12 +194,12 @@ def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
 
 
 Named = str | Path | Mapping[str, Any]
-"""A cluster in writing: a shipped topology's name, a path, a topology's document."""
+"""A cluster by built-in topology name, path, or topology document."""
 
 
 @checked
 def load_cluster(name: Named, overrides: Changes = ()) -> Cluster:
-    """The cluster of such a topology, built; InputError as above, and for a graph in which GPUs cannot be reached."""
+    """Return the built cluster of a topology; InputError also if some GPUs cannot be reached."""
     topology = load_topology(name, pairs_of(overrides))
     try:
         return topology.build()
@@ -214,7 +212,6 @@ def load_cluster(name: Named, overrides: Changes = ()) -> Cluster:
 
 
 def _resolve_model(document: Document) -> Document:
-    """Return the document with the preset's fields instead of its name."""
     section = document.data.get("model")
     if not isinstance(section, Mapping) or "preset" not in section:
         return document
@@ -251,7 +248,7 @@ def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assumed_of_model(document: Document) -> tuple[str, ...]:
-    """Return what is assumed of a model whose sizes a config.json has; ``document`` is as it was written."""
+    """Return the assumptions about a model that is read from a config.json."""
     section, where = document.data.get("model"), ("model", "preset")
     preset = section.get("preset") if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping) or not isinstance(preset, str) or not _is_path(preset, (".json",)):
@@ -266,9 +263,10 @@ def assumed_of_model(document: Document) -> tuple[str, ...]:
 
 
 def _resolve_schedule(document: Document) -> Document:
-    """The rows of a CSV file in its place; FILE.py:FUNCTION, which is called when the counts are known, with its path.
+    """Return the document with the rows of a CSV schedule, or the full path of FILE.py:FUNCTION.
 
-    Paths are relative to the scenario file, those of overrides to where one is.
+    The function is called when the counts are known. Paths are relative to the scenario file, those of overrides to the
+    current folder.
     """
     section = document.data.get("pipeline")
     where: KeyPath = ("pipeline", "schedule")
@@ -288,7 +286,6 @@ def _resolve_schedule(document: Document) -> Document:
 
 
 def _resolve_faults(document: Document) -> Document:
-    """Return the document with tables of faults and data read in."""
     changed = dict(document.data)
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
@@ -303,7 +300,7 @@ def _resolve_faults(document: Document) -> Document:
 
 
 def _latest(document: Document, place: int, fault: Any) -> Any:
-    """Return a fault without its pace where an override sets that by another key: ``faults.0.speed=50%``."""
+    """Return a fault without its pace where an override sets the pace by another key: ``faults.0.speed=50%``."""
     if not isinstance(fault, Mapping):
         return fault
     own = [name for name in PACES if name in fault]
@@ -313,11 +310,10 @@ def _latest(document: Document, place: int, fault: Any) -> Any:
 
 
 _SPEEDS_OF = {"speeds": "rank", "nic_speeds": "node"}
-"""By kind of fault with a table of speeds, what that is of."""
+"""Kinds of faults with a table of speeds: the item of each row."""
 
 
 def _with_speeds(document: Document, place: int, fault: Any) -> Any:
-    """Return a fault with its table of speeds read in."""
     named = _SPEEDS_OF.get(str(fault.get("kind"))) if isinstance(fault, Mapping) else None
     if named is None or not isinstance(fault.get("table"), str):
         return fault
@@ -327,7 +323,7 @@ def _with_speeds(document: Document, place: int, fault: Any) -> Any:
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
-    """Return a section with the tables of its laws read in."""
+    """Return a section with the tables of its distributions read in."""
     read = dict(section) if isinstance(section, Mapping) else section
     for key in keys if isinstance(section, Mapping) else ():
         law = section.get(key)

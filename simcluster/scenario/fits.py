@@ -1,8 +1,8 @@
-"""What would make a job fit: the shortest list of changes to its scenario, found by trying, cheapest first.
+"""Search for the fewest changes to a scenario that make it fit in memory, cheapest first.
 
-Every list is checked against all rules of a scenario and against the bytes that its stages would hold, so what is
-offered really fits.  What a change costs in time is a rough guess that only orders lists of the same length; run them
-to know.  Planning: nothing is played.
+Every combination is checked against all rules of a scenario and the bytes of its stages, so each remedy really fits.
+The time cost of a change is a rough guess that only orders combinations of equal length. Planning: nothing is
+simulated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECOMPUTE_EVERY = (4, 2, 1)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change: values at dotted paths of the scenario, and a guess of the part by which it lengthens the step."""
+    """Change of a scenario: values at dotted paths, and a guess of the relative increase of the step time."""
 
     values: Mapping[str, Any]
     cost: float
@@ -43,24 +43,24 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRemedy:
-    """A list of changes after which the job fits: all their values together, and the bytes of the fullest GPU then."""
+    """Changes after which the job fits, with the memory (bytes) of the fullest GPU."""
 
     values: Mapping[str, Any]
     changes: int
     memory: float
 
     def overrides(self) -> list[str]:
-        """As the command line takes them: ["training.recompute=full"]."""
+        """Return the changes as command-line overrides: ["training.recompute=full"]."""
         return [f"{path}={_written(value)}" for path, value in self.values.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON."""
+        """Return the remedy as in the result JSON."""
         return {"set": dict(self.values), "changes": self.changes, "peak_memory_bytes": self.memory}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """The shortest lists, cheapest first; without any, what comes closest, and what is short even then."""
+    """The shortest remedies, cheapest first; if there are none, the closest one and what it lacks."""
 
     capacity: float
     found: tuple[MemoryRemedy, ...]
@@ -68,14 +68,13 @@ class Remedies:
     short: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the result JSON."""
+        """Return the remedies as in the result JSON."""
         closest = self.closest.to_dict() if self.closest and not self.found else None
         return {"remedies": [each.to_dict() for each in self.found], "closest": closest, "short": self.short}
 
 
 def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
-    """The shortest lists of changes that make the scenario fit on its GPUs, or in ``capacity`` bytes of each: as few
-    changes as possible."""
+    """Return the smallest sets of changes that make the scenario fit in ``capacity`` bytes per GPU."""
     capacity = scenario.cluster.device.memory if capacity is None else capacity
     by_pass = any(fault.by_pass for fault in scenario.faults)
     most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _options(scenario)
@@ -105,7 +104,7 @@ def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
 
 
 def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
-    """The scenario with values of its sections changed, dp being what the GPUs leave over; None if it breaks a rule."""
+    """Return the scenario with changed values and dp from the GPUs; None if it breaks a rule."""
     sections: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         name, key = path.split(".")
@@ -127,7 +126,7 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
 
 
 def _options(scenario: Scenario) -> list[list[Change]]:
-    """Return changes by kind; only one of a kind is made."""
+    """Return the possible changes by kind; at most one of each kind is made."""
     parallel = scenario.parallel
     free: list[tuple[bool, str, object]] = [  # cost nothing
         (parallel.tp > 1 and not parallel.sequence_parallel, "parallel.sequence_parallel", True),
@@ -141,7 +140,7 @@ def _options(scenario: Scenario) -> list[list[Change]]:
 
 
 def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
-    """Return every way to make so many changes with its cost, cheapest first."""
+    """Return all combinations of ``number`` changes with their cost, cheapest first."""
     found = []
     for kinds in combinations(options, number):
         for changes in product(*kinds):
@@ -153,7 +152,7 @@ def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[s
 
 
 def _recomputed(scenario: Scenario) -> Iterator[Change]:
-    """A forward is a third of forward and backward; the unfused core about a thirtieth."""
+    """Yield changes to recomputation; a forward is a third of the time, the unfused core a thirtieth."""
     training = scenario.training
     if training.recompute == "none" and training.attention == "unfused":
         yield Change({"training.recompute": "selective"}, 0.02)
@@ -170,7 +169,6 @@ def _recomputed(scenario: Scenario) -> Iterator[Change]:
 
 
 def _parts(scenario: Scenario) -> tuple[RecomputeModule, ...]:
-    """Return modules that free much memory for little time."""
     experts: tuple[RecomputeModule, ...] = ("moe_act", "layernorm") if scenario.model.moe else ()
     return (*experts, "mla_up_proj") if scenario.model.mla else experts
 
@@ -182,7 +180,7 @@ def _sharded(scenario: Scenario) -> Iterator[Change]:
 
 
 def _resharded(scenario: Scenario) -> Iterator[Change]:
-    """Yield changes to what ZeRO 3 holds whole."""
+    """Yield changes that reduce the parameters that ZeRO 3 holds unsharded."""
     if scenario.parallel.zero == 3 and not scenario.fsdp.reshard_after_forward:
         yield Change({"fsdp.reshard_after_forward": True}, 0.1)
     if scenario.parallel.zero == 3 and scenario.fsdp.prefetch > 0 and scenario.overlap.param_gather:
@@ -196,7 +194,7 @@ def _smaller_microbatch(scenario: Scenario) -> Iterator[Change]:
 
 
 def _wider(scenario: Scenario) -> Iterator[Change]:
-    """Tensor parallelism beyond one machine pays for the network between machines."""
+    """Yield larger tp; tensor parallelism beyond one node is slowed by the network."""
     tp, hosts = scenario.parallel.tp, scenario.cluster.built.host_of[: scenario.gpus]
     machine = hosts.count(hosts[0])
     for wider in (2 * tp, 4 * tp, 8 * tp):
@@ -205,7 +203,7 @@ def _wider(scenario: Scenario) -> Iterator[Change]:
 
 
 def _longer(scenario: Scenario) -> Iterator[Change]:
-    """More stages: the bubble grows, and with it the microbatches of each replica."""
+    """Yield more pipeline stages, which lengthen the bubble and the microbatches per replica."""
     pp, batch = scenario.parallel.pp, scenario.training.global_batch / scenario.training.micro_batch
     for factor in (2, 4, 8):
         stages = pp * factor
@@ -244,14 +242,14 @@ def _fullest(scenario: Scenario) -> Footprint:
 
 
 def held(scenario: Scenario) -> float:
-    """Bytes of the fullest GPU, with what may wait between stages at its most."""
+    """Return the bytes of the fullest GPU, with the largest possible queues between stages."""
     return _fullest(scenario).total + waiting_bytes(scenario)
 
 
 def waiting_bytes(scenario: Scenario) -> float:
-    """What may wait between stages: that depends on times, so it is taken at its most.
+    """Return the largest possible bytes of activations that wait between stages.
 
-    A schedule that does all forwards first may have them all waiting; others two a chunk.
+    A schedule that does all forwards first may have them all waiting; others two per chunk.
     """
     if scenario.parallel.pp == 1:
         return 0.0
@@ -272,7 +270,7 @@ def _waiting(schedule: Schedule) -> int:
 
 
 def _short(footprint: Footprint, held: float, capacity: float) -> str:
-    """Return what is missing, and the largest part."""
+    """Return how much memory is missing, and the largest part of the need."""
     state = footprint.parameters + footprint.gradients + footprint.optimizer
     if state + footprint.buffers > capacity:
         why = f"model state alone is {state / 1e9:.1f} GB a GPU: more GPUs are needed"

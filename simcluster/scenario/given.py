@@ -1,7 +1,7 @@
-"""The way in from Python: whatever says a scenario, as a checked Scenario.
+"""Python entry points: any form of a scenario or cluster, as a validated object.
 
-Every public function that takes a scenario takes it through ``scenario_of``; those that take one's results,
-through ``simcluster.simulate.result_of``.
+Every public function that takes a scenario converts it by ``scenario_of``; those that take its results, by
+``simcluster.simulate.result_of``.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from simcluster.topology import Cluster
 
 
 class HasScenario(Protocol):
-    """What was made of a scenario and still knows it: a result, a plan, a training run."""
+    """An object made from a scenario that keeps it: a result, a plan, a training run."""
 
     @property
-    def scenario(self) -> Scenario: ...
+    def scenario(self) -> Scenario:
+        """The scenario."""
 
 
 ScenarioLike = str | Path | Mapping[str, Any] | Scenario | HasScenario
-"""A shipped name, a path, a document, a Scenario, or what was made of one."""
+"""A built-in name, a path, a document, a Scenario, or an object made from one."""
 
 ClusterLike = str | Path | Mapping[str, Any] | Cluster | Scenario
-"""A shipped topology's name, a path, a topology's document, a Cluster, or the scenario that has one."""
+"""A built-in topology's name, a path, a topology document, a Cluster, or a scenario."""
 
 A_SCENARIO = "a scenario (a shipped name, a path, a dict, a Scenario)"
 
 
 @checked
 def scenario(source: ScenarioLike, /, changes: Changes = (), *, allow_python: bool = False, **more: Any) -> Scenario:
-    """The scenario of a shipped name, a path, a document or another scenario, with values changed.
+    """Return the scenario of a built-in name, a path, a document or another scenario, with changes.
 
     A document is what a file holds, as nested dicts: ``scenario({"cluster": "dgx_h100", "model": "llama3-8b",
-    "training": {"global_batch": 64}})``; text of several lines is a file's text.  ``changes`` have dotted paths,
-    ``{"parallel.tp": 4}``, and keywords two underscores for a dot, ``parallel__tp=4``; a section given whole takes the
-    place of the one that is there.  With ``allow_python`` what the source says may name code of a schedule, as changes
-    always may.  Raises InputError that says where, what and which rule.
+    "training": {"global_batch": 64}})``; text of several lines is a file's text. ``changes`` have dotted paths,
+    ``{"parallel.tp": 4}``, and keywords two underscores for a dot, ``parallel__tp=4``; a whole section replaces the
+    existing one. With ``allow_python`` the source may name Python code of a schedule, as changes always may. Raises
+    InputError that states where, what and which rule.
     """
     pairs = [*pairs_of(changes), *keyword_pairs(more)]
     if isinstance(source, str) and "\n" in source:
@@ -54,7 +55,7 @@ def scenario(source: ScenarioLike, /, changes: Changes = (), *, allow_python: bo
 
 
 def scenario_of(given: ScenarioLike, caller: str, takes: str = A_SCENARIO) -> Scenario:
-    """What ``caller`` was given, as a scenario; InputError that says what it ``takes`` for what is none."""
+    """Return the argument of ``caller`` as a scenario; raise InputError with what it ``takes`` otherwise."""
     if isinstance(given, str | Path | Mapping):
         return scenario(given)
     found = given if isinstance(given, Scenario) else getattr(given, "scenario", None)
@@ -62,14 +63,14 @@ def scenario_of(given: ScenarioLike, caller: str, takes: str = A_SCENARIO) -> Sc
 
 
 def base_of(given: ScenarioLike, caller: str) -> Base:
-    """The same, as what variants are made of: read again for each."""
+    """Return the argument of ``caller`` as a base of variants, read again for each variant."""
     if isinstance(given, str | Path) and "\n" not in str(given):
         return Base(str(given))
     return Base.of(scenario_of(given, caller))
 
 
 def cluster_of(given: ClusterLike, caller: str) -> Cluster:
-    """What ``caller`` was given, as a cluster."""
+    """Return the argument of ``caller`` as a cluster; raise InputError for other types."""
     if isinstance(given, Cluster):
         return given
     if isinstance(given, str | Path | Mapping):

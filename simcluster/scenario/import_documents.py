@@ -1,6 +1,6 @@
-"""``kind: import`` in topology and scenario files: where files of other tools are named, and what takes their place.
+"""Documents of ``kind: import``: topologies from files of other tools.
 
-Light: the readers themselves are imported only where such a file is named.
+The readers themselves are imported only where such a file is named.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document, validate
 
 ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover", ".topo")
-"""Endings that are never those of a topology file in YAML."""
+"""Endings that YAML topology files never have."""
 
 
 def is_importable(path: str | Path) -> bool:
-    """Whether a path is a file of another tool: by its content, or by an ending that topology files never have."""
+    """Return whether a path is a file of another tool, by its content or ending."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -37,7 +37,6 @@ def is_importable(path: str | Path) -> bool:
 
 
 def _is_astra_network(path: Path) -> bool:
-    """Return whether a YAML file has ASTRA-sim's keys at its top."""
     try:
         with path.open("rb") as file:
             head = file.read(1_000_000)
@@ -49,12 +48,12 @@ def _is_astra_network(path: Path) -> bool:
 
 
 def import_document(path: Path) -> Document:
-    """``kind: import`` of one file, as a topology document that parameters can be set in."""
+    """Return a topology document that imports one file, in which parameters can be set."""
     return Document(data={"kind": "import", "files": [str(path)]}, source=str(path), folder=path.parent)
 
 
 def rooted(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A ``kind: import`` document with its files relative to where it is written; any other document as it is."""
+    """Return an import document with its file paths resolved against ``folder``; others unchanged."""
     files = fields.get("files")
     files = [files] if isinstance(files, str) else files
     if fields.get("kind") != "import" or not isinstance(files, list):
@@ -63,10 +62,10 @@ def rooted(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def expand_import(document: Document, where: KeyPath = ()) -> Document:
-    """The document with the ``kind: import`` at a key (or the whole of it) replaced by the graph in its files.
+    """Return the document with its ``kind: import`` section replaced by the imported graph.
 
-    How the network routes (``routing``) no file says; it stays as it is written.
-    Raises InputError naming file, line and, within another document, the key.
+    ``where`` is the path of the section. Files do not state the network's ``routing``, which stays as written. Raises
+    InputError naming file, line and, within another document, the key.
     """
     fields: Any = document.data
     for key in where:

@@ -1,8 +1,8 @@
-"""A scenario as planning knows it: its job, what is known of it before the clock starts, and what is wrong with it.
+"""Conversion of a scenario to a planning job: passes, data parallelism, disturbances, and facts.
 
-Pure functions of a scenario, which bind it to planning with those of ``schedule_plan`` and ``memory_plan``.  Nothing is
-played here: where the times of the run decide about the schedule or the cut of the model, those of mean times and an
-even cut stand in for them (``planned`` puts the right ones in their place).
+Pure functions of a scenario, with those of ``schedule_plan`` and ``memory_plan``. Nothing is simulated: where simulated
+times determine the schedule or the layers per stage, mean times and an even division are used (``planned`` replaces
+them).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
-    """What makes the segments of the scenario's passes."""
+    """Return the builder of the segments of the scenario's forward and backward passes."""
     precision = scenario.training.precision.removesuffix("-mixed")
     timer = by_heart(partial(kernels_seconds, device, precision=precision))
     sensitivity = sensitivity_on(device, interference_of(scenario, device), precision)
@@ -67,7 +67,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
 
 
 def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> Job:
-    """Everything that decides the stages' programs, with ``passes`` that were made before, if any."""
+    """Return the planning job of a scenario; ``passes`` reuses ones that were made before."""
     passes = passes or passes_of(scenario, device)
     schedule = schedule_of(scenario)
     plan = plan_of(scenario, schedule)
@@ -97,17 +97,17 @@ def send_bytes_of(scenario: Scenario, passes: Passes) -> float:
 
 
 def planned_footprints(scenario: Scenario) -> tuple[Footprint, ...]:
-    """What a scenario's stages hold, before anything is timed."""
+    """Return the memory footprint of each stage, from planning alone."""
     return footprints_of(scenario, job_of(scenario, scenario.cluster.device))
 
 
 def facts_with_memory(scenario: Scenario, device: Device, job: Job) -> Facts:
-    """What the step of a scenario's job is worth, and what it takes of memory."""
+    """Return the facts of the scenario's step, including the memory footprints of its stages."""
     return replace(facts_of(scenario, device), footprints=footprints_of(scenario, job))
 
 
 def facts_of(scenario: Scenario, device: Device) -> Facts:
-    """What the scenario's step is worth, without what it takes of memory."""
+    """Return tokens, FLOP and peak rates of the scenario's step, without memory footprints."""
     model, training = scenario.model, scenario.training
     faults = scenario.faults
     attention = mean_attention(faults, scenario.seed, batch_of(scenario), scenario.dp) if faults else 1.0
@@ -138,7 +138,7 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
 
 
 def real_tokens_per_step(scenario: Scenario) -> float:
-    """Tokens of a step that are no padding."""
+    """Return the tokens per step that are not padding."""
     return _real(scenario, 1.0)[0] * scenario.tokens_per_step
 
 
@@ -152,20 +152,20 @@ def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
 
 
 def _flops_of_real(model: Model, real: float, attention: float) -> float:
-    """Model FLOP of a sequence's real tokens: all but core attention goes with them."""
+    """Return the model FLOP of a sequence's real tokens, with their own core attention."""
     without = model_flops_per_sequence(model, attention=0.0)
     return real * without + model_flops_per_sequence(model, attention=attention) - without
 
 
 def slowness(scenario: Scenario) -> list[float]:
-    """What always multiplies every rank's compute times."""
+    """Return the constant slowdown factor of every rank's compute."""
     if not scenario.faults:
         return [1.0] * scenario.gpus
     return slow_ranks(scenario.faults, scenario.cluster.built.host_of[: scenario.gpus], scenario.seed)
 
 
 def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster, saved: SavedParts | None = None) -> Disturbances:
-    """What else the scenario's faults make of its ranks and of the cluster's links, and what ranks have ``saved``."""
+    """Return the disturbances of ranks and links by faults and by saving a checkpoint."""
     found = UNDISTURBED
     if scenario.faults:
         faults, seed = scenario.faults, scenario.seed
@@ -178,14 +178,14 @@ def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster, saved: Sav
 def setting_of(
     scenario: Scenario, plan: Plan, host_of: Sequence[int], fabric: Fabric, capacity: LinkValues
 ) -> Setting:  # fmt: skip
-    """What the scenario's faults change: its job on these machines, with links of this healthy ``capacity`` (B/s)."""
+    """Return the job that the faults change, on these hosts, with links of healthy ``capacity`` (B/s)."""
     routes = routes_of(scenario)
     relays = partial(relayed_links, fabric, capacity, routes) if routes else None
     return Setting(plan, host_of, scenario.seed, batch_of(scenario), relays)
 
 
 def batch_of(scenario: Scenario) -> Batch:
-    """What a step of the scenario works through."""
+    """Return the batch of one step: microbatches, their size, sequence length, and expert routing."""
     moe = scenario.model.moe
     return Batch(
         scenario.steps,
@@ -199,7 +199,7 @@ def batch_of(scenario: Scenario) -> Batch:
 
 
 def methods_of(scenario: Scenario) -> Methods:
-    """How the scenario's collectives are done."""
+    """Return the algorithms and simulation options of the scenario's collectives."""
     chosen = {kind: getattr(scenario.collectives, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")}
     return Methods(
         chosen,
@@ -212,13 +212,13 @@ def methods_of(scenario: Scenario) -> Methods:
 
 
 def routes_of(scenario: Scenario) -> TokenRoutes | None:
-    """What its tokens take that are relayed to experts; None where none are."""
+    """Return the routes of tokens that are relayed to experts; None if none are relayed."""
     moe = scenario.model.moe
     return moe.routes if moe and scenario.parallel.expert_dispatch.relays else None
 
 
 def interference_of(scenario: Scenario, device: Device) -> Interference | None:
-    """What communication and computation on a GPU do to each other."""
+    """Return the mutual slowdown of communication and compute on a GPU."""
     held = scenario.parallel.expert_dispatch.multiprocessors if scenario.model.moe else 0
     return interference_on(device, scenario.overlap.interference, dispatcher=held)
 
@@ -231,7 +231,7 @@ _BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
 def issue_of(scenario: Scenario) -> Issue:
-    """What the host needs to issue work."""
+    """Return the host's times to launch work, scaled by the cluster's launch factor."""
     software = scenario.software
     if software is None:
         return NO_TIME
@@ -243,7 +243,7 @@ def issue_of(scenario: Scenario) -> Issue:
 
 
 def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:
-    """What replicas do beside their passes: how gradients are summed and parameters updated, and what that takes."""
+    """Return how replicas reduce gradients and update parameters, and how long that takes."""
     gathered = ELEMENT_BYTES[scenario.training.precision] if scenario.parallel.zero == 3 else recipe.gathered
     usual = max(_BUCKET_PARAMETERS, _BUCKET_PARAMETERS_PER_REPLICA * plan.replicas) * recipe.gradient
     bucket = scenario.overlap.bucket_size or usual

@@ -1,9 +1,9 @@
-"""Every key of a scenario by its dotted path: its type, unit, default and text, all from the models' fields.
+"""All keys of a scenario by dotted path, with type, unit, default and description.
 
-A field's text is the string below it in its class.  Pydantic could read these as it makes each class
-(``use_attribute_docstrings``), at a cost of 0.1 s to every start; here they are read on demand.  The schema of editors
-(``schema``), completion, the reference and the studio are made of these keys.  What validators accept in addition to
-the annotation is stated by ``WithJsonSchema``, ``WordOf`` and ``Accepts``, or in ``schema``.
+A field's description is the string below it in its class. Pydantic could read these as it makes each class
+(``use_attribute_docstrings``), at a cost of 0.1 s to every start; here they are read on demand. The schema of editors
+(``schema``), completion, the reference and the studio are made of these keys. What validators accept in addition to the
+annotation is stated by ``WithJsonSchema``, ``WordOf`` and ``Accepts``, or in ``schema``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SIZES = {MinLen: ("min_length", "min"), MaxLen: ("max_length", "max")}
 
 
 def fragment_of(annotation: Any, metadata: Iterable[Any] = ()) -> Fragment:
-    """Return the schema of a field of this annotation."""
+    """Return the JSON schema fragment of a field with this annotation."""
     marks = [mark for each in metadata for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
     for mark in marks:
         if isinstance(mark, WithJsonSchema) and mark.json_schema is not None:
@@ -81,14 +81,14 @@ def _of_type(annotation: Any) -> Fragment:
 
 
 def form_of(form: Any) -> Fragment:
-    """Return the schema of a type, of words, or a schema itself."""
+    """Return the JSON schema of a type, of a tuple of words, or of a schema."""
     if isinstance(form, dict):
         return form
     return {"enum": [*form]} if isinstance(form, tuple) else fragment_of(form)
 
 
 def any_of(fragments: Iterable[Fragment]) -> Fragment:
-    """Return the schema of one of several, each once."""
+    """Return the JSON schema that accepts any of several, without duplicates."""
     found: list[Fragment] = []
     for each in fragments:
         found += [inner for inner in (each["anyOf"] if set(each) == {"anyOf"} else [each]) if inner not in found]
@@ -100,7 +100,6 @@ def _reference(model: type[BaseModel]) -> Fragment:
 
 
 def _limited(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
-    """Return the fragment with the limits of numbers and of lengths."""
     found = dict(fragment)
     for mark in marks:
         if type(mark) in _LIMITS and found.get("type") in ("integer", "number"):
@@ -113,18 +112,18 @@ def _limited(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
 
 
 def unit_in(fragment: Fragment) -> str:
-    """Return the first quantity ("seconds") that may stand there; "" for none."""
+    """Return the first quantity ("seconds") that a schema fragment accepts; "" for none."""
     return next((each["x-unit"] for each in _all(fragment) if "x-unit" in each), "")
 
 
 def words_in(fragment: Fragment) -> tuple[str, ...]:
-    """Return the words that may stand there."""
+    """Return the words that a schema fragment accepts."""
     found = [each.get("enum", [True, False] if each.get("type") == "boolean" else []) for each in _all(fragment)]
     return tuple(_word(value) for values in found for value in values)
 
 
 def text_of(fragment: Fragment) -> str:
-    """Return its type in words: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
+    """Return a schema fragment's type in words: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
     said = [_said(each) for each in _all(fragment) if each.get("type") != "null"]
     return listed(dict.fromkeys(each for each in said if each))
 
@@ -177,9 +176,9 @@ _SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per s
 
 @dataclass(frozen=True)
 class ScenarioKey:
-    """A key of a scenario: a field of a model.
+    """A key of a scenario, which is a field of a model.
 
-    ``path`` is dotted; an item of a list or of a mapping is ``*``, and a kind of several stands in brackets, as in
+    ``path`` is dotted; an item of a list or mapping is ``*``, and one of several kinds is in brackets, as in
     ``faults.*[slow_gpu].rank``.
     """
 
@@ -189,7 +188,7 @@ class ScenarioKey:
 
     @property
     def plain_path(self) -> str:
-        """The path without kinds, as an override has it."""
+        """Path without kinds, as in an override."""
         return re.sub(r"\[[\w-]+\]", "", self.path)
 
     @property
@@ -198,40 +197,43 @@ class ScenarioKey:
 
     @cached_property
     def fragment(self) -> Fragment:
-        """Its type as a fragment of a JSON schema."""
+        """Type of the key as a JSON schema fragment."""
         own = fragment_of(self._field.annotation, self._field.metadata)
         more = next((each for each in self._field.metadata if isinstance(each, Accepts)), None)
         return any_of(own if each is ... else form_of(each) for each in more.forms()) if more else own
 
     @property
     def takes(self) -> str:
-        """Its type in words."""
+        """Type of the key in words."""
         return text_of(self.fragment)
 
     @property
     def unit(self) -> str:
-        """Quantity that it is ("bytes", "seconds"); "" for others."""
+        """Quantity of the key ("bytes", "seconds"); "" if it has none."""
         return unit_in(self.fragment)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words that it may be."""
+        """Words that the key accepts."""
         return words_in(self.fragment)
 
     @property
     def description(self) -> str:
-        """Its text."""
+        """Description of the key."""
         return description(self.model, self.name)
 
     @property
     def required(self) -> bool:
-        """Whether a document has to have it."""
+        """Whether a document must have the key."""
         one_of_some = issubclass(self.model, Paced) and self.name in PACES
         return self._field.is_required() and not one_of_some
 
     @cached_property
     def default(self) -> Any:
-        """Its default as a file writes it; None for required keys, sections, and defaults that follow from the rest."""
+        """Default as in a file.
+
+        None for required keys, sections, and defaults that depend on other keys.
+        """
         default = None if self._field.is_required() else self._field.get_default(call_default_factory=True)
         if default is None or isinstance(default, Spec):
             return None
@@ -243,7 +245,7 @@ class ScenarioKey:
 
     @property
     def default_text(self) -> str:
-        """The default as YAML writes it, "" for none."""
+        """Default as YAML writes it; "" for none."""
         if self.default is None or self.default in ([], ""):
             return ""
         return str(self.default).lower() if isinstance(self.default, bool) else in_flow(self.default)
@@ -251,7 +253,7 @@ class ScenarioKey:
 
 @cache
 def scenario_keys() -> tuple[ScenarioKey, ...]:
-    """Return every key, in the order of the sections; a model inside itself is entered once."""
+    """Return every key in the order of the sections; a recursive model is entered once."""
     return tuple(_below(ScenarioFields, "", ()))
 
 
@@ -268,13 +270,13 @@ def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...
 
 
 def _kind(model: type[BaseModel]) -> str:
-    """Return the word that distinguishes a kind from the others."""
+    """Return the word that distinguishes a model from other kinds."""
     kinds = [ScenarioKey("", model, name).words for name in ("kind", "name") if name in model.model_fields]
     return next((words[0] for words in kinds if len(words) == 1), "")
 
 
 def description(model: type[BaseModel], field: str) -> str:
-    """Return the text of a field, of the first class that has one."""
+    """Return the description of a model's field, from the first base class that has one."""
     own = (
         _texts(each.__module__).get(each.__name__, {}).get(field, "")
         for each in model.__mro__
@@ -285,7 +287,7 @@ def description(model: type[BaseModel], field: str) -> str:
 
 @cache
 def _texts(module: str) -> dict[str, dict[str, str]]:
-    """Return the texts below fields, by class and field, of a module."""
+    """Return the descriptions below fields of a module, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         one.name: {

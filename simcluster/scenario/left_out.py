@@ -1,4 +1,4 @@
-"""What a document leaves out, made of the rest of it: the cluster as built, dp, rows of a schedule's function."""
+"""Defaults that depend on other fields: the built cluster, dp, etp, rows of a schedule function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from simcluster.topology import Cluster
 
 
 def fill(scenario: ScenarioFields, field: str, value: object) -> None:
+    """Set a field of an immutable scenario."""
     object.__setattr__(scenario, field, value)  # frozen for everybody else
 
 
 @collector_off()
 def built(scenario: ScenarioFields) -> Cluster:
-    """The cluster, unless it is too large or cannot be."""
+    """Return the built cluster; raise RuleError if it is too large or invalid."""
     if "built" not in vars(scenario.cluster) and (too_large := oversize(scenario.cluster.topology)):
         raise RuleError([(("cluster",), too_large)])
     try:
@@ -32,8 +33,11 @@ def built(scenario: ScenarioFields) -> Cluster:
 
 
 def parallel_of(scenario: ScenarioFields) -> Parallel:
-    """With dp: what the other axes leave of the GPUs, where they divide them; and with etp 1 where experts that are
-    split as all else would take more ranks than a stage has, and whole ones do not."""
+    """Return the parallel section with dp from the remaining GPUs, where the other axes divide them.
+
+    etp becomes 1 where experts that are split like other layers would need more ranks than a stage has, and whole ones
+    do not.
+    """
     parallel = scenario.parallel
     others = parallel.tp * parallel.pp * parallel.cp
     if not parallel.dp and scenario.gpus % others == 0:
@@ -45,7 +49,7 @@ def parallel_of(scenario: ScenarioFields) -> Parallel:
 
 
 def pipeline_of(scenario: ScenarioFields) -> Pipeline:
-    """With what a layout says, and the rows that a schedule FILE.py:FUNCTION gives for the counts of this scenario."""
+    """Return the pipeline section with its layout and schedule function evaluated."""
     try:
         pipeline, training = _laid_out(scenario), scenario.training
     except InputError as error:
@@ -64,8 +68,7 @@ def pipeline_of(scenario: ScenarioFields) -> Pipeline:
 
 
 def _laid_out(scenario: ScenarioFields) -> Pipeline:
-    """The pipeline with the layers, chunks and schedule of its layout; InputError where it is none of this model's, or
-    other keys say otherwise."""
+    """Return the pipeline section with the layers, chunks and schedule that its layout states."""
     pipeline, pp = scenario.pipeline, scenario.parallel.pp
     if pipeline.layout is None:
         return pipeline

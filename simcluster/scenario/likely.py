@@ -1,9 +1,9 @@
-"""How sure a predicted step time is: by how much predictions of runs like it were wrong.
+"""Prediction intervals of step times, from the errors of validated predictions of similar runs.
 
-``documents/catalogue/residuals.yaml`` says that for groups of validated runs, as ``simcluster validate --residuals``
-learns it (``evidence.validation.residuals``).  A run belongs to the group of its GPU's generation, of how its model
-is sharded, and of how long its kernels are; to a wider one where that is too small.  Needs the scenario and its FLOP,
-no simulation.
+``documents/catalogue/residuals.yaml`` has them for groups of validated runs, as ``simcluster validate --residuals``
+learns them (``evidence.validation.residuals``). A run belongs to the group of its GPU's generation, its model sharding,
+and the length of its kernels, or to a wider one where that is too small. Needs the scenario and its FLOP, no
+simulation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
 
 ANY = "any"
-"""The group of all runs."""
+"""Name of the group of all runs."""
 
 SPANS = ("GPUs", "hidden size", "sequence length")
-"""Sizes of runs of which the table has ranges."""
+"""Sizes of runs for which the table has ranges."""
 
 SHORT = 2e-3
-"""Seconds at peak: a layer's forward and backward below it are short, and what the host costs shows."""
+"""Seconds at peak of a layer's forward and backward below which kernels are short, so that host overhead shows."""
 
 _GENERATIONS = (("A100", 250e12, 400e12), ("H100", 800e12, 1200e12), ("B200", 2000e12, 2800e12))  # 16-bit peak, FLOP/s
 _FAR = 2.0  # times beyond what was validated
@@ -36,11 +36,11 @@ _FAR = 2.0  # times beyond what was validated
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """What of a run decides how well it is predicted.
+    """Features of a run that determine how accurately it is predicted.
 
-    ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (all else), of a
-    mixture of experts "FSDP mixture" or "Megatron mixture", ``length`` of its kernels, "short" or "long"; ``traits``:
-    what it has that most steps do not have.
+    ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (others), of a
+    mixture of experts "FSDP mixture" or "Megatron mixture", ``length`` of its kernels, "short" or "long"; ``traits``
+    are features that most steps do not have.
     """
 
     generation: str
@@ -53,17 +53,17 @@ class RunKind:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """The groups that it belongs to, the narrowest first."""
+        """Return the groups of the run, the narrowest first."""
         wide = f"{self.generation or 'other GPU'}, {self.sharding}"
         return f"{wide}, {self.length} kernels", wide, self.sharding, ANY
 
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """Where the measured step time should be, in seconds, in ``level`` of all cases.
+    """Interval (s) that contains the measured step time with probability ``level``.
 
-    Learned from ``rows`` measured runs of ``studies``, the group ``like``.  ``far`` says what sets the run apart from
-    all that was validated; then the interval is that of all runs, and not to be relied on.
+    Learned from ``rows`` measured runs of ``studies``, the group ``like``. ``far`` lists what distinguishes the run
+    from all validated ones; then the interval is that of all runs, and not to be relied on.
     """
 
     low: float
@@ -75,16 +75,16 @@ class Likely:
     far: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the interval as in the result JSON."""
         low, high, *rest = asdict(self).items()
         return {"low_s": low[1], "high_s": high[1], **dict(rest), "far": list(self.far)}
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What one study says of runs of one kind: ``rows`` measured steps, and how far predictions are from them.
+    """Prediction errors of one study for runs of one kind, from ``rows`` measured steps.
 
-    ``mean`` and ``worst`` are sizes of errors, predicted over measured minus 1, and ``bias`` their signed mean (above
+    ``mean`` and ``worst`` are absolute errors, predicted over measured minus 1, and ``bias`` their signed mean (above
     0: predicted too long); ``like`` is the kind, ``spans`` the ranges of its GPUs, hidden size, sequence length.
     """
 
@@ -98,7 +98,7 @@ class Validated:
 
 
 def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
-    """The kind of a run whose step has so many FLOP (``Facts.model_flops``)."""
+    """Return the kind of a run whose step has ``model_flops`` FLOP."""
     peaks = scenario.cluster.device.peak.known()
     peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
     generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
@@ -117,7 +117,6 @@ def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
 
 
 def _traits(scenario: Scenario) -> Iterator[str]:
-    """Yield what few validated studies have."""
     if scenario.parallel.cp > 1:
         yield "context parallelism"
     if scenario.model.moe:
@@ -143,12 +142,12 @@ def _traits(scenario: Scenario) -> Iterator[str]:
 
 
 def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:
-    """Where the measured time of a step predicted like this (s) should be."""
+    """Return the interval of the measured step time for a predicted ``step_time`` (s)."""
     return of_kind(kind_of(scenario, model_flops), step_time, _table())
 
 
 def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely:
-    """The same by a table of groups."""
+    """Return the interval of the measured step time for a kind of run, by a table of groups."""
     groups = table["groups"]
     far = (*(each for each in kind.traits if each not in table["traits"]), *_apart(kind, groups))
     name = ANY if far else next(name for name in kind.groups if name in groups)
@@ -158,13 +157,12 @@ def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely
 
 
 def nearest(scenario: Scenario, model_flops: float) -> tuple[Validated, ...]:
-    """All validated studies, those of the runs most like this one first."""
+    """Return all validated studies, those of the most similar runs first."""
     return nearest_to(kind_of(scenario, model_flops), _table())
 
 
 def nearest_to(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
-    """By how narrow a group they share with the run, then by how far its sizes are outside of theirs."""
-
+    """Return the studies of a table by shared group, then by distance of their sizes from the run's."""
     own = kind.groups[0].split(", ")
 
     def distance(row: Validated) -> tuple[int, float]:
@@ -185,7 +183,7 @@ def nearest_to(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]
 
 
 def _apart(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how the run differs from what was validated on such GPUs with such sharding."""
+    """Yield how the run differs from validated runs on its GPU with its sharding."""
     near = groups.get(f"{kind.generation}, {kind.sharding}")
     if not kind.generation:
         yield "a GPU of another generation"

@@ -1,8 +1,8 @@
-"""Changes of a scenario to the links of its topology, where a platform of NCCL has latencies and rates of its own.
+"""Changes of a scenario to its topology's links, which an NCCL platform may override.
 
-NCCL's latencies hold whatever those of the links are, and its rates are the most that flows reach: ``traffic.methods``.
-So a latency that the user changes would have no effect and is rejected, and a run warns where a higher rate gains
-nothing.  Values of the topology's own file are neither: its links and its platform describe the same machines.
+NCCL's latencies apply instead of those of the links, and its rates limit what flows reach: ``traffic.methods``. So a
+changed latency without effect is rejected, and a run warns where a higher rate gains nothing. Values of the topology's
+own file are exempt: its links and its platform describe the same machines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RATES = ("line_rate", "efficiency", "preset")
 
 
 def takes_latencies(scenario: ScenarioFields) -> bool:
-    """Return whether anything takes the latency of links: all does without a platform of NCCL.
+    """Return whether link latencies affect the scenario; without an NCCL platform they always do.
 
-    With one groups on several sites do, copies to the host, tokens that a dispatcher relays, and algorithms that NCCL
-    has not.
+    With one they affect groups on several sites, copies to the host, tokens that a dispatcher relays, and algorithms
+    that NCCL does not have.
     """
     chosen, memory = scenario.collectives, scenario.memory
     copies = scenario.checkpoint is not None or memory.offload != type(memory.offload)()
@@ -37,7 +37,7 @@ def takes_latencies(scenario: ScenarioFields) -> bool:
 
 
 def no_effect(scenario: ScenarioFields, written: Document, path: KeyPath) -> InputError:
-    """Return the error about a link's latency that the scenario as written changes and that nothing takes."""
+    """Return the error about a changed link latency that has no effect."""
     return written.error(
         path,
         f"has no effect: latencies of collectives and sends are those of NCCL's platform {_platform(scenario)} "
@@ -52,7 +52,7 @@ def _platform(scenario: ScenarioFields) -> str | None:
 
 
 def changes_of_links(written: Document, keys: tuple[str, ...]) -> list[KeyPath]:
-    """Return the paths of these keys in the section of the cluster that are not those of the topology's file."""
+    """Return the paths of these keys in the cluster section that differ from the topology's file."""
     over = [at for at, mark in written.marks.items() if mark.place == "override" and at[2:]]
     return [
         path
@@ -72,7 +72,7 @@ def without_changes(written: Document, paths: Iterable[KeyPath]) -> Document:
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths of single values; of links in lists, which are new, those that go beyond a preset."""
+    """Yield the paths of single values; of new links in lists only those beyond a preset."""
     if isinstance(value, Mapping):
         new = "preset" not in value and any(isinstance(key, int) for key in path)
         for key, inner in value.items():
@@ -85,7 +85,6 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def _without(data: Any, path: KeyPath) -> Any:
-    """Return a copy of nested data without the value at a path."""
     key, *rest = path
     if isinstance(data, list | tuple):
         return [_without(item, tuple(rest)) if place == key else item for place, item in enumerate(data)]

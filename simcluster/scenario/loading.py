@@ -1,4 +1,4 @@
-"""What of loading data a step waits for, by hosts and steps (``step.simulate`` works it out), and what hosts load."""
+"""Waiting time for data: late batches by host and step (computed by ``step.simulate``)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loading:
-    """The loader of a job beside a step of ``step`` seconds: ``late[host][step]`` is how late batches are, ``hosts`` in
-    that order, ``batch`` what the slowest host's takes one of ``workers``; ``ahead``: they load before a step asks."""
+    """Effect of the data loader on a step of ``step`` seconds.
+
+    ``late[host][step]`` is how late batches are (s), with ``hosts`` in that order; ``batch`` is the time of the slowest
+    host's batch on one of ``workers``; ``ahead``: batches are loaded before a step needs them.
+    """
 
     step: float
     batch: float
@@ -32,22 +35,22 @@ class Loading:
 
     @property
     def exposed(self) -> float:
-        """Seconds by which the mean step waits: for the host that is last."""
+        """Mean time (s) that a step waits for the slowest host's data."""
         return float(np.array(self.late).max(axis=0).mean())
 
     def on(self, scenario: Scenario) -> Scenario:
-        """The scenario that is played: without its loader, and with what that exposes."""
+        """Return the scenario to simulate: without its loader, and with the exposed waiting time as a fault."""
         place = {host: number for number, host in enumerate(self.hosts)}
         late = tuple(self.late[place[host]] for host in scenario.cluster.built.host_of[: scenario.gpus])
         fault = LateBatches.model_validate({"kind": "host_stall", "cause": "data_loading", "late": late})
         return without_loader(scenario).model_copy(update={"faults": (*scenario.faults, fault)})
 
     def to_dict(self) -> dict[str, Any]:
-        """As the result JSON has it."""
+        """Return the loader's effect as in the result JSON."""
         return {"step_s": self.step, "batch_s": self.batch, "workers": self.workers, "exposed_s": self.exposed}
 
     def lines(self) -> list[str]:
-        """For the summary of a run."""
+        """Return the lines of a run's summary about the loader."""
         together = f", {self.workers} workers {format_seconds(self.batch / self.workers)}" if self.workers > 1 else ""
         exposed = f"{format_seconds(self.exposed)} exposed" if self.exposed > 0 else "all hidden"
         return [
@@ -57,7 +60,7 @@ class Loading:
 
     @property
     def _remedy(self) -> str:
-        """Return how many workers, loading ahead, keep up with the step; "" where they do."""
+        """Return how many workers, loading ahead, would keep up with the step; "" if they do."""
         enough = math.ceil(self.batch / self.step * (1 - 1e-9))
         if self.exposed == 0 or (self.ahead and enough <= self.workers):
             return ""
@@ -66,14 +69,14 @@ class Loading:
 
 
 def without_loader(scenario: Scenario) -> Scenario:
-    """The same scenario, whose batches are there when they are needed."""
+    """Return the scenario without its data loader."""
     if scenario.data is None or scenario.data.loader is None:
         return scenario
     return scenario.model_copy(update={"data": scenario.data.model_copy(update={"loader": None})})
 
 
 def host_tokens(scenario: Scenario) -> tuple[tuple[int, ...], Floats]:
-    """(the job's hosts, tokens of a step that each loads): the samples of all replicas that have a rank there."""
+    """Return the job's hosts, and the tokens per step that each loads for the replicas with a rank there."""
     plan, batch = plan_of(scenario, schedule_of(scenario)), batch_of(scenario)
     replicas: dict[int, set[int]] = {}
     for rank, host in enumerate(scenario.cluster.built.host_of[: scenario.gpus]):

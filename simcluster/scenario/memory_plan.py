@@ -1,8 +1,8 @@
-"""What a scenario asks of memory: recipe, shape, overheads, the bytes that every stage holds, and whether these fit.
+"""Memory of a scenario: recipe, tensor shapes, overheads, footprint of every stage, and whether it fits.
 
-No device time and no clock is needed for it, so a plan can be judged at once.  What is counted is what a program
-allocates; a part of a GPU's memory (``HEADROOM``) is left free for the rest: the CUDA context, buffers of libraries,
-holes between allocations.  Pure functions of a scenario.
+No device time and no clock is needed, so a plan can be judged at once. The count is of what a program allocates; a
+share of GPU memory (``HEADROOM``) is left free for the rest: the CUDA context, library buffers, holes between
+allocations. Pure functions of a scenario.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
     from simcluster.scenario.training_section import Training
 
 HEADROOM = 0.1
-"""The part that is left free unless another is asked for: below it a run is "tight", and no search recommends it."""
+"""Share of GPU memory that is left free by default: below it a run is "tight", and no search recommends it."""
 
 Fit = Literal["yes", "tight", "no"]
-"""Does a job fit: with the headroom left, without it, or not at all?"""
+"""Whether a job fits: with the headroom, without it, or not at all."""
 
 OVER, TIGHT = " !", " ~"
-"""Marks behind bytes: more than the GPU has, and less than the headroom left."""
+"""Marks after bytes: above the GPU's memory, and above the usable part."""
 
 
 def usable(capacity: float, headroom: float = HEADROOM) -> float:
-    """Bytes that may be used of a GPU's ``capacity``."""
+    """Return the bytes of a GPU's ``capacity`` that may be used."""
     return (1 - headroom) * capacity
 
 
 def fit_of(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
-    """Whether so many bytes fit in a GPU's ``capacity``."""
+    """Return whether ``memory`` bytes fit in a GPU's ``capacity``."""
     if memory > capacity:
         return "no"
     return "tight" if memory > usable(capacity, headroom) else "yes"
 
 
 def mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
-    """What stands behind so many bytes in a table: "" where the headroom is left."""
+    """Return the mark of ``memory`` bytes in a table; "" if they fit with the headroom."""
     return {"no": OVER, "tight": TIGHT, "yes": ""}[fit_of(memory, capacity, headroom)]
 
 
 def headroom_of(text: str) -> float:
-    """A part of memory as it is written: "10%" or 0.1; InputError unless it is from 0 to below all."""
+    """Return the headroom from text, "10%" or 0.1; raise InputError unless it is from 0 to below 1."""
     number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
     try:
         part = float(number) / percent
@@ -71,7 +71,7 @@ def headroom_of(text: str) -> float:
 
 
 def check_headroom(part: float, written: object) -> float:
-    """The part itself; InputError unless it is from 0 to below 1."""
+    """Return the headroom itself; raise InputError unless it is from 0 to below 1."""
     if not 0 <= part < 1:
         raise InputError(
             f"headroom {written!r} must be the part of a GPU's memory that is left free, from 0 to below all of it, as "
@@ -88,29 +88,29 @@ ELEMENT_BYTES = {
     "nvfp4-mixed": 2.0,
     "fp32": 4.0,
 }
-"""Bytes of a weight or an activation as products read it, by precision."""
+"""Bytes of a weight or an activation as matmuls read it, by precision."""
 
 _RECIPE = {"bf16-mixed": "mixed-18", "fp16-mixed": "mixed-16", "fp8-mixed": "fp8-20", "mxfp8-mixed": "fp8-20",
            "nvfp4-mixed": "nvfp4-19", "fp32": "fp32-16"}  # fmt: skip
 
 _CAST_ROWS = {"mxfp8-mixed": 32, "nvfp4-mixed": 64}
-"""Rows of an expert at a time that quantized products take, 16 in fp8 (Megatron-LM, core/fp8_utils.py,
-``get_fp8_align_size``; core/fp4_utils.py, ``get_fp4_align_size``, 64 for its Hadamard transforms)."""
+"""Row alignment of quantized expert matmuls, 16 in fp8 (Megatron-LM, core/fp8_utils.py, ``get_fp8_align_size``;
+core/fp4_utils.py, ``get_fp4_align_size``, 64 for its Hadamard transforms)."""
 _CAST_BYTES = {"fp8-mixed": 1.0, "mxfp8-mixed": 1.0 + 1 / 32, "nvfp4-mixed": 0.5 + 1 / 16}
-"""Bytes of an operand's element as products of layers read it, its share of a scale of one byte with it (Open Compute
-Project, Microscaling Formats 1.0; NVFP4: arXiv:2509.25149); of one scale for a whole tensor nothing."""
+"""Bytes per operand element of layer matmuls, with its share of a one-byte scale (Open Compute Project, Microscaling
+Formats 1.0; NVFP4: arXiv:2509.25149); a scale for a whole tensor counts as nothing."""
 
 
 _HALF_BYTES = 2.0  # of a weight in 16 bits
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
-    """Bytes per parameter: as named, else what the precision's usual program keeps."""
+    """Return the memory recipe (bytes per parameter): as named, or the usual one of the precision."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
 
 
 def shape_of(scenario: Scenario) -> RankShape:
-    """What decides the shapes of one rank's tensors and kernels besides the model."""
+    """Return everything besides the model that determines one rank's tensor and kernel shapes."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
     software, recipe = scenario.software, recipe_of(scenario)
     experts = software.experts if software else ExpertKernels()
@@ -157,9 +157,10 @@ def shape_of(scenario: Scenario) -> RankShape:
 
 
 def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
-    """Return the bytes per weight that its cast moves: the 16-bit weight, and as many copies as the recipe keeps.
+    """Return the bytes per weight that casting it moves: the 16-bit weight and the recipe's copies.
 
-    Both orders where it keeps none; 0 where weights themselves are in 8 bits, since they are gathered as operands.
+    Two copies where the recipe keeps none; 0 where weights themselves are in 8 bits, since they are gathered as
+    operands.
     """
     precision = scenario.training.precision
     if recipe.gathered < _HALF_BYTES:
@@ -169,14 +170,14 @@ def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
 
 
 def platform_of(scenario: Scenario) -> Platform | None:
-    """The platform of NCCL, whose buffers, latencies and rates the job has; None where links alone count."""
+    """Return the NCCL platform of the job; None if only the links count."""
     chosen = scenario.collectives.nccl
     name = scenario.cluster.built.nccl if chosen == "auto" else chosen
     return None if name in (None, "none") else load_platform(name)
 
 
 def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
-    """Fragmentation and buffers of the ranks of a plan, as the scenario's ``memory`` section says."""
+    """Return fragmentation and buffers of a plan's ranks, from the scenario's ``memory`` section."""
     memory = scenario.memory
     communication = memory.communication_buffers
     if communication == "auto":
@@ -191,7 +192,7 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
 
 
 def offload_of(scenario: Scenario) -> Offload:
-    """What the scenario keeps in host memory."""
+    """Return what the scenario offloads to host memory."""
     chosen, recipe, cluster = scenario.memory.offload, recipe_of(scenario), scenario.cluster.built
     model, shape = scenario.model, shape_of(scenario)
     blocks = residencies(model, shape)
@@ -218,8 +219,10 @@ def offload_of(scenario: Scenario) -> Offload:
 
 
 def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
-    """Bytes on the ranks of every stage of the scenario's job when they hold most, stage by stage; on the fullest of a
-    stage's ranks where experts get unequally many tokens."""
+    """Return the peak memory footprint of each stage.
+
+    Where experts get unequal numbers of tokens, it is that of the stage's fullest rank.
+    """
     shape, recipe, overheads = shape_of(scenario), recipe_of(scenario), overheads_of(scenario, job.plan)
     moe = scenario.model.moe
     experts = ExpertLoads.of(scenario.faults, job.plan, scenario.seed, moe.routes, moe.most) if moe else None
@@ -248,7 +251,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
 
 
 def recompute_words(training: Training) -> str:
-    """What runs again: none, full, selective, or selective with its modules where they are not the attention's core."""
+    """Return the recomputation in words: none, full, selective, with modules beyond the attention core."""
     own = training.recompute_modules
     listed = training.recompute == "selective" and own != ("core_attn",)
     return f"{training.recompute} ({', '.join(own)})" if listed else training.recompute
@@ -258,7 +261,7 @@ def recompute_words(training: Training) -> str:
 
 
 def recipe_document(scenario: Scenario) -> dict[str, Any]:
-    """As in the result JSON: bytes of each part before any sharding; ``default``: it follows from the precision."""
+    """Return the recipe as in the result JSON: bytes of each part before sharding."""
     recipe = recipe_of(scenario)
     return {
         "weight": recipe.weight,
@@ -270,7 +273,7 @@ def recipe_document(scenario: Scenario) -> dict[str, Any]:
 
 
 def recipe_words(scenario: Scenario) -> str:
-    """One line: 18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
+    """Return the recipe in words: 18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
     less = optimizer_class(scenario.training.optimizer).state_in_words(recipe)
@@ -278,17 +281,17 @@ def recipe_words(scenario: Scenario) -> str:
 
 
 def parts_of(recipe: Recipe) -> str:
-    """Bytes by part: weights 2, gradients 4, optimizer 12."""
+    """Return a recipe's bytes by part: weights 2, gradients 4, optimizer 12."""
     return f"weights {recipe.weight:g}, gradients {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
 
 
 def change_words(before: Recipe, after: Recipe) -> str:
-    """What another recipe changes: gradients 4 -> 2 B a parameter, in memory and over dp."""
+    """Return how two recipes differ: gradients 4 -> 2 B a parameter, in memory and over dp."""
     return "; ".join(_changes(before, after)) or "what the update reads and writes"
 
 
 def _changes(before: Recipe, after: Recipe) -> Iterator[str]:
-    """Parts that differ; gradients are what replicas reduce, weights what ZeRO gathers."""
+    """Yield the parts that differ; replicas reduce gradients, and ZeRO gathers weights."""
     if before.gradient != after.gradient:
         yield f"gradients {before.gradient:g} -> {after.gradient:g} B a parameter, in memory and over dp"
     if before.weight != after.weight:

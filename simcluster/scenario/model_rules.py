@@ -1,4 +1,4 @@
-"""Rules about the model on the grid of ranks: what tensor, sequence and context parallelism split must divide.
+"""Rules on the model and the grid of ranks: divisibility by tp, cp, ep and pp, and supported schedules.
 
 Pure functions of a scenario, called by ``rules``.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Every broken rule."""
+    """Yield every violated rule on the model's dimensions and layers."""
     yield from _tensor(scenario)
     if scenario.parallel.cp > 1:
         yield from _context(scenario)
@@ -50,7 +50,7 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the model has the modules that run again."""
+    """Check that the model has the modules to recompute."""
     training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
     moe = model.moe
     absent = absent_modules(
@@ -65,7 +65,6 @@ def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check the divisors of tensor and sequence parallelism."""
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
     split = {"heads": model.heads} | split_widths(model)
@@ -83,7 +82,7 @@ def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check the divisors of context parallelism, and that the attention comes in pieces."""
+    """Check the divisors of context parallelism, and that attention is computed in pieces."""
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if scenario.training.attention == "unfused":
@@ -107,7 +106,6 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
-    """Check expert parallelism."""
     parallel = scenario.parallel
     yield from _dispatch(scenario)
     tp, etp = parallel.tp, parallel.etp or parallel.tp
@@ -131,7 +129,7 @@ def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
-    """Check that ranks of ep have equally many experts, and ranks of etp equal parts of each."""
+    """Check that ep divides the number of experts, and etp the width of each."""
     if moe.experts % ep:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
@@ -154,7 +152,7 @@ def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
 
 
 def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> Iterator[Complaint]:
-    """Check what is not modelled for experts on other ranks than all else, in groups of ``together``."""
+    """Check what is not modelled for experts on ranks of their own, in groups of ``together``."""
     group, tp = scenario.fsdp.shard_group, scenario.parallel.tp
     if apart and group and group * tp % together:
         what = f"shard groups of {group} x tp {tp} ranks do not hold whole groups of ep x etp = {together}"
@@ -165,7 +163,7 @@ def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> I
 
 
 def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether tied embeddings are on one stage, or once each on the first and last."""
+    """Return whether tied embeddings are on one stage, or on the first and the last."""
     first, last = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     if copies:
         return any(first in stages and last in stages for stages in copies)
@@ -173,7 +171,7 @@ def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
 
 
 def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """The schedule exists, and has the stages and chunks that it needs."""
+    """Check that the schedule exists and has the stages and chunks that it needs."""
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     if isinstance(what, Rows):
         return
@@ -195,7 +193,7 @@ def _unknown(name: str) -> str:
 
 
 def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Where nothing else is asked for, every stage and chunk has as many layers as the others."""
+    """Check that layers divide evenly over stages and chunks where no other division is set."""
     layers, pp, chunks = scenario.model.layers, scenario.parallel.pp, scenario.pipeline.chunks
     if scenario.pipeline.layers_per_stage != "even" or isinstance(scenario.pipeline.schedule, Rows):
         return
@@ -209,7 +207,7 @@ def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """The schedule can be made of these microbatches, and every slice of the model gets its layers."""
+    """Check that the schedule supports this number of microbatches, and every slice gets its layers."""
     try:
         schedule = schedule_of(scenario)
         copies = copies_of(schedule)

@@ -1,4 +1,4 @@
-"""Which dotted paths a scenario has: by it a study's are checked, and a key in the wrong place finds its home."""
+"""Dotted paths of a scenario: validation of a path, and the right place of a misplaced key."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from simcluster.scenario.sections import LONG_NAMES
 from simcluster.topology import TOPOLOGIES
 
 _BESIDE_THE_MODELS = {"model": ("preset",), "parallel": tuple(LONG_NAMES)}
-"""Keys that files may have although the finished scenario does not: they are replaced when it is read."""
+"""Keys that files may have although the finished scenario does not: reading replaces them."""
 
 _MOST_HOMES = 3  # that a message names
 
 
 def check_path(path: str) -> None:
-    """Raises InputError unless a scenario can have this path.
+    """Raise InputError unless a scenario can have this path.
 
-    Parameters of a topology stand in ``cluster`` itself, as in files; those of every kind of topology are known.  A
-    path may add to a list, as overrides do (``faults+``).
+    Parameters of a topology are in ``cluster`` itself, as in files; those of every kind of topology are known. A path
+    may extend a list, as overrides do (``faults+``).
     """
     models: list[type[BaseModel]] = [ScenarioFields]
     parts = path.removesuffix(ADDS).split(".")
@@ -58,7 +58,7 @@ def check_path(path: str) -> None:
 
 
 def homes(key: str) -> list[str]:
-    """Dotted paths at which a scenario has a key (no section) of this name, or the nearest, ours or another tool's.
+    """Return the dotted paths of keys with this name, or the nearest name, here or in another tool.
 
     >>> homes("precision"), homes("tensor_model_parallel_size"), homes("num_layers")
     (['training.precision'], ['parallel.tp'], ['model.layers'])
@@ -74,7 +74,7 @@ def homes(key: str) -> list[str]:
 
 
 def said_elsewhere(key: str) -> str:
-    """'; it belongs to model, as model.sequence_length', or nothing."""
+    """Return "; it belongs to model, as model.sequence_length" for a misplaced key; "" for others."""
     found = homes(key)
     exact = any(path.rpartition(".")[2] == key for path in found)
     if not found or len(found) > (_MOST_HOMES if exact else 1):  # a key only like it has nothing to choose between
@@ -85,14 +85,14 @@ def said_elsewhere(key: str) -> str:
 
 
 def is_section(path: str) -> bool:
-    """Is it a mapping of the scenario itself, which no key is misplaced for?"""
+    """Return whether a path is a section of the scenario."""
     field = ScenarioFields.model_fields.get(path)
     return field is not None and bool(models_in(field.annotation, field.metadata))
 
 
 @cache
 def _homes() -> dict[str, list[str]]:
-    """Return the paths by their last part, and by other names of it."""
+    """Return the paths of keys by their last part, and by their names in other tools."""
     found: dict[str, list[str]] = {}
     for path in dict.fromkeys(key.plain_path for key in scenario_keys() if "*" not in key.path):
         if path.rpartition(".")[2] not in ("source", "kind", "name") and path != "cluster.topology":

@@ -1,6 +1,6 @@
-"""Rules between the sections of a scenario.  Each broken one names the values, the rule, and what would work.
+"""Rules between sections of a scenario; each error names the values, the rule, and what would work.
 
-Pure functions of a scenario; ``Scenario`` asks for them when one is made.
+Pure functions of a scenario; ``Scenario`` checks them when it is created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
-    """Every broken rule of a scenario, most basic first; none when it can be planned."""
+    """Return every violated rule of a scenario, the most basic first; empty if it can be planned."""
     found = list(_grid(scenario))
     found += model_rules(scenario)
     found += schedule_rules(scenario)
@@ -66,7 +66,7 @@ def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
 
 
 def oversize(topology: TopologySpec) -> str | None:
-    """Why a cluster is too large to be built, if it is: found before it takes the memory."""
+    """Return why a cluster is too large to be built, before it takes the memory; None if it is not."""
     count = {name: value for name, value in topology if isinstance(value, int)}
     gpus = count.get("nodes", 1) * count.get("gpus_per_node", 1)
     gpus *= count.get("gpus", 1) * count.get("leaves", 1) * count.get("gpus_per_leaf", 1)
@@ -110,7 +110,7 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _racks(scenario: ScenarioFields) -> str:
-    """Return the end of a message about the number of GPUs, where a machine is a rack."""
+    """Return the end of a message about the number of GPUs on nodes that are racks."""
     words = racks_in_words(scenario.cluster.topology)
     return f"; {words}, and cluster.nodes counts racks" if words else ""
 
@@ -137,7 +137,7 @@ def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the GPU is known, and computes in the precision of the run."""
+    """Check that the GPU is known and supports the precision of the run."""
     try:
         device = scenario.cluster.device
     except InputError as error:
@@ -165,7 +165,7 @@ def _memory_recipe(training: Training, name: str, device: Device) -> Iterator[Co
 
 
 def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that interference leaves some of the GPU, and is modelled where it is asked for."""
+    """Check that interference leaves compute capacity on the GPU, and is modelled where it is set."""
     choice, where = scenario.overlap.interference, ("overlap", "interference")
     held = scenario.parallel.expert_dispatch.multiprocessors
     if isinstance(choice, str) and not held:
@@ -195,7 +195,7 @@ def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that there is a way to host memory, and a rate of the host."""
+    """Check that GPUs have a path to host memory, and that the host's update rate is set."""
     chosen, cluster = scenario.memory.offload, scenario.cluster.built
     where = ("memory", "offload")
     if chosen.optimizer == "host" and chosen.host_update is None:
@@ -211,7 +211,7 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check each fault's own rules, and kinds of which there is only one."""
+    """Check each fault's rules, and that kinds which may occur once do."""
     first: dict[str, int] = {}
     of_data = scenario.data.lengths if scenario.data else None
     for place, fault in enumerate(scenario.faults):
@@ -243,7 +243,7 @@ _SPARE_TRAYS = 2  # of 18, which jobs leave out
 
 
 def rack_of(topology: TopologySpec) -> MachineSpec | None:
-    """Return the machine of a topology whose machines are racks of trays."""
+    """Return the node specification of a topology whose nodes are racks of trays."""
     machine = getattr(topology, "machine", None)
     return machine if isinstance(machine, MachineSpec) and machine.trays > 1 else None
 
@@ -255,7 +255,7 @@ def trays_filled_by(rack: MachineSpec, gpus: int) -> int:
 
 
 def racks_in_words(topology: TopologySpec) -> str:
-    """Return what ``cluster.nodes`` counts, where that is racks; "" elsewhere."""
+    """Return what ``cluster.nodes`` counts where that is racks; "" elsewhere."""
     rack = rack_of(topology)
     return (
         "" if rack is None else f"a machine of {topology.name} is a rack of {rack.num_gpus} GPUs in {rack.trays} trays"

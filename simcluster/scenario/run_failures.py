@@ -1,6 +1,6 @@
-"""The ``failures`` of a run, as a document: what fails, how often, with which effect, and bad batches.
+"""The ``failures`` of a run: what fails, how often, with which effect, and defective nodes.
 
-Rates are given one of four ways; laws of durations are written "5 min" or as a mapping with a ``kind`` (``times``).
+Rates are given one of four ways; durations are written "5 min" or as a mapping with a ``kind`` (``times``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 
 
 def _percent(value: object) -> object:
-    """Return 0.02 for "2 %"; refuse booleans."""
     wrong = InputError(f"must be a share, got {str(value)[:40]!r}; write a number from 0 to 1, or as in 2 %")
     if isinstance(value, bool):
         raise wrong
@@ -43,13 +42,13 @@ Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 
 class ExponentialLaw(Spec):
-    """Failures without memory."""
+    """Memoryless failures, at a constant rate."""
 
     kind: Literal["exponential"] = "exponential"
 
 
 class WeibullLaw(Spec):
-    """Lifetimes of parts by their age; a part that fails is replaced by a new one."""
+    """Lifetimes of parts that depend on their age; a failed part is replaced by a new one."""
 
     kind: Literal["weibull"]
     shape: Shape
@@ -61,7 +60,7 @@ class WeibullLaw(Spec):
 
 
 class BadBatch(Spec):
-    """A share of the nodes that fails more often."""
+    """Defective nodes: a share of the nodes that fails more often."""
 
     share: Share
     """Share of the nodes that are defective."""
@@ -93,7 +92,7 @@ class BadBatch(Spec):
 class FailureSpec(Spec):
     """One kind of failure.
 
-    How often: one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
+    Its rate is one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
     """
 
     name: str
@@ -177,7 +176,7 @@ class FailureSpec(Spec):
                 raise InputError(f"failures.{self.name}: {key} {why}; remove it")
 
     def rate(self, devices: float, machines: float, gpus: float) -> float:
-        """Of all devices together, 1/s."""
+        """Return the failure rate of all devices together (1/s)."""
         if self.mtbf is not None:
             return devices / self.mtbf
         if self.per_1000_node_days is not None:
@@ -200,12 +199,12 @@ _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
 
 
 def known_failures() -> tuple[str, ...]:
-    """Return the names of the catalogue's failures."""
+    """Return the names of the failure sets in the catalogue."""
     return tuple(presets("failures.yaml"))
 
 
 class FailuresSpec(Spec):
-    """Failures of the catalogue and additional ones."""
+    """Failures of the catalogue, and additional ones."""
 
     of: Annotated[str | None, Accepts(lambda: (known_failures(), type(None)))] = None
     """Failures of the catalogue, by name (simcluster list failures)."""

@@ -1,7 +1,7 @@
-"""The ``run:`` section of a scenario: how long and in which stages it trains, what fails, and what is done about it.
+"""The ``run`` section of a scenario: length and stages of training, failures, and their handling.
 
-Laws of durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways.  What a run
-makes of the cluster's states is asked of the step simulator (``longrun/studies``).
+Durations are written "5 min" or as a mapping with a ``kind`` (``times``); rates one of four ways. The step simulator
+times the states of the cluster during a run (``longrun/studies``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
 
 def _tokens(value: object) -> object:
-    """Return 15.6e12 for "15.6T" and "15.6T tokens"."""
     if not isinstance(value, str):
         return value
     if found := _COUNT.fullmatch(value):
@@ -40,7 +39,7 @@ Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens), N
 
 
 class StageSpec(Spec):
-    """A stage of a recipe over time."""
+    """One stage of the training recipe."""
 
     until: Tokens | None = None
     """Tokens at which the stage ends; default for the last stage: the end of the run."""
@@ -51,9 +50,9 @@ class StageSpec(Spec):
 
 
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
-    """How many tokens each trains, in a run of ``goal`` tokens.
+    """Return the tokens that each stage trains on, in a run of ``goal`` tokens.
 
-    RuleError, by the keys of a run, where stages do not follow each other, or the run does not end in tokens.
+    RuleError, by the keys of a run, where stages are not in order, or the run does not end in tokens.
     """
     if goal is None:
         raise RuleError(
@@ -76,7 +75,7 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
 
 
 def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -> str:
-    """Return what is wrong with the tokens at which a stage ends; "" if nothing is."""
+    """Return what is wrong with the end of a stage (tokens); "" if it is valid."""
     if end <= begin:
         before = f"where stage {number} ends; they come in their order: write more than {begin:g}"
         return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
@@ -105,13 +104,12 @@ def _interval(value: object) -> str:
 
 
 def _steps(value: object) -> object:
-    """Return 1000 for "1000 steps"."""
     number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
     return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
 
 
 def _failures(value: object) -> object:
-    """Return a name or a list as a section."""
+    """Return a failure set's name, or a list, as a section."""
     if isinstance(value, str):
         return {"of": value}
     return {"also": value} if isinstance(value, list | tuple) else value
@@ -182,7 +180,7 @@ class RestartPart(Spec):
 
 
 class SparesSpec(Spec):
-    """Spare nodes; without ``hot``, ``warm``, ``cold`` and ``unlimited`` as many as ``longrun.defaults`` says."""
+    """Spare nodes; without ``hot``, ``warm``, ``cold`` and ``unlimited`` the number of ``longrun.defaults``."""
 
     hot: Whole | None = None
     """Spare nodes that are ready at once."""
@@ -205,7 +203,7 @@ class SparesSpec(Spec):
 
     @property
     def stated(self) -> bool:
-        """Whether the document states how many there are."""
+        """Whether the document sets the number of spares."""
         return self.unlimited or any(count is not None for count in (self.hot, self.warm, self.cold))
 
 
@@ -247,7 +245,7 @@ class PowerSpec(Spec):
 
 
 class RunSpec(Spec):
-    """A run of weeks, whose end is one of ``days``, ``steps``, ``tokens`` and ``loss``."""
+    """A run of weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
 
     days: Days | None = None
     """End of the run in wall-clock time, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""

@@ -1,7 +1,7 @@
-"""How long something takes or lives, as documents: laws of durations, each a quantile function of uniform draws.
+"""Probability distributions of durations in documents, each a quantile function of uniform draws.
 
-A law gets as many uniform numbers as it asks for (``draws``) and gives seconds: no state, so that the numbers of one
-occurrence never shift those of another (common random numbers, ``streams``).
+A distribution gets ``draws`` uniform numbers and returns seconds: no state, so that the numbers of one occurrence never
+shift those of another (common random numbers, ``streams``).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ Shape = Annotated[float, Field(strict=False, ge=0.05, le=100)]
 
 
 class TimeSpec(Spec):
-    """A law of durations: ``quantile`` maps uniform numbers (..., ``draws``) to seconds, ``mean`` is its mean."""
+    """Distribution of durations: ``quantile`` maps uniform numbers (..., ``draws``) to seconds."""
 
     EXAMPLE: ClassVar[Mapping[str, Any]]
 
     @property
     def draws(self) -> int:
-        """Uniform numbers that a duration takes."""
+        """Number of uniform random numbers per duration."""
         return 1
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Seconds for numbers in (0, 1), shape (..., draws)."""
+        """Return the durations (s) for uniform numbers in (0, 1), shape (..., draws)."""
         raise NotImplementedError
 
     if TYPE_CHECKING:  # a field of some laws, which pydantic would take for hidden by a property here
 
         @property
         def mean(self) -> float:
-            """Seconds."""
+            """Mean duration (s)."""
 
     def on(self, gpus: int) -> TimeSpec:
-        """The law in a job of so many GPUs."""
+        """Return the distribution in a job of ``gpus`` GPUs."""
         return self
 
 
@@ -61,20 +61,20 @@ class FixedTime(TimeSpec):
 
     @property
     def draws(self) -> int:
-        """None: nothing is drawn."""
+        """Return 0: a fixed duration needs no random numbers."""
         return 0
 
     def quantile(self, uniform: Floats) -> Floats:
-        """The same for all."""
+        """Return the fixed duration (s) for all draws."""
         return np.full(uniform.shape[:-1], self.seconds)
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean duration (s)."""
         return self.seconds
 
     def on(self, gpus: int) -> TimeSpec:
-        """With the part of every GPU added."""
+        """Return the duration with the additional time per GPU included."""
         return FixedTime(seconds=_text(self.seconds + gpus * self.per_gpu))
 
 
@@ -88,7 +88,7 @@ class ExponentialTime(TimeSpec):
     """Mean duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """-mean ln u."""
+        """Return -mean ln u."""
         return -self.mean * np.log(uniform[..., 0])
 
 
@@ -104,14 +104,14 @@ class LognormalTime(TimeSpec):
     """Standard deviation of the logarithm of the duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """median exp(sigma z)."""
+        """Return median exp(sigma z), z standard normal."""
         from scipy.special import ndtri
 
         return np.asarray(self.median * np.exp(self.sigma * ndtri(uniform[..., 0])))
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean duration (s)."""
         return self.median * math.exp(self.sigma**2 / 2)
 
 
@@ -128,16 +128,16 @@ class WeibullTime(TimeSpec):
 
     @property
     def scale(self) -> float:
-        """Seconds: 63 % are shorter."""
+        """Scale parameter (s): 63 % of durations are shorter."""
         return self.mean / math.gamma(1 + 1 / self.shape)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """scale (-ln u)^(1/shape)."""
+        """Return scale (-ln u)^(1/shape)."""
         return self.scale * (-np.log(uniform[..., 0])) ** (1 / self.shape)
 
 
 class UniformTime(TimeSpec):
-    """A duration with equal probability between two ends, as a periodic watchdog finds failures."""
+    """A duration uniform between two limits, as when a periodic watchdog detects failures."""
 
     EXAMPLE: ClassVar = {"kind": "uniform", "low": "0 s", "high": "10 min"}
 
@@ -154,12 +154,12 @@ class UniformTime(TimeSpec):
         return self
 
     def quantile(self, uniform: Floats) -> Floats:
-        """low + (high - low) u."""
+        """Return low + (high - low) u."""
         return self.low + (self.high - self.low) * uniform[..., 0]
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean duration (s)."""
         return (self.low + self.high) / 2
 
 
@@ -187,18 +187,18 @@ class ChoiceTime(TimeSpec):
         return np.asarray(weights / weights.sum())
 
     def quantile(self, uniform: Floats) -> Floats:
-        """The time in whose share u falls."""
+        """Return the duration whose probability interval contains u."""
         place = np.searchsorted(np.cumsum(self._shares)[:-1], uniform[..., 0], side="right")
         return np.array(self.times)[place]
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean duration (s)."""
         return float(self._shares @ np.array(self.times))
 
 
 class StagedTime(TimeSpec):
-    """A duration with a second stage at times: an automatic repair, then a technician."""
+    """A duration with an occasional second stage: an automatic repair, then a technician."""
 
     EXAMPLE: ClassVar = {
         "kind": "staged",
@@ -217,22 +217,22 @@ class StagedTime(TimeSpec):
 
     @property
     def draws(self) -> int:
-        """Those of both, and whether there is a second."""
+        """Number of uniform random numbers: those of both stages, and one for the choice."""
         return int(1 + self.first.draws + self.second.draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """first, or first + second."""
+        """Return the first duration, or the sum of both."""
         cut = 1 + self.first.draws
         more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
         return np.asarray(self.first.quantile(uniform[..., 1:cut]) + more)
 
     @property
     def mean(self) -> float:
-        """Seconds."""
+        """Mean duration (s)."""
         return float(self.first.mean + self.probability * self.second.mean)
 
     def on(self, gpus: int) -> TimeSpec:
-        """With both in such a job."""
+        """Return the distribution with both stages in a job of ``gpus`` GPUs."""
         return self.model_copy(update={"first": self.first.on(gpus), "second": self.second.on(gpus)})
 
 

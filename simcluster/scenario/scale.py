@@ -1,7 +1,7 @@
-"""What if parts of the cluster were faster or slower: factors on what a GPU computes and holds, on links, on latencies.
+"""What-if factors on a cluster: GPU compute and memory, link bandwidths, latencies.
 
-``cluster: {topology: dgx_h100, nodes: 8, scale: {network: 0.5}}`` is the same cluster with a network half as fast.
-Routes, and which algorithm NCCL picks, stay what they are.
+``cluster: {topology: dgx_h100, nodes: 8, scale: {network: 0.5}}`` is the same cluster with half the network bandwidth.
+Routes and NCCL's choice of algorithms stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Scale(Spec):
-    """Factors on the cluster's performance, for what-if; 1 changes nothing.
+    """Factors on the cluster's performance, for what-if questions; 1 changes nothing.
 
     NCCL's pace scales along where it is known: its latency by ``latency``, its rate by the links that it counts (NVLink
     in one node, the network between nodes).
@@ -50,7 +50,7 @@ class Scale(Spec):
     """Factor on the latency of all links."""
 
     def device(self, device: Device) -> Device:
-        """The GPU with these factors; the same object if they change nothing."""
+        """Return the GPU with these factors; the same object if they change nothing."""
         if self.flops == self.memory == self.memory_bandwidth == self.launch == 1.0:
             return device
         peak = device.peak.model_copy(update={name: rate * self.flops for name, rate in device.peak.known().items()})
@@ -64,7 +64,7 @@ class Scale(Spec):
         )
 
     def cluster(self, cluster: Cluster) -> Cluster:
-        """The cluster with these factors on its links; the same object if they change none."""
+        """Return the cluster with these factors on its links; the same object if they change none."""
         if self.nvlink == self.network == self.pcie == self.between_machines == self.latency == 1.0:
             return cluster
         number, media = cluster.media
@@ -81,5 +81,5 @@ class Scale(Spec):
 
     @property
     def pace(self) -> PaceFactors:
-        """What becomes of NCCL's pace."""
+        """Factors on NCCL's latencies and rates."""
         return PaceFactors(self.latency, self.nvlink, self.network * self.between_machines)

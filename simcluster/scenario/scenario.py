@@ -1,7 +1,7 @@
-"""The scenario: a cluster, a model, how it is split, its schedule, batch and faults, as one frozen, checked document.
+"""The scenario: cluster, model, parallelism, schedule, batch and faults, as one immutable document.
 
 ``load`` reads a file; the result is complete (defaults, presets and the cluster's file filled in) and self-contained:
-``Scenario.document()`` is a scenario file of its own.  Knows every spec and registry, so that bad names fail here.
+``Scenario.document()`` is a scenario file. Knows every spec and registry, so that bad names are rejected here.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _ORIGIN = "_origin"  # among a scenario's attributes, beside its fields
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a scenario was made from: a document as somebody wrote it, and the changes to it."""
+    """Source of a scenario: the document as the user wrote it, and the changes to it."""
 
     document: Document
     changes: tuple[tuple[str, Any], ...] = ()
 
     def changed(self, more: Changes) -> Scenario:
-        """The scenario with further changes, which come last."""
+        """Return the scenario with further changes, which are applied last."""
         origin = Origin(self.document, (*self.changes, *pairs_of(more)))
         resolved = resolve(origin.document, origin.changes)
         return _with_origin(validate(Scenario, resolved), origin, resolved)
@@ -75,7 +75,7 @@ class Scenario(Shown, ScenarioFields):
 
     @staticmethod
     def elsewhere(key: str) -> str:
-        """Where else a scenario has a key of that name, for the message about one in the wrong place."""
+        """Return where else a scenario has a key of this name, for the error about a misplaced key."""
         return said_elsewhere(key)
 
     def __init__(self, **sections: Any) -> None:
@@ -96,9 +96,9 @@ class Scenario(Shown, ScenarioFields):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        """Each field is what it should be by itself: what was left out follows from the rest, and every rule holds.
+        """Fill in defaults that depend on other fields, and check every rule.
 
-        RuleError with all broken rules.  This is where the cluster is built; its spec keeps it, so copies of the
+        Raises RuleError with all violated rules. The cluster is built here; its spec keeps it, so copies of the
         scenario share it.
         """
         cluster = built(self)
@@ -112,36 +112,36 @@ class Scenario(Shown, ScenarioFields):
         return self
 
     def with_(self, changes: Changes = (), /, **more: Any) -> Scenario:
-        """A changed copy, checked as a whole: ``scenario.with_({"parallel.tp": 4})`` or ``with_(parallel__tp=4)``.
+        """Return a changed copy, validated as a whole: ``scenario.with_({"parallel.tp": 4})``.
 
-        The same as the document that it was made from, read with these changes as well: what that leaves out (dp, the
-        number of GPUs) follows anew.  Of a scenario that was changed otherwise, its ``document`` is what is changed.
-        InputError with the lines of the file, where it was read from one.
+        ``with_(parallel__tp=4)`` is the same. The original document is read again with these changes: values that it
+        omits (dp, the number of GPUs) are derived anew. Of a scenario that was changed otherwise, its ``document`` is
+        changed. InputError with the lines of the file, where it was read from one.
         """
         return self.origin.changed(own_words([*pairs_of(changes), *keyword_pairs(more)]))
 
     @property
     def origin(self) -> Origin:
-        """What it was made from; its own document, where that is not known."""
+        """Source of the scenario; its own document if the source is unknown."""
         found: Origin | None = vars(self).get(_ORIGIN)
         return found or Origin(Document(data=self.document(), source=self.name, folder=Path()))
 
     @property
     def title(self) -> str:
-        """The name, with the changes that were made to the document under that name."""
+        """The name, followed by the changes to the document of that name."""
         return titled(self.name, self.origin.document.data, self.origin.changes)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with values changed unchecked; pydantic's."""
+        """Return a copy with values changed without validation, as pydantic does."""
         copied = super().model_copy(update=update, deep=deep)
         if update:
             vars(copied).pop(_ORIGIN, None)
         return copied
 
     def with_schedule(self, what: Schedule | ScheduleFunction) -> Self:
-        """The same scenario with a schedule of one's own: the data, or a function (stages, microbatches, chunks).
+        """Return the scenario with a custom schedule: data, or a function (stages, microbatches, chunks).
 
-        Raises InputError for one that is broken (the place is marked) or for other stages and microbatches.
+        Raises InputError for an invalid schedule (the place is marked) or for other stages and microbatches.
         """
         schedule = make_schedule(what, self.parallel.pp, self.microbatches, self.pipeline.chunks)
         pipeline = self.pipeline.model_copy(update={"schedule": Rows.of(schedule), "chunks": 1})
@@ -153,9 +153,9 @@ class Scenario(Shown, ScenarioFields):
         return changed
 
     def without(self, *numbers: int) -> Self:
-        """The same scenario but for these faults (by their places in the list); all other draws stay what they are.
+        """Return the scenario without the faults at these indices; all other random draws are unchanged.
 
-        Of uneven data only the unevenness goes: the same documents, spread evenly over the microbatches.
+        Of uneven data only the unevenness is removed: the same documents, spread evenly over the microbatches.
         """
         beyond = [number for number in numbers if number not in range(len(self.faults))]
         if beyond:
@@ -165,46 +165,45 @@ class Scenario(Shown, ScenarioFields):
         return self.model_copy(update={"faults": tuple(fault for fault in kept if fault is not None)})
 
     def without_faults(self) -> Self:
-        """The same scenario with none of its faults."""
+        """Return the scenario without any of its faults."""
         return self.without(*range(len(self.faults)))
 
     @property
     def straggling(self) -> tuple[int, ...]:
-        """Places of the faults by which ranks can differ: all but what holds all of them up alike."""
+        """Indices of the faults by which ranks can differ, unlike faults that delay all ranks equally."""
         return tuple(place for place, fault in enumerate(self.faults) if not fault.shared)
 
     @property
     def given_faults(self) -> tuple[FaultSpec, ...]:
-        """Faults without what the ``data`` section makes of its documents."""
+        """Faults without the one that the ``data`` section derives from its documents."""
         mine = self.data and self.data.lengths
         return tuple(fault for fault in self.faults if mine is None or fault != mine)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of all replicas' microbatches."""
+        """Tokens per step of all replicas."""
         return self.training.global_batch * self.model.sequence_length
 
     @property
     def measured_step_time(self) -> float | None:
-        """Seconds a step of a real run took; None if there is none, or if it was of another step than this one."""
+        """Measured step time (s) of this scenario; None if there is none, or if it is of another step."""
         return None if self.measured is None or self.measured.changed else self.measured.seconds(self.tokens_per_step)
 
     def document(self) -> dict[str, Any]:
-        """The scenario as a self-contained file says it: JSON-able, units as text; reading it gives an equal one."""
+        """Return the scenario as a self-contained JSON-able document; reading it gives an equal one."""
         return document_with_effect(self.model_copy(update={"faults": self.given_faults}))
 
 
 Written = str | Path | Mapping[str, Any]
-"""A scenario in writing: a shipped name, a path, a document."""
+"""A scenario as a built-in name, a path, or a document."""
 
 
 @checked
 def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) -> Scenario:
-    """The scenario in a file (``-``: standard input), the shipped one of that name, or that of a document, with values
-    at dotted paths changed.
+    """Return the scenario of a file, built-in name or document, with values at dotted paths changed.
 
-    A schedule FILE.py:FUNCTION runs where the overrides name it, and one that the document names with ``allow_python``.
-    Raises InputError that names the file, line, key, value, rule and a fix.
+    ``-`` is standard input. A schedule FILE.py:FUNCTION runs where the overrides name it, and one that the document
+    names only with ``allow_python``. Raises InputError that names the file, line, key, value, rule and a fix.
     """
     if not isinstance(path, str | Path | Mapping):
         refuse(path, "load", "a shipped name, a path or a dict (simcluster.scenario takes a Scenario, too)")
@@ -213,7 +212,7 @@ def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) 
 
 @checked
 def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", allow_python: bool = False) -> Scenario:
-    """The scenario written in ``text``; paths in it are relative to ``folder``.  Otherwise as ``load``."""
+    """Return the scenario in a text, otherwise as ``load``; its paths are relative to ``folder``."""
     document = parse_document(text, source="<text>", folder=folder)
     if allow_python:
         document = replace(document, data=own_words(document.data))
@@ -237,17 +236,17 @@ def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: boo
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
-    """The scenario that plain data says, as a file would; ``from_document(s.document()) == s``."""
+    """Return the scenario of plain data, as of a file; ``from_document(s.document()) == s``."""
     return Origin(Document(data=_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
 
 
 def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Keywords as changes: parallel__tp=4 is parallel.tp."""
+    """Return keyword arguments as changes: parallel__tp=4 is parallel.tp."""
     return [(name.replace("__", "."), value) for name, value in keywords.items()]
 
 
 def _plain(value: Any) -> Any:
-    """Return data as a file has them, where parts of them are specs."""
+    """Return plain data, as in a file, of data that may contain specs."""
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_none=True)
         return {key: inner for key, inner in dumped.items() if key != "dp" or inner}  # 0: left out
@@ -257,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scenario:
-    """Note what the scenario was made from; raise InputError for a link's latency that it changes without effect."""
+    """Record the scenario's source; raise InputError for a changed link latency without effect."""
     with checking(resolved, Scenario):
         refuse_without_effect(scenario, origin.changes)
     latencies = link_changes.LATENCIES
@@ -271,7 +270,7 @@ def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scen
 
 
 def scenario_path(path: str | Path) -> Path:
-    """Return the path itself (``-``: standard input), or that of the shipped scenario; InputError for other names."""
+    """Return a path itself (``-``: standard input), or that of a built-in scenario's name."""
     path = Path(path)
     if path.exists() or str(path) == STDIN:
         return path
@@ -288,7 +287,7 @@ def scenario_path(path: str | Path) -> Path:
 
 
 def _of_another_kind(name: str) -> str:
-    """Return what else has this name and what to do with it; "" where nothing has it."""
+    """Return what a name denotes other than a scenario, and what to do with it; "" if nothing."""
     if name in presets("models.yaml"):
         return f"is a model, no scenario; make one of it: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
     if name in device_names():
@@ -300,8 +299,10 @@ def _of_another_kind(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What variants are variants of: the name or path of a scenario file, or a document with its folder; with
-    ``fixed`` changes, of which those of a variant come last; ``python``: whoever made it lets files name code."""
+    """Base scenario of variants: a file's name or path, or a document with its folder.
+
+    ``fixed`` changes are applied before those of a variant; ``python``: the creator allows files to name code.
+    """
 
     what: Mapping[str, Any] | str
     folder: str = "."
@@ -310,7 +311,7 @@ class Base:
 
     @classmethod
     def of(cls, scenario: Scenario) -> Base:
-        """The one whose variants are those of the document that a scenario was made from."""
+        """Return the base whose variants change the document that a scenario was made from."""
         document, changes = scenario.origin.document, scenario.origin.changes
         return cls({"name": scenario.name, **document.data}, str(document.folder), changes)
 
@@ -319,12 +320,14 @@ class Base:
             object.__setattr__(self, "what", read_document(STDIN).data)
 
     def scenario(self, changes: tuple[tuple[str, Any], ...]) -> Scenario:
-        """The base with values at dotted paths changed; InputError if that cannot be."""
+        """Return the base with values at dotted paths changed; raise InputError if that is invalid."""
         return _read(self.what, (*self.fixed, *changes), python=self.python, folder=self.folder)
 
     def fingerprint(self) -> str:
-        """Equal for bases that give the same variants: of what they say, as resolved where that can be done without
-        a change."""
+        """Return a digest that is equal for bases with equal variants.
+
+        It is of the base's document, resolved where that is possible without a change.
+        """
         try:
             document: Any = self.scenario(()).document()
         except InputError:
@@ -342,5 +345,5 @@ class Variant:
     changes: tuple[tuple[str, Any], ...]
 
     def scenario(self) -> Scenario:
-        """The scenario; InputError if it cannot be."""
+        """Return the changed scenario; raise InputError if it is invalid."""
         return self.base.scenario(self.changes)

@@ -1,4 +1,4 @@
-"""Schedules from a file: torch's CSV, or a Python function."""
+"""Pipeline schedules from files: a CSV file of torch.distributed.pipelining, or a Python function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from simcluster.schedules.torch_csv import from_csv
 
 
 def is_csv(name: str) -> bool:
-    """Does the name mean a CSV file?"""
+    """Return whether a schedule's name is that of a CSV file."""
     return name.endswith(".csv")
 
 
 def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
-    """The checked schedule in a file of torch.distributed.pipelining, and how many of which actions were left out.
+    """Return the validated schedule of a torch.distributed.pipelining file, and the number of ignored actions by kind.
 
     Raises InputError for a file that cannot be read and as ``torch_csv.from_csv``.
     """
@@ -30,9 +30,10 @@ def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
 
 
 def function_in(name: str) -> ScheduleFunction:
-    """FILE.py:FUNCTION, imported; a mistake in the file is its author's, and an InputError that says so.
+    """Import FILE.py:FUNCTION; errors in the file raise InputError.
 
-    The one place that decides whether it may run: in one's own words, or where that is allowed; else InputError.
+    Only this function decides whether the code may run: the name is trusted text, or code is allowed; otherwise
+    InputError.
     """
     import importlib.util
 
@@ -76,7 +77,6 @@ def function_in(name: str) -> ScheduleFunction:
 
 
 def _require_actions(made: Schedule, name: str) -> None:
-    """Raise InputError for values that are no actions, hops or numbers."""
     if not isinstance(made.name, str):
         raise InputError(f"{name} returned a schedule whose name is {shown(made.name)}; a name is a text")
     for stage, row in enumerate(made.rows):
@@ -99,8 +99,7 @@ def _whole(values: Iterable[object]) -> bool:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Whatever code of somebody else's raises, an exit from the program and endless recursion among it, as one
-    InputError."""
+    """Raise InputError for any exception of user code, including exits and endless recursion."""
     try:
         yield
     except (InputError, KeyboardInterrupt, TimeUp):

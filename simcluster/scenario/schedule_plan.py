@@ -1,6 +1,6 @@
-"""What a scenario's pipeline is to planning: its schedule as data, the slices of the model, the grid of ranks.
+"""Pipeline of a scenario for planning: its schedule as data, the slices of the model, the grid of ranks.
 
-Pure functions of a scenario; InputError for what cannot be, which the rules ask for first (``pipeline_rules``).
+Pure functions of a scenario; InputError for invalid combinations, which the rules check first.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ AUTO = "or pipeline.layers_per_stage: auto"
 
 
 def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: float = 0.0) -> Schedule:
-    """The order of the scenario's microbatches; InputError where its schedule cannot be made for them.
+    """Return the schedule of the scenario's microbatches; raise InputError if it is impossible.
 
-    ``costs`` and ``latency`` are the run's own times, for schedules that are made for times.
+    ``costs`` and ``latency`` are the run's own times, for schedules that are optimized for times.
     """
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     counts = scenario.parallel.pp, scenario.microbatches, chunks
@@ -44,7 +44,7 @@ def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: f
 
 
 def goes_by_own_times(scenario: ScenarioFields) -> bool:
-    """Is the schedule made for the times of the run?"""
+    """Return whether the schedule is optimized for the simulated times of the run."""
     what = scenario.pipeline.schedule
     if isinstance(what, ZbAuto):
         return what.forward is None and what.input is None and what.weight is None
@@ -52,7 +52,7 @@ def goes_by_own_times(scenario: ScenarioFields) -> bool:
 
 
 def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
-    """How the layers are cut, None where the times of the run decide; InputError for a cut that does not go."""
+    """Return the layers of each slice; None if simulated times decide; InputError if impossible."""
     layers, wanted = scenario.model.layers, scenario.pipeline.layers_per_stage
     number, pp = len(schedule.routes[0]), scenario.parallel.pp
     if wanted == "even":
@@ -90,7 +90,7 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
 
 
 def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Stages that hold the same slices of the model, nothing where each slice is on one stage only.
+    """Return the stages that hold the same slices of the model; empty if no slice is on two stages.
 
     InputError where the copies of a stage's slices are on different stages.
     """
@@ -118,7 +118,7 @@ def _made(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> 
 
 
 def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
-    """The grid of ranks, whose pipeline goes by a schedule."""
+    """Return the grid of ranks for a schedule."""
     parallel = scenario.parallel
     return Plan(
         tp=parallel.tp,
@@ -135,13 +135,13 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
 
 
 STATE_BYTES = 8.0
-"""An outer optimizer's bytes a parameter: where all were last equal, and the momentum, in fp32."""
+"""Bytes per parameter of an outer optimizer's state: the last synchronized weights and the momentum, in fp32."""
 _MADE = 4.0 + 4.0 + 4.0  # pseudo-gradient: read master and what it was, write the difference
 _UPDATED = 4.0 + 2 * STATE_BYTES + 4.0  # read the sum, read and write the state, write the master copy
 
 
 def workers_of(scenario: ScenarioFields) -> int:
-    """How many workers train apart; 1 for none, or where it is not known."""
+    """Return the number of workers that train separately; 1 if there are none or it is unknown."""
     outer, cluster = scenario.training.outer, scenario.cluster.built
     if outer is None:
         return 1
@@ -153,7 +153,7 @@ def workers_of(scenario: ScenarioFields) -> int:
 
 
 def outer_of(scenario: ScenarioFields, device: Device, recipe: Recipe) -> OuterUpdate | None:
-    """What the scenario's job does every so many steps."""
+    """Return the outer update of the scenario's job; None if it has none."""
     outer = scenario.training.outer
     if outer is None:
         return None
@@ -165,7 +165,7 @@ def outer_of(scenario: ScenarioFields, device: Device, recipe: Recipe) -> OuterU
 
 
 def outer_state(scenario: ScenarioFields) -> float:
-    """Bytes that the outer step keeps of each parameter that is a rank's, with a copy of what is sent beside steps."""
+    """Return the bytes per local parameter that the outer step keeps, with a copy that is being sent."""
     outer = scenario.training.outer
     if outer is None:
         return 0.0
@@ -173,7 +173,7 @@ def outer_state(scenario: ScenarioFields) -> float:
 
 
 def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complaint]:
-    """There are workers, each whole on a site, and nothing else that changes what they are."""
+    """Check that there are workers, each on one site, and no incompatible features."""
     parallel, where = scenario.parallel, ("training", "outer")
     if not parallel.dp:
         return
@@ -204,7 +204,7 @@ def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complain
 
 
 def _on_one_site(scenario: ScenarioFields, workers: int) -> Iterator[Complaint]:
-    """Order the grid with dp slowest, so that workers are consecutive."""
+    """Check that dp is the slowest axis, so that workers are consecutive ranks."""
     order = scenario.parallel.order
     slower = [axis for axis in order[order.index("dp") + 1 :] if getattr(scenario.parallel, axis) > 1]
     if scenario.cluster.built.machines_per_site and workers > 1 and slower:

@@ -1,8 +1,8 @@
-"""The JSON schema of a scenario file, which editors complete and check by: made of the sections' fields.
+"""JSON schema of a scenario file, for completion and checks in editors, from the sections' fields.
 
-What the loader allows beyond the fields is here: names that ship, paths, a topology's parameters beside its name, the
-long names of axes, laws as plain durations.  What the schema refuses the loader refuses too; rules between keys are the
-loader's alone.
+What the loader accepts beyond the fields is here: built-in names, paths, a topology's parameters next to its name, the
+long names of axes, distributions as plain durations. What the schema rejects the loader rejects, too; rules between
+keys are the loader's alone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from simcluster.topology import TOPOLOGIES, SitesSpec
 from simcluster.topology.links import PresetSpec
 
 SCHEMA_FILE = "scenario.schema.json"
-"""What the file is called that a new scenario names for editors."""
+"""Name of the schema file that a new scenario references for editors."""
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors read best
 _TEXT: Fragment = {"type": "string"}
 
 
 def scenario_schema() -> dict[str, Any]:
-    """The schema, as JSON has it."""
+    """Return the JSON schema of a scenario file."""
     models = _models(ScenarioFields)
     return {
         "$schema": _DRAFT,
@@ -102,13 +102,12 @@ def _in_topology(model: type[BaseModel]) -> bool:
 
 
 def _part(model: type[BaseModel]) -> Fragment:
-    """Return the schema with nothing required: keys next to a topology's name are merged into it."""
+    """Return the schema without required keys: keys next to a topology's name are merged into it."""
     found = _object(model)
     return {key: _parts_for(value) for key, value in found.items() if key not in ("required", "anyOf")}
 
 
 def _parts_for(value: Any) -> Any:
-    """Return a schema with references to parts instead of whole models."""
     if isinstance(value, dict):
         return {key: _parts_for(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -140,13 +139,13 @@ _EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] =
     Software: ("base", lambda: (software_names(),), "Built-in software whose values are the defaults."),
     Histogram: ("file", lambda: (str,), "A CSV file of values and weights, instead of both keys."),
 }  # fmt: skip
-"""Keys of files that models do not have, since reading replaces them: by class the key, its forms, its text."""
+"""Keys of files that models do not have, since reading replaces them: by class the key, its forms, its description."""
 _OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}
-"""Required fields that a file may leave out."""
+"""Required fields that a file may omit."""
 
 
 def _by_preset(found: Fragment) -> None:
-    """Require the preset, or all that is required without it."""
+    """Require the preset, or all keys that are required without it."""
     if found["required"]:
         found["anyOf"] = [{"required": ["preset"]}, {"required": found["required"]}]
         found["required"] = []
@@ -182,7 +181,7 @@ def _of_paced(found: Fragment) -> None:
 
 
 def _of_sites(found: Fragment) -> None:
-    """Allow a site without a GPU: it has that of the whole."""
+    """Allow a site without a GPU, which then has the GPU of the whole cluster."""
     found["properties"]["site"] = _parts_for(found["properties"]["site"])
 
 
@@ -194,4 +193,4 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     Parallel: _of_parallel,
     Paced: _of_paced,
 }
-"""By class: what its mapping may be besides its fields."""
+"""Forms of a class's mapping that are allowed in addition to its fields."""

@@ -1,8 +1,8 @@
-"""What of a scenario a short way is proved for: an allow-list of its fields, which every short way writes down.
+"""Scope of a fast path: an allow-list of the scenario fields for which it is proved exact.
 
-A short way (a sweep's quick rows, replicas in one sweep, the search's bounds) gives what the engine gives, but only
-for what was thought of when it was written.  So it does not list what it cannot do: it lists what it can, field by
-field, and whatever is on no list is an obstacle by its name, as soon as a scenario asks for it.
+A fast path (a sweep's quick rows, replicas in one sweep, the search's bounds) gives what the engine gives, but only for
+what was known when it was written. So it lists what it supports, field by field; any other field that a scenario sets
+is an obstacle, by name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from simcluster.scenario.scenario import Scenario
 
 
 class Limited(NamedTuple):
-    """The ``values`` of a field or section for which a short way is proved, and ``otherwise`` why not for others ("":
-    it does not know them).
+    """Field or section for which a fast path is proved only with these ``values``.
 
-    ``too``: is it proved for another value as well, since other fields leave nothing for it to say?
+    ``otherwise`` explains why not for others ("": unknown to it); ``too``: whether another value is supported as well,
+    since other fields leave it without effect.
     """
 
     otherwise: str
@@ -33,15 +33,15 @@ class Limited(NamedTuple):
 
 
 FaultRule = Callable[[Any], str]
-"""Why a fault is an obstacle, "" if it is none."""
+"""Function that returns why a fault is an obstacle; "" if it is not."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a short way, ``name``, is proved for.
+    """Set of scenarios for which the fast path ``name`` is proved exact.
 
-    ``free`` are the fields that may have any value, ``limited`` those that may have some (a section stands for all
-    below it).  ``faults`` says it of every kind of fault.  Fields are dotted paths of ``fields()``.
+    ``free`` fields may have any value, ``limited`` ones some (a section includes all below it), and ``faults`` has a
+    rule per kind of fault. Fields are dotted paths of ``fields()``.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Scope:
     faults: Mapping[str, FaultRule]
 
     def obstacle(self, scenario: Scenario) -> str:
-        """Why the short way is not proved for the scenario; "" if it is.
+        """Return why the fast path does not support the scenario; "" if it does.
 
-        A field on no list may have its default, which is what the scenario was before the field came.
+        A field on no list must have its default, which is the behaviour before the field existed.
         """
         for path, limited in self.limited.items():
             if _value(scenario, path) not in limited.values and not limited.too(scenario):
@@ -70,7 +70,7 @@ class Scope:
 
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
-        """Fields of which the scope says nothing."""
+        """Return the fields that the scope does not list."""
         return tuple(path for path in _FIELDS if path not in self.free and not self._limits(path))
 
     def _limits(self, path: str) -> bool:
@@ -78,7 +78,7 @@ class Scope:
 
 
 def paths(text: str) -> frozenset[str]:
-    """Dotted paths from lines such as "parallel: tp pp dp"; a line without a section has fields of the scenario."""
+    """Return dotted paths from lines such as "parallel: tp pp dp"; top-level fields have no section."""
     found = []
     for line in text.strip().splitlines():
         section, colon, names = line.rpartition(":")
@@ -110,7 +110,7 @@ EVERYWHERE = paths(
     measured: step_time tokens_per_s source changed
     """
 )
-"""Fields that may have any value in every fast path; the tests compare each of them, varied, with the reference."""
+"""Fields that may have any value in every fast path; tests compare each of them, varied, with the reference."""
 
 ANY_JOB = paths(
     """
@@ -128,13 +128,14 @@ ANY_JOB = paths(
     fsdp: unit_layers prefetch reshard_after_forward lanes shard_group sync_every_microbatch
     """
 )
-"""Fields that may, beside those, in what takes the ops of any job: folding, chains, a sweep of replicas."""
+"""Additional fields that may have any value in fast paths on the ops of any job: folding, chains, a sweep of
+replicas."""
 
 
 def fields() -> tuple[str, ...]:
-    """Every field that says something of a step by its dotted path, through sections; faults have a list of their own.
+    """Return the dotted path of every field that affects a step; faults have a separate list.
 
-    A field that takes one of several kinds of a thing (a topology, a schedule) is one field.
+    A field that accepts several kinds (a topology, a schedule) is one field.
     """
     return tuple(_FIELDS)
 
@@ -149,7 +150,7 @@ def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _section(annotation: Any) -> type[Spec] | None:
-    """Return the section that a field is; None for a field that is none."""
+    """Return the section type of a field; None for other fields."""
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     wanted = [part for part in parts if part is not NoneType]
     only = wanted[0] if len(wanted) == 1 else None
@@ -157,7 +158,6 @@ def _section(annotation: Any) -> type[Spec] | None:
 
 
 def _value(scenario: Scenario, path: str) -> Any:
-    """Return a field's value; its default where its section is missing."""
     found: Any = scenario
     for name in path.split("."):
         if found is None:

@@ -1,7 +1,7 @@
-"""The sections of a scenario file as frozen models: parallel, pipeline, memory, overlap, fsdp, collectives, checkpoint.
+"""Sections of a scenario file: parallel, pipeline, memory, overlap, fsdp, collectives, checkpoint.
 
-Each checks its own values; rules between sections are in ``rules``.  The text below a field is what editors, the
-reference and the studio show (``keys``).
+Each checks its own values; rules between sections are in ``rules``. The text below a field is its description in
+editors, the reference and the studio (``keys``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ simulates every rank with SimPy. ``auto`` uses SimPy for one small step and the 
 
 
 def _renamed_engine(value: object) -> object:
-    """Return the engine of today for a name of version 0.1."""
+    """Return the current engine name for a name of version 0.1."""
     return "compiled" if value in ("events", "path") else value
 
 
@@ -48,8 +48,7 @@ def _zero_stage(value: object) -> object:
 
 
 def _order(value: object) -> object:
-    """A list of axes, from Megatron-Core's spelling, too: tp-cp-ep-dp-pp.  ``ep`` may stand between tp and dp, where
-    experts are folded anyhow."""
+    """Return the axes of a list, or of Megatron-Core's form tp-cp-ep-dp-pp, without ``ep``."""
     axes = value.split("-") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else None
     if axes is None or "ep" not in axes:
         return value if axes is None else axes
@@ -116,7 +115,7 @@ def _layers_per_stage(value: object) -> object:
 
 
 def _layout(value: object) -> object:
-    """Check a layout slice by slice; return a list of it as tuples."""
+    """Check a layout slice by slice; return lists as tuples."""
     if not isinstance(value, str | list | tuple) or not value:
         raise InputError(f'must be a layout slice by slice, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
     if not isinstance(value, str):
@@ -153,14 +152,14 @@ class Pipeline(Spec):
 
     @property
     def schedule_name(self) -> str:
-        """What the schedule is called."""
+        """Name of the schedule."""
         schedule = self.schedule
         if isinstance(schedule, Rows):
             return schedule.title
         return schedule if isinstance(schedule, str) else schedule.name
 
     def recut(self, layers_per_stage: str) -> dict[str, Any]:
-        """Changes of a scenario by which its layers are cut like this, whatever cut them before."""
+        """Return the changes that set the layers per stage, instead of any layout."""
         layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
         return {"pipeline.layers_per_stage": layers_per_stage, **layout}
 
@@ -172,7 +171,7 @@ def _buffers(value: object) -> object:
 
 
 class HostMemory(Spec):
-    """State that a GPU keeps in its host's memory, over the links between them (``Cluster.host_way``)."""
+    """State of a GPU that is offloaded to its host's memory over the links between them."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     """Share, 0 to 1, of saved activations that are offloaded to the host: after the forward, or, where the backward
@@ -202,7 +201,7 @@ class HostMemory(Spec):
 
 
 class Memory(Spec):
-    """Memory of a GPU besides model state and the tensors that backward reads."""
+    """GPU memory in addition to model state and the tensors that the backward reads."""
 
     fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
     """Factor of at least 1 on transient memory: activations, working sets, gathered parameters."""
@@ -237,8 +236,8 @@ def _mechanism(value: object) -> object:
 class Overlap(Spec):
     """Communication that overlaps with compute.
 
-    Reductions, gathers and pairs are off unless they are turned on, as Megatron-LM's own flags are; a run says so where
-    that costs 1 % of the step or more (``advice``).
+    Reductions, gathers and pairs are off by default, as in Megatron-LM; a run reports where that costs 1 % of the step
+    or more (``advice``).
     """
 
     grad_reduce: StrictBool = False
@@ -302,9 +301,9 @@ class Collectives(Spec):
 
 
 class CheckpointInStep(Spec):
-    """A checkpoint that is taken and simulated after a step; there should be one more step for its write.
+    """A checkpoint that is taken and simulated after a step; simulate one more step for its write.
 
-    Both modes end at a barrier of all ranks.  ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
+    Both modes end at a barrier of all ranks. ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
     ``run.checkpoint``.
     """
 

@@ -1,4 +1,4 @@
-"""Short forms that a scenario may be written in: axes by either name, a section by a name, a schedule set alone."""
+"""Short forms of a scenario: other names of axes, a section as a name, a schedule set alone."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from simcluster.schedules import schedules_with
 
 
 def short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
-    """An override with the axis by its short name."""
+    """Return an override with the short name of a parallelism axis."""
     section, _, key = pair[0].partition(".")
     return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
 
 
 def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """A schedule set alone to one without chunks takes the file's chunks away.
+    """Return the overrides with chunks reset where they set only a schedule without chunks.
 
     So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
     """
@@ -33,7 +33,7 @@ def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def named_alone(document: Document) -> Document:
-    """A topology's or a model's name in the place of its section stands for a section with no more than that name."""
+    """Return the document with a topology's or model's name expanded to a section."""
     alone = {"cluster": "topology", "model": "preset"}
     named = {
         section: {key: document.data[section]}
@@ -44,7 +44,7 @@ def named_alone(document: Document) -> Document:
 
 
 def short_names(document: Document) -> Document:
-    """Sizes of axes under their short names; both names of one axis is an error."""
+    """Return the document with parallelism degrees under their short names; InputError for duplicates."""
     section = document.data.get("parallel")
     if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
         return document
@@ -77,7 +77,7 @@ def titled(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, 
 
 
 def _in_words(path: str, value: object) -> str:
-    """Return the key and its value; the key alone for a section or a list."""
+    """Return a changed key and its value; the key alone for a section or a list."""
     key = path.removesuffix("+")
     if isinstance(value, Mapping | list | tuple):
         return key

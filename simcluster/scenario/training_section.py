@@ -1,4 +1,4 @@
-"""The section of a scenario file that says how it trains: batch, number formats, recompute, optimizer.
+"""The ``training`` section of a scenario: batch, number formats, recomputation, optimizer.
 
 It checks its own values; rules between sections are in ``rules``.
 """
@@ -27,7 +27,7 @@ MemoryRecipe = Literal[
 
 
 def _modules(value: object) -> object:
-    """Return modules from one name, or a list of them in any order."""
+    """Return modules, in their defined order, from one name or a list."""
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
         known = ", ".join(RECOMPUTE_MODULES)
@@ -38,7 +38,7 @@ def _modules(value: object) -> object:
 
 
 class Muon(Spec):
-    """How Muon updates matrices, which stay whole."""
+    """Settings of the Muon optimizer, which updates whole matrices."""
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
     """Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
@@ -51,7 +51,7 @@ class Muon(Spec):
 
 
 class OuterStep(Spec):
-    """An outer step of workers that train separately in between (DiLoCo, arXiv:2311.08105)."""
+    """Outer step of workers that train separately in between (DiLoCo, arXiv:2311.08105)."""
 
     every: Count
     """Steps between outer steps."""
@@ -67,7 +67,7 @@ class OuterStep(Spec):
 
 
 class Training(Spec):
-    """The batch, the number formats, and what is kept for backward."""
+    """Batch, number formats, optimizer, and activation recomputation."""
 
     global_batch: Count
     """Sequences per step, over all replicas."""
@@ -100,7 +100,7 @@ class Training(Spec):
     @model_validator(mode="before")
     @classmethod
     def _modules_alone(cls, document: object) -> object:
-        """Take modules listed as ``recompute``, or without it, as those of a selective one."""
+        """Return the section with modules given as ``recompute``, or alone, as a selective recompute."""
         if not isinstance(document, Mapping):
             return document
         listed = document.get("recompute")

@@ -10,11 +10,11 @@ from simcluster.documents.reading import read_document
 
 
 def catalogue_path(name: str) -> Path:
-    """Where a catalogue file lies, e.g. ``catalogue_path("models.yaml")``."""
+    """Return the path of a catalogue file, e.g. ``catalogue_path("models.yaml")``."""
     return Path(__file__).parent / name
 
 
 @cache
 def presets(name: str) -> dict[str, Any]:
-    """The entries of a catalogue file by name, in its order, e.g. ``presets("models.yaml")``; not to be changed."""
+    """Return the entries of a catalogue file by name, in order; the caller must not change them."""
     return read_document(catalogue_path(name)).data

@@ -1,4 +1,4 @@
-"""Devices by name, from ``devices.yaml`` beside this file; an entry there may stand on an earlier one (``base``)."""
+"""Catalogue of devices, from ``devices.yaml``; an entry may extend an earlier one (``base``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from simcluster.documents.diagnostics import did_you_mean
 
 
 def device_names() -> tuple[str, ...]:
-    """The devices that ship, in the order of the catalogue."""
+    """Return the names of the built-in devices, in the order of the catalogue."""
     return tuple(_catalogue())
 
 
 def device_document(name: str) -> dict[str, Any]:
-    """The fields of a device as a fresh document for ``Device``; ``name`` is among them.
+    """Return a copy of a built-in device's fields for ``Device``, with its ``name``.
 
     Raises InputError for a name that is not in the catalogue.
     """
@@ -33,7 +33,7 @@ def device_document(name: str) -> dict[str, Any]:
 
 
 def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """``below`` with ``above`` written over it, key by key; a part of another ``kind`` is replaced whole."""
+    """Merge two mappings recursively; ``above`` wins, and replaces parts of another ``kind`` whole."""
     result = {key: overlaid({}, value) if isinstance(value, Mapping) else value for key, value in below.items()}
     for key, value in above.items():
         old = result.get(key)
@@ -48,7 +48,6 @@ def overlaid(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, An
 
 @cache
 def _catalogue() -> dict[str, dict[str, Any]]:
-    """Return every entry with the values of its base filled in."""
     filled: dict[str, dict[str, Any]] = {}
     for name, entry in presets("devices.yaml").items():
         own = {key: value for key, value in entry.items() if key != "base"}

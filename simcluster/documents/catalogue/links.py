@@ -1,4 +1,4 @@
-"""Links by name, from ``links.yaml`` beside this file: what ``preset: ndr`` in a topology file stands for."""
+"""Catalogue of links, from ``links.yaml``: the values of ``preset: ndr`` in a topology file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcluster.documents.diagnostics import did_you_mean
 
 
 def link_document(name: object) -> dict[str, Any]:
-    """The fields of a preset as a fresh document: line_rate, efficiency, latency, medium, source.
+    """Return a copy of a link preset's fields: line_rate, efficiency, latency, medium, source.
 
     Raises InputError for a name that is not in the catalogue.
     """

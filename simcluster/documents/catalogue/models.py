@@ -1,4 +1,4 @@
-"""Model presets by name, from ``models.yaml`` beside this file."""
+"""Catalogue of model presets, from ``models.yaml``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simcluster.documents.diagnostics import did_you_mean
 
 
 def model_document(name: str) -> dict[str, Any]:
-    """The fields of a preset as a fresh document for ``Model``; ``name`` is among them.
+    """Return a copy of a model preset's fields for ``Model``, with its ``name``.
 
     Raises InputError for a name that is not in the catalogue.
     """
@@ -28,9 +28,9 @@ def model_document(name: str) -> dict[str, Any]:
 
 
 def preset_near(name: str) -> str:
-    """The preset that somebody means by a model's name elsewhere, as on Hugging Face; "" where none is near.
+    """Return the preset of a model's public name, as on Hugging Face; "" if there is none.
 
-    Families keep their generation: Llama 3.1 is told as near to Llama 3, whose shapes it has, but Llama 2 is not.
+    The generation must agree: Llama 3.1 matches Llama 3, whose shapes it has, but Llama 2 does not.
 
     >>> preset_near("meta-llama/Meta-Llama-3-8B-Instruct"), preset_near("mistralai/Mixtral-8x7B-v0.1")
     ('llama3-8b', 'mixtral-8x7b')
@@ -43,7 +43,7 @@ def preset_near(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits of what tells a model: without its maker, a minor version, and what it was tuned for.
+    """Return a model name's letters and digits without its maker, minor version and tuning suffixes.
 
     >>> _plain("Llama-3.1-70B-Instruct"), _plain("Llama-2-7b-hf")
     ('llama370b', 'llama27b')
