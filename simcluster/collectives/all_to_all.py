@@ -1,9 +1,9 @@
-"""All-to-all: every rank has a message for every other one, of equal or of given sizes.
+"""All-to-all algorithms, for messages of equal or given sizes.
 
-The size is a rank's send buffer, the part for itself included (the largest one, where they differ).  Closed forms on a
-uniform network: direct alpha + (N-1)/N S/B, pairwise (N-1)(alpha + S/(N B)); of uneven sizes s_ij at least
-max_i max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (MODELLING.md D.1, D.2).  Places count the ranks machine by
-machine (``Group.places``); the message from place i to place j is chunk i N + j.
+The size is a rank's send buffer, the part for itself included (the largest one, where they differ). Closed forms on a
+uniform network: direct alpha + (N-1)/N S/B, pairwise (N-1)(alpha + S/(N B)); of uneven sizes s_ij at least max_i
+max(sum_j s_ij, sum_j s_ji) / B, which direct reaches (MODELLING.md D.1, D.2). Places count the ranks node by node
+(``Group.places``); the message from place i to place j is chunk i N + j.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simcluster.collectives.group import Group
 
 
 def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """All messages at once, as NCCL's grouped sends and receives; an empty one is not sent."""
+    """Return the direct all-to-all: all messages at once, as NCCL's grouped sends and receives, except empty ones."""
     ranks = group.num_ranks
     places = np.array(group.places, dtype=np.int64)
     numbers, sizes = None, np.full(1, 1 / max(ranks, 1))
@@ -42,12 +42,12 @@ def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
 
 
 def direct_seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time of ``direct`` on the uniform network."""
+    """Return the time of ``direct`` on a uniform network."""
     return latency + (ranks - 1) / ranks * transfer
 
 
 def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """N-1 rounds: in round k every rank sends to the one k + 1 places on."""
+    """Return the pairwise all-to-all of N-1 rounds: in round k every rank sends to the one k + 1 places on."""
     ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
 
     def make(number: int) -> Phase:
@@ -59,11 +59,11 @@ def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
 
 
 def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """Two levels: over NVLink to the rank of the machine that is on the receiver's rail, then along the rail.
+    """Return the two-level all-to-all: over NVLink to the node's rank on the receiver's rail, then along the rail.
 
-    m machines of g ranks, as many in each.  First g-1 rounds inside the machines, each with what is for one rail: m
-    messages; then m-1 rounds over the machines, each with what is for one machine: g messages.
-    (g-1)(alpha1 + S/(g B1)) + (m-1)(alpha2 + S/(m B2)).
+    m nodes of g ranks, as many in each. First g-1 rounds inside the nodes, each with what is for one rail: m messages;
+    then m-1 rounds over the nodes, each with what is for one node: g messages. (g-1)(alpha1 + S/(g B1)) + (m-1)(alpha2
+    + S/(m B2)).
     """
     machines = group.machines
     each, many, ranks, places = len(machines[0]), len(machines), group.num_ranks, group.places
@@ -95,7 +95,7 @@ def _round(hops: Sequence[Hop]) -> Phase:
 
 
 def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
-    """The message from place i to place j as a part of the size."""
+    """Return the function that gives the message from place i to place j as a part of the size."""
     ranks, places = group.num_ranks, group.places
     if parts is None:
         return lambda i, j: 1 / ranks
@@ -111,7 +111,7 @@ def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
 
 
 def busiest_port(parts: Parts) -> float:
-    """Bytes that the busiest rank sends or receives, what it keeps not counted.
+    """Return the bytes that the busiest rank sends or receives, without what it keeps.
 
     Over the bandwidth of a port the least time that uneven sizes take (MODELLING.md D.1).
 

@@ -1,9 +1,9 @@
 """Broadcast from position 0 and reduction to it: chains along the rings of the group, and the binomial tree.
 
-A chain passes the data on from rank to rank.  In c pieces, each round one piece further, it would take
-(N-2+c)(alpha + S/(c B)) on a uniform network (MODELLING.md D.1).  NCCL keeps several pieces under way, so that their
-latencies overlap; the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``:
-(N-1) alpha + S/B.  A binomial tree takes ceil(log2 N)(alpha + S/B).
+A chain passes the data on from rank to rank. In c pieces, each round one piece further, it would take (N-2+c)(alpha +
+S/(c B)) on a uniform network (MODELLING.md D.1). NCCL keeps several pieces in flight, so that their latencies overlap;
+the limit of that, for small pieces, is the pipeline of ``broadcast`` and ``reduce``: (N-1) alpha + S/B. A binomial tree
+takes ceil(log2 N)(alpha + S/B).
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from simcluster.collectives.group import Group
 
 
 def broadcast(group: Group) -> Sequence[Phase]:
-    """A pipeline along every ring, from position 0 on; each ring carries its part of the data."""
+    """Return a pipelined broadcast along every ring, from position 0 on; each ring carries its part of the data."""
     return _pipeline(_links(group, leaves_root=True), reduces=False)
 
 
 def reduce(group: Group) -> Sequence[Phase]:
-    """A pipeline along every ring that ends at position 0; every rank adds its own data to what passes."""
+    """Return a pipelined reduction along every ring to position 0; every rank adds its data to what passes."""
     return _pipeline(_links(group, leaves_root=False), reduces=True)
 
 
 def binomial_broadcast(group: Group) -> Sequence[Phase]:
-    """A binomial tree: ceil(log2 N) rounds; those that have the data send it half as far as in the round before."""
+    """Return a binomial-tree broadcast of ceil(log2 N) rounds, each over half the distance of the last."""
     distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
     return tuple(_halving(group, distance, reduces=False) for distance in reversed(distances))
 
 
 def binomial_reduce(group: Group) -> Sequence[Phase]:
-    """The same tree upwards: neighbours first."""
+    """Return a binomial-tree reduction, which runs the broadcast's tree upwards: neighbours first."""
     distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
     return tuple(_halving(group, distance, reduces=True) for distance in distances)
 
 
 def chain_seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a pipeline along the chain on the uniform network."""
+    """Return the time of a pipeline along the chain on a uniform network."""
     return (ranks - 1) * latency + transfer
 
 
 def binomial_seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a binomial tree on the uniform network."""
+    """Return the time of a binomial tree on a uniform network."""
     return (ranks - 1).bit_length() * (latency + transfer)
 
 
 def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
-    """The hops of every ring in order, those of place 0 first: all but the one that enters (or leaves) position 0."""
+    """Return the hops of every ring in order, without the one that enters (or leaves) position 0."""
     chains = []
     for channel, ring in enumerate(group.rings):
         turn = ring.order.index(0)
@@ -67,7 +67,7 @@ def _pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Pha
 
 
 def _halving(group: Group, distance: int, *, reduces: bool) -> Phase:
-    """Every 2 x distance places one rank sends to the one ``distance`` further on, or adds what that one has."""
+    """Return the round in which every 2 x distance places one rank sends over, or adds from, ``distance``."""
     places = group.places
     pairs = ((places[low], places[low + distance]) for low in range(0, group.num_ranks - distance, 2 * distance))
     hops = tuple(Hop(high, low, 1.0) if reduces else Hop(low, high, 1.0) for low, high in pairs)

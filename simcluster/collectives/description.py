@@ -1,7 +1,8 @@
-"""A collective as data: which rank sends how much to which, in rounds.
+"""Collectives as data: rounds of hops, each with its sender, receiver and part of the size.
 
 Simulated as a *flow*, the hops of a phase are one activity with its usage of every link. Simulated in *steps*, every
-hop of every round is a transfer of its own. Ranks are positions in the group, 0 .. N-1."""
+hop of every round is a separate transfer. Ranks are positions in the group, 0 .. N-1.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +28,12 @@ so too, so that a link carries the same data once, however many ranks are behind
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One send that is repeated every round: from position ``source`` to ``target`` (one of them may be SWITCH).
+    """Send that repeats every round, from position ``source`` to ``target`` (one of them may be SWITCH).
 
-    ``share`` is the part of the collective's size that it carries in a round.  ``relay``, if not -1, is the position
-    whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN).  ``channel`` numbers independent parts of
-    the data (rings, trees).  In round 0 the hop carries ``count`` chunks of its channel, ``stride`` apart from
-    ``chunk`` on.  Its flow has number ``channel`` + ``lane``: GPUs near several NICs take them in turn by that.
+    ``share`` is the part of the collective's size that it carries in a round. ``relay``, if not -1, is the position
+    whose NIC the bytes leave through (NVLink to that GPU first: NCCL's PXN). ``channel`` numbers independent parts of
+    the data (rings, trees). In round 0 the hop carries ``count`` chunks of its channel, ``stride`` apart from ``chunk``
+    on. Its flow has number ``channel`` + ``lane``: GPUs near several NICs take them in turn by that.
     """
 
     source: int
@@ -46,7 +47,7 @@ class Hop:
     lane: int = 0
 
     def chunks(self, number: int, cycle: int) -> list[int]:
-        """The chunks of round ``number``: each round those ``count`` before, in a circle of ``cycle`` chunks."""
+        """Return the chunks of round ``number``: each round those ``count`` before, in a circle of ``cycle`` chunks."""
         first, place = self.chunk - self.chunk % cycle, self.chunk % cycle
         start = first + (place - number * self.count) % cycle
         return [start + turn * self.stride for turn in range(self.count)]
@@ -54,15 +55,15 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``rounds`` repetitions of the same hops, or a pipeline.
+    """Phase of a collective: ``rounds`` repetitions of the same hops, or a pipeline.
 
-    A rank sends round k + 1 of a channel when it has finished sending and receiving round k of it.  ``reduces`` says
-    whether the receiver adds what arrives to its own data or keeps it.  From round to round the chunks of a hop move
-    back, in a circle of ``chunks`` (see ``Hop.chunks``).
+    A rank sends round k + 1 of a channel when it has finished sending and receiving round k of it. ``reduces`` states
+    whether the receiver adds what arrives to its data or keeps it. From round to round the chunks of a hop move back,
+    in a circle of ``chunks`` (see ``Hop.chunks``).
 
     In a *pipelined* phase (one round, hops in the order in which data depend on each other) a rank passes the first
-    bytes on while the others still arrive, so all hops are under way at once; pipelined phases that follow each other
-    are one pipeline.  That is the limit of very small pieces, of which many are under way: a pipeline takes the latency
+    bytes on while the others still arrive, so all hops are in flight at once; pipelined phases that follow each other
+    are one pipeline. That is the limit of very small pieces, of which many are in flight: a pipeline takes the latency
     of its longest way and then moves at the rate of its most loaded link.
     """
 
@@ -74,7 +75,7 @@ class Phase:
 
 
 class Made(Sequence[Item]):
-    """Items that are made when they are looked at: N^2 hops need not be held."""
+    """Sequence whose items are made on access: N^2 hops need not be held."""
 
     def made(self, numbers: range) -> Iterator[Item]:
         """Generate the items of these numbers."""
@@ -93,7 +94,7 @@ class Made(Sequence[Item]):
 
 
 class Lazy(Made[Item]):
-    """``length`` items, each made by a function."""
+    """Sequence of ``length`` items, each made on access by a function."""
 
     def __init__(self, length: int, make: Callable[[int], Item]) -> None:
         self._length, self._make = length, make
@@ -123,17 +124,17 @@ class Listed(Made[Hop]):
         cls, source: Ints, target: Ints, share: Floats | float, *, relay: Ints | int = -1, channel: Ints | int = 0,
         chunk: Ints | int = 0, lane: Ints | int = 0,
     ) -> Listed:  # fmt: skip
-        """Those of these columns, of which many have one value."""
+        """Return hops with these columns, of which many may be one value for all."""
         return cls(*np.broadcast_arrays(source, target, share, relay, channel, chunk, lane))
 
     @classmethod
     def joined(cls, parts: Sequence[Listed]) -> Listed:
-        """All hops, part by part."""
+        """Return the hops of all parts, part by part."""
         names = ("source", "target", "share", "relay", "channel", "chunk", "lane")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def backwards(self) -> Listed:
-        """The same hops the other way, last first, without relays and chunks."""
+        """Return the reversed hops, last first, without relays and chunks."""
         return Listed.of(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
 
     def __len__(self) -> int:
@@ -148,11 +149,11 @@ class Listed(Made[Hop]):
 
 
 class Columned(Made[Hop]):
-    """Hops that are made when they are looked at, or all at once in columns: ``listed``, without count and stride."""
+    """Hops that are made on access, or all at once in columns (``listed``), without count and stride."""
 
     @property
     def listed(self) -> Listed:
-        """All of them."""
+        """All hops in columns."""
         raise NotImplementedError
 
     def made(self, numbers: range) -> Iterator[Hop]:
@@ -161,7 +162,7 @@ class Columned(Made[Hop]):
 
 
 class Table(Made[Hop]):
-    """``length`` hops, made thousands at a time: ``columns(numbers)`` are those of the hops of these numbers."""
+    """Sequence of ``length`` hops made in blocks: ``columns(numbers)`` makes the hops of these numbers."""
 
     def __init__(self, length: int, columns: Callable[[Ints], Listed]) -> None:
         self._length, self.columns = length, columns
@@ -170,7 +171,7 @@ class Table(Made[Hop]):
         return self._length
 
     def parts(self, room: int, numbers: range | None = None) -> Iterator[Listed]:
-        """Generate the hops of these numbers (default: all), so many at a time."""
+        """Generate the hops of these numbers (default: all), ``room`` at a time."""
         numbers = range(len(self)) if numbers is None else numbers
         for first in range(0, len(numbers), room):
             yield self.columns(np.array(numbers[first : first + room]))
@@ -181,7 +182,7 @@ class Table(Made[Hop]):
 
 
 def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """Return hops, and in how many rounds on end they repeat (with other chunks).
+    """Return hops, and in how many consecutive rounds they repeat (with other chunks).
 
     Raises InputError for pipelined phases, which have no rounds.
     """

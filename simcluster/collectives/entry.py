@@ -1,4 +1,4 @@
-"""What stands in the list of collective algorithms: the phases, which groups are refused, the time in closed form."""
+"""Entry of a collective algorithm: its phases, the groups that it cannot serve, and its time in closed form."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ ClosedForm = Callable[[int, float, float], float]
 
 
 def serves_all(group: Group) -> str:
-    """The refusal of an algorithm that refuses no group: none."""
+    """Return "", since the algorithm serves every group."""
     del group
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveEntry:
-    """An algorithm of a collective by its function ``phases``, which may take for granted what ``requires`` asks.
+    """Collective algorithm: its function ``phases``, and what that assumes of a group (``requires``).
 
-    ``requires`` says why a group cannot be served, and what would work; "" where it can.  ``uneven`` describes an
-    all-to-all of given sizes.  ``fewest_bytes``: no rank sends or receives more than it must without help of switches.
+    ``requires`` returns why a group cannot be served, and what would work; "" where it can. ``uneven`` describes an
+    all-to-all of given sizes. ``fewest_bytes``: no rank sends or receives more than it must without help of switches.
     """
 
     phases: Callable[[Group], Sequence[Phase]]
@@ -36,7 +36,7 @@ class CollectiveEntry:
     fewest_bytes: bool = False
 
     def __call__(self, group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-        """The description for a group; InputError for one that cannot be served."""
+        """Return the phases for a group; raise InputError for one that cannot be served."""
         if refusal := self.requires(group):
             raise InputError(refusal)
         if parts is None:
@@ -47,7 +47,7 @@ class CollectiveEntry:
 
 
 def twice(seconds: ClosedForm) -> ClosedForm:
-    """Of an all-reduce that is a reduce-scatter and an all-gather.
+    """Return the closed form of an all-reduce made of a reduce-scatter and an all-gather.
 
     >>> twice(rounds_of_parts)(2, 0.0, 1.0)
     1.0
@@ -56,13 +56,13 @@ def twice(seconds: ClosedForm) -> ClosedForm:
 
 
 def once(ranks: int, latency: float, transfer: float) -> float:
-    """The time of one message of the whole size."""
+    """Return the time of one message of the whole size."""
     del ranks
     return latency + transfer
 
 
 def rounds_of_parts(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a round for every other rank, with an N-th of the size each.
+    """Return the time of N - 1 rounds, each with 1/N of the size.
 
     >>> rounds_of_parts(8, 1.0, 8.0)
     14.0

@@ -1,4 +1,4 @@
-"""The ranks of a collective, where their GPUs are, and the rings through them: what an algorithm may know."""
+"""Group of a collective as algorithms see it: its ranks, the places of their GPUs, and rings through them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simcluster.base.arrays import begins, compact
 
 @cache
 def mesh_orders(ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Closed walks through all of ``ranks``, so many that they share no directed link of the full mesh.
+    """Return closed walks through all of ``ranks`` that share no directed link of the full mesh.
 
     Walecki's construction, every cycle both ways: N - 1 walks for an odd number of ranks, N - 2 for an even one, of the
     N - 1 links that a rank has (Alspach, "The wonderful Walecki construction", 2008); one for two ranks.
@@ -37,7 +37,7 @@ def mesh_orders(ranks: int) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A closed walk over the positions of a group; ``relays[i]`` is the relay of the hop that leaves ``order[i]``."""
+    """Closed walk over the positions of a group; ``relays[i]`` is the relay of the hop that leaves ``order[i]``."""
 
     order: tuple[int, ...]
     relays: tuple[int, ...]
@@ -47,7 +47,7 @@ Name = TypeVar("Name")
 
 
 class Named(Sequence[Name]):
-    """What positions are linked to, by ``numbers``: equal for equal ones.  Names are made when they are looked at."""
+    """Names given by ``numbers``, equal for equal ones; each name is made on access."""
 
     def __init__(self, numbers: NDArray[np.signedinteger[Any]], name: Callable[[int], Name]) -> None:
         self.numbers, self._name = numbers, name
@@ -62,8 +62,7 @@ class Named(Sequence[Name]):
 
 @dataclass(frozen=True)
 class Walks:
-    """So many machines that are laid out alike, one after the other, ``size`` positions each, and the way of every ring
-    through each, by place."""
+    """Nodes of equal layout, one after the other, with ``size`` positions each, and each ring's order in a node."""
 
     many: int
     size: int
@@ -71,18 +70,18 @@ class Walks:
 
     @property
     def machines(self) -> NDArray[np.int64]:
-        """Positions, machine by machine."""
+        """Positions, node by node."""
         return np.arange(self.many * self.size).reshape(self.many, self.size)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a collective, by position.
+    """Ranks of a collective, by position, with their nodes, NICs and NVSwitches.
 
-    ``hosts[i]`` is the machine of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
+    ``hosts[i]`` is the node of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
     again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
-    ``meshed``: the GPUs of a machine are linked to each other directly, every one to every other.  ``far``: they
-    are on several sites.
+    ``meshed``: the GPUs of a node are linked to each other directly, every one to every other. ``far``: they are on
+    several sites.
     """
 
     hosts: Sequence[int]
@@ -93,12 +92,12 @@ class Group:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks in the group."""
+        """Number of ranks in the group."""
         return len(self.hosts)
 
     @cached_property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """Positions machine by machine, machines in the order of their first position."""
+        """Positions node by node, nodes in the order of their first position."""
         members: dict[int, list[int]] = {}
         for position, host in enumerate(self.hosts):
             members.setdefault(host, []).append(position)
@@ -106,41 +105,41 @@ class Group:
 
     @cached_property
     def places(self) -> Sequence[int]:
-        """All positions, those of a machine next to each other: ``places[k]`` is the k-th."""
+        """All positions, those of a node next to each other: ``places[k]`` is the k-th."""
         if self._begins is not None:
             return range(self.num_ranks)
         return tuple(position for positions in self.machines for position in positions)
 
     @cached_property
     def _begins(self) -> NDArray[np.int64] | None:
-        """The first position of every node; None if positions of a node are not consecutive."""
+        """First position of every node; None if positions of a node are not consecutive."""
         hosts = np.asarray(self.hosts)
         first = begins(hosts)
         return first if len(set(hosts[first].tolist())) == len(first) else None
 
     @cached_property
     def rings(self) -> tuple[Ring, ...]:
-        """Rings along the machines, one per NIC (``rings_along``)."""
+        """Rings along the nodes, one per NIC (``rings_along``)."""
         if self.num_ranks > 1 and self.walks is not None and len(self.walks.orders) == 1:
             return (_plain(range(self.num_ranks)),)
         return rings_along(self.hosts, self.nics, meshed=self.meshed)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Ranks on every machine, machines in the order of their first position."""
+        """Ranks on every node, nodes in the order of their first position."""
         if self._begins is not None:
             return tuple(np.diff(self._begins, append=self.num_ranks).tolist())
         return tuple(Counter(self.hosts).values())
 
     @cached_property
     def switch_of(self) -> Sequence[int | str]:
-        """The NVSwitch of every position, by number or name: equal for the same, "" or 0 for none."""
+        """NVSwitch of every position, by number or name: equal for the same, "" or 0 for none."""
         named = self.nvswitches
         return named.numbers.tolist() if isinstance(named, Named) else named
 
     @cached_property
     def on_switches(self) -> tuple[int, tuple[int, ...]]:
-        """How many ranks have no NVSwitch, and how many there are on each of the others, ascending."""
+        """Number of ranks without an NVSwitch, and those on each of the others, ascending."""
         if isinstance(self.nvswitches, Named):
             numbers = self.nvswitches.numbers
             first = begins(numbers)
@@ -153,15 +152,17 @@ class Group:
 
     @cached_property
     def form(self) -> Hashable:
-        """``sizes`` and ``on_switches``, shortly where they are equal: there may be thousands, often looked up."""
+        """Short key of ``sizes`` and ``on_switches``, of which there may be thousands, often looked up."""
         lost, on_switch = self.on_switches
         both = [((sizes[0], len(sizes)),) if len(set(sizes)) == 1 else sizes for sizes in (self.sizes, on_switch)]
         return (*both, lost, self.far)
 
     @cached_property
     def walks(self) -> Walks | None:
-        """``rings`` of machines that are alike, of thousands of ranks at once; None where that is not known (NICs have
-        no numbers, machines differ, or their ranks are not next to each other)."""
+        """``rings`` as arrays over nodes of equal layout, for thousands of ranks at once.
+
+        None where that is not known: NICs have no numbers, nodes differ, or their ranks are not consecutive.
+        """
         hosts, many = np.asarray(self.hosts, dtype=np.int64), len(self.sizes)
         size = self.num_ranks // many
         if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size} or (self.meshed and size > 1):
@@ -178,7 +179,7 @@ class Group:
         return Walks(many, size, tuple(orders))
 
     def unequal(self, algorithm: str) -> str:
-        """Why an algorithm cannot serve it that needs equally many ranks on every machine; "" where there are."""
+        """Return why an algorithm that needs equally many ranks on every node cannot serve it; "" if it can."""
         most, least = max(self.sizes), min(self.sizes)
         if most == least:
             return ""
@@ -189,16 +190,16 @@ class Group:
 
 
 def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: bool = False) -> tuple[Ring, ...]:
-    """Rings of a group laid along the machines: one per NIC that the group can use (NCCL's rule, MODELLING.md D.3).
+    """Return rings of a group along its nodes, one per NIC that the group can use (NCCL's rule, MODELLING.md D.3).
 
-    ``hosts[i]`` is the machine of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
-    channel c goes by ``nics[i][c]``, round and round.  Within one machine there is one ring in the group's order.
-    Otherwise ring r enters every machine at a rank near its r-th NIC, visits the machine's ranks and leaves through
-    that same NIC, so that it stays on its rail: from another rank near it, or, where there is none, from the last rank
-    by NVLink to the one that it entered at.  With unequal numbers of ranks a machine there are as many rings as the
-    machine with the fewest NICs has, as NCCL takes the fewest channels of all ranks.  ``meshed`` machines have rings
-    that share no link inside (``mesh_orders``), and between machines theirs take turns at those walks; of unequal ones
-    there is one ring, machine by machine.
+    ``hosts[i]`` is the node of position i and ``nics[i]`` the NICs near it: what position i sends and receives on
+    channel c goes by ``nics[i][c]``, round and round. Within one node there is one ring in the group's order. Otherwise
+    ring r enters every node at a rank near its r-th NIC, visits the node's ranks and leaves through that same NIC, so
+    that it stays on its rail: from another rank near it, or, where there is none, from the last rank by NVLink to the
+    one that it entered at. With unequal numbers of ranks per node there are as many rings as the node with the fewest
+    NICs has, as NCCL takes the fewest channels of all ranks. ``meshed`` nodes have rings that share no link inside
+    (``mesh_orders``), and between nodes theirs take turns at those walks; of unequal ones there is one ring, node by
+    node.
 
     >>> [ring.order for ring in rings_along([0, 0, 1, 1], [("a",), ("b",), ("c",), ("d",)])]
     [(0, 1, 2, 3), (1, 0, 3, 2)]
@@ -227,7 +228,6 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
 
 
 def _walk(size: int, rail: int, meshed: bool) -> Sequence[int]:
-    """The order of a machine's places that a ring follows."""
     orders = mesh_orders(size)
     return orders[rail % len(orders)] if meshed else range(size)
 
@@ -241,7 +241,7 @@ def _gates_alike(
     nics: Sequence[Sequence[str]],
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]],
 ) -> list[tuple[int, int]]:
-    """``_gates``, found once for machines whose ranks are near NICs in equal ways."""
+    """Return ``_gates``, found once for nodes whose ranks are near NICs in equal ways."""
     numbers: dict[str, int] = {}
     layout = tuple([tuple([numbers.setdefault(nic, len(numbers)) for nic in nics[place]]) for place in positions])
     if layout not in known:
@@ -250,9 +250,9 @@ def _gates_alike(
 
 
 def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-    """For every ring of a machine the rank where it enters and the one where it leaves, by one NIC of its own.
+    """Return for every ring of a node the ranks where it enters and leaves, by one separate NIC.
 
-    The same rank twice where no other one of the group is near that NIC.  Ranks take turns.
+    The same rank twice where no other one of the group is near that NIC. Ranks take turns.
     """
     of_ring = _dealt([{nics[p][ring % len(nics[p])]: None for p in positions if nics[p]}
                       for ring in range(len({nic for p in positions for nic in nics[p]}))])  # fmt: skip
@@ -271,7 +271,7 @@ def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tupl
 
 
 def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
-    """A NIC of its own for every ring from among those that it could have; up to the first ring that gets none.
+    """Return a separate NIC for every ring among those it could have, up to the first ring that gets none.
 
     Rings that came before make way if they can (Kuhn's algorithm for matchings).
     """
@@ -294,7 +294,7 @@ def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
 
 
 def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int], walk: Sequence[int]) -> Ring:
-    """``_rail_ring`` of machines (rows) that all have the same gate, by place in the machine: 20 times as fast."""
+    """Return ``_rail_ring`` of nodes (rows) that all have the same gate, by place: 20 times as fast."""
     one = _rail_ring([range(machines.shape[1])], [gate], walk)
     relays = np.full(machines.shape, -1, dtype=np.int64)
     for place, relay in enumerate(one.relays):

@@ -1,9 +1,9 @@
-"""Recursive halving and doubling: few rounds, each with another partner.
+"""Recursive halving and doubling: log2(N) rounds, each with another partner.
 
 Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
-reduce-scatter and all-gather half of it (MODELLING.md D.1).  The nearest partner takes the largest part, so that most
-bytes stay in the machine (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector
-halving, distance doubling).
+reduce-scatter and all-gather half of it (MODELLING.md D.1). The nearest partner takes the largest part, so that most
+bytes stay in the node (R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004: vector halving,
+distance doubling).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """log2(N) rounds: in round k a rank and the one 2^k places on exchange halves of what they still hold."""
+    """Return the reduce-scatter: in round k a rank and the one 2^k places on exchange halves of what they hold."""
     return tuple(_round(group, k, reduces=True) for k in range(_rounds(group)))
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """The same rounds backwards: the parts of a rank double from one chunk to all."""
+    """Return the all-gather, the reverse rounds: the parts of a rank double from one chunk to all."""
     return tuple(_round(group, k, reduces=False) for k in reversed(range(_rounds(group))))
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Reduce-scatter, then all-gather."""
+    """Return the all-reduce: reduce-scatter, then all-gather."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
 def requires(group: Group) -> str:
-    """A power of two of ranks.
+    """Return why a group cannot be served: its number of ranks is not a power of two; "" if it is.
 
     >>> requires(Group(hosts=[0] * 6, nics=[()] * 6, nvswitches=[""] * 6))
     'halving_doubling needs a power of two of ranks, and this group has 6: use 4 or 8 of them, or ring'
@@ -46,7 +46,7 @@ def requires(group: Group) -> str:
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time of a reduce-scatter or all-gather on the uniform network.
+    """Return the time of a reduce-scatter or all-gather on a uniform network.
 
     >>> seconds(8, 1.0, 8.0)
     10.0
@@ -59,7 +59,7 @@ def _rounds(group: Group) -> int:
 
 
 def _round(group: Group, k: int, *, reduces: bool) -> Phase:
-    """Round k: a rank whose bit k is 0 keeps the lower half of its part, its partner the upper half.
+    """Return round k: a rank whose bit k is 0 keeps the lower half of its part, its partner the upper half.
 
     Reducing, each sends the half that it does not keep; gathering, the half that it has.
     """

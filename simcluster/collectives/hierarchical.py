@@ -1,8 +1,8 @@
-"""Two levels: rings inside the machines, and rings over the machines, one per place in the machine, at the same time.
+"""Two-level collectives: rings inside the nodes, and rings over the nodes, one per place in the node.
 
-m machines of g ranks.  Closed form of the all-reduce (alpha1, B1 inside; alpha2, B2 per NIC):
-2(g-1)(alpha1 + S/(g B1)) + 2(m-1)(alpha2 + S/(g m B2)); the other two half of it (MODELLING.md D.2).  With m = 1 or
-g = 1 it is the plain ring.  Source: X. Jia et al. 2018 (arXiv:1807.11205), section 3.3.
+m nodes of g ranks. Closed form of the all-reduce (alpha1, B1 inside; alpha2, B2 per NIC): 2(g-1)(alpha1 + S/(g B1)) +
+2(m-1)(alpha2 + S/(g m B2)); the other two half of it (MODELLING.md D.2). With m = 1 or g = 1 it is the plain ring.
+Source: X. Jia et al. 2018 (arXiv:1807.11205), section 3.3.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from simcluster.collectives.ring import around
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Inside the machines, then over them: the sums end where ``all_gather`` takes them up."""
+    """Return the reduce-scatter inside the nodes, then over them; sums end where ``all_gather`` starts."""
     return inside(group, reduces=True), _over(group, reduces=True)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Over the machines, then inside them."""
+    """Return the all-gather over the nodes, then inside them."""
     return _over(group, reduces=False), inside(group, reduces=False)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Reduce-scatter inside, all-reduce over the machines on every rail, all-gather inside."""
+    """Return the all-reduce: reduce-scatter inside nodes, all-reduce over them on every rail, all-gather inside."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
 def requires(group: Group) -> str:
-    """Equally many ranks on every machine."""
+    """Return why a group cannot be served: nodes have different numbers of ranks; "" if they do not."""
     return group.unequal("hierarchical")
 
 
 def inside(group: Group, *, reduces: bool) -> Phase:
-    """Rings inside the machines, on g parts of m chunks: the l-th rank of a machine has to do with part l + 1."""
+    """Return rings inside the nodes, on g parts of m chunks: the l-th rank of a node has to do with part l + 1."""
     machines = group.machines
     each = len(machines[0])
     hops = (
@@ -47,7 +47,7 @@ def inside(group: Group, *, reduces: bool) -> Phase:
 
 
 def _over(group: Group, *, reduces: bool) -> Phase:
-    """Rings over the machines: the l-th rank of each, on part l + 1 of the data."""
+    """Return rings over the nodes: the l-th rank of each, on part l + 1 of the data."""
     machines = group.machines
     each, many = len(machines[0]), len(machines)
     share = 1 / group.num_ranks

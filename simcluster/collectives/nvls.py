@@ -1,9 +1,9 @@
-"""NVLink SHARP: the NVSwitch adds up what the GPUs hold and hands out copies.
+"""NVLink SHARP collectives: the NVSwitch sums the GPUs' data and multicasts copies.
 
-n GPUs on one NVSwitch.  Of an all-reduce every GPU and direction carries S (1 + 1/n): out its own data and its n-th
-of the sum, in its n-th of the sum and the whole of it.  T = two ways to the switch and back + S (1 + 1/n) / B; a
-reduce-scatter or all-gather takes S / B.  Multimem loads and stores reach B = 309 GB/s of the 450 of an H100's NVLink
-(0.687), from algbw 258, 265, 270, 273 GB/s at n = 5..8 (NVIDIA/nccl issue 1455; MODELLING.md C.4).
+n GPUs on one NVSwitch. Of an all-reduce every GPU and direction carries S (1 + 1/n): out its data and its n-th of the
+sum, in its n-th of the sum and the whole of it. T = two ways to the switch and back + S (1 + 1/n) / B; a reduce-scatter
+or all-gather takes S / B. Multimem loads and stores reach B = 309 GB/s of the 450 of an H100's NVLink (0.687), from
+algbw 258, 265, 270, 273 GB/s at n = 5..8 (NVIDIA/nccl issue 1455; MODELLING.md C.4).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ issue 1455) beside the 370.8 that a link of topologies carries (0.824 of its lin
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Every rank reads its n-th of the sum from the switch, which reads the others' data for it."""
+    """Return the reduce-scatter: every rank reads its n-th of the sum from the switch."""
     ranks = group.num_ranks
     collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
     handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
@@ -27,7 +27,7 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Every rank writes its n-th to the switch, which writes it to all others."""
+    """Return the all-gather: every rank writes its n-th to the switch, which writes it to all others."""
     ranks = group.num_ranks
     written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
     copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
@@ -35,7 +35,7 @@ def all_gather(group: Group) -> Sequence[Phase]:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Both at once: what a rank has read of the sum it writes on."""
+    """Return the all-reduce, which is both at once: what a rank has read of the sum it writes on."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
@@ -46,7 +46,7 @@ def _pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase
 
 
 def requires(group: Group) -> str:
-    """One NVSwitch that all are on."""
+    """Return why a group cannot be served: its GPUs are not all on one NVSwitch; "" if they are."""
     lost, switches = group.on_switches
     if group.num_ranks > 1 and (len(switches) > 1 or lost):
         where = "are on several machines" if len(group.sizes) > 1 else "have no NVSwitch"

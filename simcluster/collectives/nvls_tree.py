@@ -1,9 +1,9 @@
-"""NVLink SHARP inside the machines and double binary trees between them: NCCL's NVLSTree all-reduce.
+"""NVLink SHARP inside the nodes and double binary trees between them: NCCL's NVLSTree all-reduce.
 
-The NVSwitch of a machine adds up what its g GPUs hold and gives each a g-th of the sum; those with the same place in
-their machines add theirs up along two trees, each with half of the g-th, and the way back hands everything out.  One
-pipeline: a NIC carries what a double tree of S/g gives it, and NVLink S (1 + 1/g) and the hop to the NIC.
-Source: NCCL v2.30.7 src/graph/connect.cc and src/device/all_reduce.h.
+The NVSwitch of a node adds up what its g GPUs hold and gives each a g-th of the sum; those with the same place in their
+nodes add theirs up along two trees, each with half of the g-th, and the way back distributes everything. One pipeline:
+a NIC carries what a double tree of S/g gives it, and NVLink S (1 + 1/g) and the hop to the NIC. Source: NCCL v2.30.7
+src/graph/connect.cc and src/device/all_reduce.h.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from simcluster.collectives.tree import deepest_first, double_tree
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Channels 0 and 1 are the two trees, chunk l of each belongs to the l-th GPU of every machine."""
+    """Return the all-reduce; channels 0 and 1 are the two trees, chunk l of each belongs to GPU l of every node."""
     if group.num_ranks == 1:
         return ()
     return Lazy(4 * len(group.on_switches[1]) + 2, _Phases(group))
 
 
 class _Phases:
-    """By number: machine by machine the sums in its switch, the trees up and down, machine by machine the copies.
+    """Phases by number: the sums in each node's switch, the trees up and down, the copies in each node.
 
-    Made when they are looked at: whether a group could do it is asked far more often than it is done.
+    Made on access: whether a group could do it is asked far more often than it is done.
     """
 
     def __init__(self, group: Group) -> None:
@@ -35,7 +35,7 @@ class _Phases:
 
     @cached_property
     def _machines(self) -> Sequence[Sequence[int]]:
-        """Positions NVSwitch by NVSwitch."""
+        """Positions, NVSwitch by NVSwitch."""
         members: dict[int | str, list[int]] = {}
         for position, switch in enumerate(self._group.switch_of):
             members.setdefault(switch, []).append(position)
@@ -58,7 +58,7 @@ class _Phases:
         return list(_up_the_trees(self._machines))
 
     def _in_switch(self, machine: int, *, whole: bool, back: bool) -> Phase:
-        """Return a phase in a machine: its switch reads the ``whole`` from all, or hands each its part of the sum.
+        """Return a phase in a node: its switch reads the ``whole`` from all, or gives each its part of the sum.
 
         Or ``back``: each GPU writes its part of the result to the switch, or that writes the whole to all.
         """
@@ -87,7 +87,7 @@ def _up_the_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
 
 
 def requires(group: Group) -> str:
-    """Several NVSwitches with equally many GPUs on each."""
+    """Return why a group cannot be served: it needs several NVSwitches with equally many GPUs; "" if it has."""
     lost, sizes = group.on_switches
     if group.num_ranks > 1 and (lost or len(sizes) < 2 or len(set(sizes)) > 1 or min(sizes) < 2):
         return (

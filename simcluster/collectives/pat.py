@@ -1,9 +1,9 @@
-"""Parallel aggregated trees: all-gather and reduce-scatter in log2(N) rounds for any number of ranks.
+"""Parallel aggregated trees (PAT): all-gather and reduce-scatter in log2(N) rounds for any number of ranks.
 
-Every chunk travels a binomial tree of its own, and a round sends what it has for one distance together: the farthest
-first, with one chunk, the nearest last, with half of all, so that little crosses the far links.  Closed form on a
-uniform network: ceil(log2 N) alpha + (N-1)/N S/B.  Source: S. Jeaugey, "PAT: a new algorithm for all-gather and
-reduce-scatter operations at scale", 2025 (arXiv:2506.20252); NCCL runs it with one GPU a node.
+Every chunk travels a separate binomial tree, and a round sends what it has for one distance together: the farthest
+first, with one chunk, the nearest last, with half of all, so that little crosses the far links. Closed form on a
+uniform network: ceil(log2 N) alpha + (N-1)/N S/B. Source: S. Jeaugey, "PAT: a new algorithm for all-gather and
+reduce-scatter operations at scale", 2025 (arXiv:2506.20252); NCCL runs it with one GPU per node.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from simcluster.collectives.group import Group
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """In the round of distance d a place hands on, d places up, what came from 0, 2d, 4d, ... places below it."""
+    """Return the all-gather; at distance d a place sends, d places up, chunks of 0, 2d, 4d, ... places below."""
     return _phases(group, back=False)
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """The same backwards: every chunk's sum comes down the tree by which it would have gone out."""
+    """Return the reduce-scatter, the reverse: every chunk's sum comes down its all-gather tree."""
     return _phases(group, back=True)
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time on the uniform network.
+    """Return the time on a uniform network.
 
     >>> seconds(5, 1.0, 5.0)
     7.0
@@ -47,8 +47,10 @@ def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
 
 
 class _Round(Columned):
-    """What each place sends to the one ``distance`` above it, or gets from there; the chunk of place p is number p, so
-    a way around the end makes two hops."""
+    """Round in which each place sends to the one ``distance`` above it, or receives from there.
+
+    The chunk of place p is number p, so a way around the end makes two hops.
+    """
 
     def __init__(self, places: NDArray[np.int64], distance: int, *, back: bool) -> None:
         ranks, self._stride = len(places), 2 * distance
@@ -65,7 +67,7 @@ class _Round(Columned):
 
     @cached_property
     def listed(self) -> Listed:
-        """In columns."""
+        """All hops in columns."""
         place = self._hop // 2
         ranks = len(self._places)
         source, target = self._places[place], self._places[(place + self._distance) % ranks]
@@ -74,7 +76,6 @@ class _Round(Columned):
         return Listed.of(source, target, self._counts / ranks, chunk=self._lowest(place))
 
     def _lowest(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The first chunk of every hop."""
         around = place + len(self._places) - (self._below - 1) * self._stride
         return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
 

@@ -1,11 +1,11 @@
-"""Tokens to their experts and back with one copy for each machine, relayed inside it (DeepEP, HybridEP).
+"""Token dispatch and combine with one copy per node, relayed inside it (DeepEP, HybridEP).
 
 The size is what a rank would send with a copy for every expert that its tokens visit, so a copy for some ranks together
-is a part of it: how often a token visits any of them, over the experts that it visits.  Between machines a token goes
-along its rail once for each machine that it visits, and from the GPU there over NVLink once for each rank; inside its
-own machine over NVLink at once.  Both are under way together: the slower of NVLink and NIC sets the pace.  Back it is
-the other way round: what a machine's ranks give for a token is added up on its rail before it leaves.  Sources:
-arXiv:2412.19437 section 3.2.2; deepseek-ai/DeepEP, csrc/kernels/internode.cu and Hybrid-EP_Implementation.md.
+is a part of it: how often a token visits any of them, over the experts that it visits. Between nodes a token goes along
+its rail once for each node that it visits, and from the GPU there over NVLink once for each rank; inside its sender's
+node over NVLink at once. Both overlap: the slower of NVLink and NIC sets the pace. Back it is the other way round: what
+a node's ranks give for a token is added up on its rail before it leaves. Sources: arXiv:2412.19437 section 3.2.2;
+deepseek-ai/DeepEP, csrc/kernels/internode.cu and Hybrid-EP_Implementation.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DISPATCH, COMBINE = "expert_dispatch", "expert_combine"
 
 @dataclass(frozen=True, slots=True)
 class TokenRoutes:
-    """A router's choice: ``top_k`` of ``experts``, which are in ``groups`` of which ``top_groups`` may be visited.
+    """Routing of tokens: ``top_k`` of ``experts`` in ``groups``, of which ``top_groups`` may be visited.
 
     All choices are equally likely (balanced experts); ``router_law`` has those of uneven ones.
     """
@@ -63,7 +63,7 @@ class TokenRoutes:
 
 @lru_cache(maxsize=1 << 12)
 def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
-    """Count the choices of ``top_groups`` groups and of ``top_k`` of their experts, of which each group has so many."""
+    """Count the choices of ``top_groups`` groups and of ``top_k`` of their experts."""
     if len(set(experts)) == 1 or top_groups == len(experts):
         return comb(len(experts), top_groups) * comb(sum(experts) * top_groups // len(experts), top_k)
     counts = Counter({(0, 0): 1})  # by groups and experts chosen so far
@@ -76,28 +76,28 @@ def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
 
 
 def to_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
-    """Dispatch: along the rails, and over NVLink from there on."""
+    """Return the dispatch phases: along the rails, and over NVLink from there on."""
     return tuple(phase for level in levels(group, routes) for phase in level)
 
 
 def from_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
-    """Combine: over NVLink to the rail that the token came by, and along it."""
+    """Return the combine phases: over NVLink to the rail that the token came by, and along it."""
     return _phases(_back(_inside(group, routes)), _back(_along_rails(group, routes)))
 
 
 def levels(group: Group, routes: TokenRoutes) -> tuple[Sequence[Phase], Sequence[Phase]]:
-    """Return what dispatch sends between machines, and what inside each of them, under way together."""
+    """Return the dispatch phases between nodes, and those inside each node, which run at the same time."""
     return _phases(_along_rails(group, routes)), _phases(_inside(group, routes))
 
 
 def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> list[int]:
-    """Return the numbers of the experts on these ranks of an ep group: neighbours on each, as many as on the next."""
+    """Return the experts on these ranks of an ep group: consecutive, and equally many per rank."""
     bounds = [round(routes.experts * rank / ranks) for rank in range(ranks + 1)]
     return [expert for rank in positions for expert in range(bounds[rank], bounds[rank + 1])]
 
 
 def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
-    """Every rank to one of every other machine, of its place there; the channel is the receiver's."""
+    """Return hops from every rank to the same place in every other node; the channel is the receiver's."""
     found = []
     machines = group.machines
     for turn in range(1, len(machines)):
@@ -111,7 +111,7 @@ def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
 
 
 def _inside(group: Group, routes: TokenRoutes) -> list[Hop]:
-    """Every rank to the others of its machine, with its tokens and those that came to it; the channel is its own."""
+    """Return hops from every rank to the others of its node, with its tokens and those that came to it."""
     machines, found = group.machines, []
     experts = [experts_on((rank,), routes, group.num_ranks) for rank in range(group.num_ranks)]
     each = [routes.visits_any(own) / routes.top_k for own in experts]
@@ -136,9 +136,9 @@ RELAYED = {DISPATCH: to_experts, COMBINE: from_experts}
 
 @dataclass(frozen=True, slots=True)
 class RelayedLinks:
-    """Seconds that a byte of a balanced call's size keeps each link busy: ``between`` machines, and ``inside`` them.
+    """Seconds per byte of a balanced call's size that each link is busy, ``between`` and ``inside`` nodes.
 
-    ``machines`` are the group's positions, machine by machine.
+    ``machines`` are the group's positions, node by node.
     """
 
     machines: tuple[tuple[int, ...], ...]
@@ -146,6 +146,6 @@ class RelayedLinks:
     inside: Floats
 
     def longer(self, between: float, inside: float) -> float:
-        """Return what multiplies the call's time when so many times the copies travel on each level, both at once."""
+        """Return the factor on the call's time when the copies on each level are multiplied by these."""
         busy = self.between + self.inside
         return float((between * self.between + inside * self.inside).max() / busy.max()) if busy.size else 1.0

@@ -1,7 +1,7 @@
 """Ring collectives, on all rings of a group at once; and a transfer from one rank to another.
 
 Closed forms on a uniform network (N ranks, port B, alpha per step): all-reduce 2(N-1)(alpha + S/(N B)), reduce-scatter
-and all-gather half of it.  Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); MODELLING.md D.1.
+and all-gather half of it. Source: Patarasuk & Yuan 2009 (bandwidth-optimal all-reduce); MODELLING.md D.1.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """N-1 rounds; the rank at place i of a ring ends with the sum of chunk i + 1 (modulo N) of it."""
+    """Return the reduce-scatter of N-1 rounds; place i of a ring ends with the sum of chunk i + 1 (modulo N)."""
     return (_phase(group, first_chunk=0, reduces=True),)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """N-1 rounds; the rank at place i begins with chunk i + 1 (modulo N), as reduce_scatter leaves it."""
+    """Return the all-gather of N-1 rounds; the rank at place i begins with chunk i + 1 (modulo N)."""
     return (_phase(group, first_chunk=1, reduces=False),)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Reduce-scatter, then all-gather, on the same rings."""
+    """Return the all-reduce: reduce-scatter, then all-gather, on the same rings."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
 def send(group: Group) -> Sequence[Phase]:
-    """A point-to-point transfer of the whole size from position 0 to position 1."""
+    """Return a point-to-point transfer of the whole size from position 0 to position 1."""
     del group
     return (Phase(rounds=1, hops=(Hop(source=0, target=1, share=1.0),), chunks=1, reduces=False),)
 
 
 def send_recv(group: Group) -> Sequence[Phase]:
-    """Every rank hands the whole size to the next position, the last to the first, all at once (nccl-tests, sendrecv).
+    """Return one ring shift: every rank sends the whole size to the next position (nccl-tests, sendrecv).
 
     One step of a ring, as ring attention passes keys and values on: alpha + S / B.
     """
@@ -46,10 +46,10 @@ def send_recv(group: Group) -> Sequence[Phase]:
 
 
 def around(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
-    """Hops of one ring without relays, for a part of a group.
+    """Generate the hops of one ring without relays, for a part of a group.
 
-    Its data are ``len(order)`` parts of ``count`` chunks from chunk ``base`` on; the rank at place i begins with part
-    i + ``first``.
+    Its data are ``len(order)`` parts of ``count`` chunks from chunk ``base`` on; the rank at place i begins with part i
+    + ``first``.
     """
     size = len(order)
     for place, source in enumerate(order):

@@ -1,8 +1,8 @@
-"""Which experts tokens visit together when experts get unequal shares: how often a token visits any of some experts.
+"""Probabilities that a token visits any of some experts, when experts get unequal shares.
 
-A token visits ``top_k`` different experts of at most ``top_groups`` groups.  How often it visits each expert is given;
+A token visits ``top_k`` different experts of at most ``top_groups`` groups. How often it visits each expert is given;
 what is not given is as balanced routing has it: groups are open independently of each other, and so are experts in open
-groups, but for the numbers of both (conditional Poisson sampling; Tille, Sampling Algorithms, 2006, chapter 5).  Equal
+groups, but for the numbers of both (conditional Poisson sampling; Tille, Sampling Algorithms, 2006, chapter 5). Equal
 shares make every choice equally likely, so that a block is visited as ``TokenRoutes`` counts it.
 """
 
@@ -23,9 +23,9 @@ _DAMPED = 0.6  # of a step, where two choices that exclude each other are correc
 
 
 class RouterLaw:
-    """The law of a token's choices in which it visits expert e ``visits[e]`` times on average: 0 to 1, in sum top_k.
+    """Distribution of a token's experts in which it visits expert e ``visits[e]`` times on average, sum top_k.
 
-    These must be possible: ``groups_needed`` is at most ``top_groups``.
+    Each is 0 to 1. These must be possible: ``groups_needed`` is at most ``top_groups``.
     """
 
     def __init__(self, routes: TokenRoutes, visits: Floats) -> None:
@@ -58,8 +58,10 @@ class RouterLaw:
         return np.asarray(np.clip(found, each.max(axis=1), np.minimum(each.sum(axis=1), 1.0)))
 
     def _fitted(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
-        """Parameters of groups and experts, by their odds, with which groups are open as ``often``, and an expert of an
-        open group is visited as often as ``inside`` says."""
+        """Fit parameters of groups and experts (log odds) to given frequencies.
+
+        Groups are open as ``often``, and an expert of an open group is visited as often as ``inside``.
+        """
         groups, experts, last = often, inside, np.inf
         for _ in range(_MOST):
             self._groups, self._experts = groups, experts
@@ -126,7 +128,7 @@ def groups_needed(visits: Floats, routes: TokenRoutes) -> float:
 
 
 def _least(shares: Floats, routes: TokenRoutes) -> Floats:
-    """Return how often each group is open at least: as often as any of its experts is visited, and for all visits."""
+    """Return the least frequency at which each group is open, given the visits to its experts."""
     most = min(shares.shape[1], routes.top_k)
     return np.asarray(np.maximum(shares.max(axis=1), shares.sum(axis=1) / most))
 
@@ -145,7 +147,6 @@ def _open(shares: Floats, routes: TokenRoutes) -> Floats:
 
 
 def _moved(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Floats:
-    """Return parameters whose odds are changed by as much as those of what was found miss those that are wanted."""
     free = (odds_of > 0) & (odds_of < 1) & (wanted > 0) & (wanted < 1) & (found > 0) & (found < 1)
     before, mine, theirs = (np.where(free, each, 0.5) for each in (odds_of, wanted, found))
     missed = np.log(mine / (1 - mine)) - np.log(theirs / (1 - theirs))
@@ -154,5 +155,4 @@ def _moved(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Float
 
 
 def _divisor(experts: int) -> int:
-    """Return the largest number of equal parts that have at least as many experts each as there are parts."""
     return max(part for part in range(1, experts + 1) if experts % part == 0 and part * part <= experts)

@@ -1,8 +1,8 @@
-"""SHARP: the switches of the fabric add up what the machines send and hand the sum back (NCCL's CollNet).
+"""SHARP collectives: switches of the fabric sum the nodes' data and send the sum back (NCCL's CollNet).
 
-Every NIC sends and receives the size once, whatever the number of machines: alpha + S/B with one rank a machine.  With
-g ranks a machine they first reduce-scatter among each other, then each NIC's rail reduces its g-th of the data in a
-tree of switches of its own, then they all-gather.  Source: R. L. Graham et al., "Scalable Hierarchical Aggregation
+Every NIC sends and receives the size once, whatever the number of nodes: alpha + S/B with one rank per node. With g
+ranks per node they first reduce-scatter among each other, then each NIC's rail reduces its g-th of the data in a
+separate tree of switches, then they all-gather. Source: R. L. Graham et al., "Scalable Hierarchical Aggregation
 Protocol (SHArP)", COMHPC 2016; MODELLING.md C.4.
 """
 
@@ -16,7 +16,7 @@ from simcluster.collectives.hierarchical import inside
 
 
 def requires(group: Group) -> str:
-    """Several machines with equally many ranks on each."""
+    """Return why a group cannot be served: it needs several nodes with equally many ranks; "" if it has."""
     if group.num_ranks > 1 and len(group.sizes) == 1:
         return (
             "sharp reduces in the switches between machines, and this group is inside one: use nvls or ring, or ranks "
@@ -26,7 +26,7 @@ def requires(group: Group) -> str:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Reduce-scatter inside the machines, reduction and multicast in the fabric, all-gather inside."""
+    """Return the all-reduce: reduce-scatter inside nodes, reduction and multicast in the fabric, all-gather inside."""
     if group.num_ranks == 1:
         return ()
     machines = group.machines

@@ -1,10 +1,10 @@
-"""Double binary tree all-reduce, as NCCL lays it: trees over the machines, chains inside them.
+"""Double binary tree all-reduce, as NCCL lays it: trees over the nodes, chains inside them.
 
-Two trees on every rail carry half of its data each; a machine that is an inner node of one is a leaf of the other (for
-an even number of machines), so that both directions of all ports are in use.  Everything is one pipeline: up the trees
-and down again.  On a uniform network it takes at least 2 (N-1)/N S/B + 2 ceil(log2 N) alpha (MODELLING.md D.1); here
-the bandwidth term is 2 S/B from 4 ranks on, because a rank with two children and a parent in one tree and a parent in
-the other sends and receives twice the size.  Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full
+Two trees on every rail carry half of its data each; a node that is an inner node of one is a leaf of the other (for an
+even number of nodes), so that both directions of all ports are in use. Everything is one pipeline: up the trees and
+down again. On a uniform network it takes at least 2 (N-1)/N S/B + 2 ceil(log2 N) alpha (MODELLING.md D.1); here the
+bandwidth term is 2 S/B from 4 ranks on, because a rank with two children and a parent in one tree and a parent in the
+other sends and receives twice the size. Shape: P. Sanders, J. Speck, J. L. Traeff, "Two-tree algorithms for full
 bandwidth broadcast, reduction and scan", 2009; NCCL v2.30.7 src/graph/trees.cc.
 """
 
@@ -24,7 +24,7 @@ _LARGE = 256  # hops of a phase from which on they are made when they are looked
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """The sum goes up to the roots of all trees, and down again over the same edges."""
+    """Return the all-reduce: the sum moves up to the roots of all trees, and down again over the same edges."""
     if group.num_ranks == 1:
         return ()
     walks = group.walks
@@ -41,8 +41,11 @@ def all_reduce(group: Group) -> Sequence[Phase]:
 
 
 class Chained(Columned):
-    """The hops of all trees one way, on machines that are alike: a chain in each for every rail and tree, and hops
-    between the chains' heads, in each tree from every machine (by number) to its ``parents``, or back."""
+    """Hops of all trees in one direction, on nodes of equal layout: chains inside nodes, trees between them.
+
+    There is a chain in each node for every rail and tree, and hops between the chains' heads, in each tree from every
+    node (by number) to its ``parents``, or back.
+    """
 
     def __init__(self, walks: Walks, *, up: bool) -> None:
         self.walks, self.up = walks, up
@@ -52,29 +55,29 @@ class Chained(Columned):
 
     @property
     def inside(self) -> int:
-        """The number of hops between ranks of one machine."""
+        """Number of hops between ranks of one node."""
         return 2 * len(self.walks.orders) * self.walks.many * (self.walks.size - 1)
 
     @property
     def share(self) -> float:
-        """Of every hop."""
+        """Share of the size that every hop carries."""
         return 0.5 / len(self.walks.orders)
 
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those of both trees, -1 for a root."""
+        """Parents of every node in both trees, -1 for a root."""
         return _double_tree(self.walks.many)
 
     @cached_property
     def listed(self) -> Listed:
-        """Hop by hop."""
+        """All hops in columns."""
         machines = self.walks.machines
         up = _listed([machines[:, order] for order in self.walks.orders])
         return up if self.up else up.backwards()
 
 
 def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
-    """Return the ranks of every machine (row) in the ring's order, from where it is entered; -1 behind the last."""
+    """Return the ranks of every node (row) in the ring's order, from where it is entered; -1 after the last."""
     order = np.array(ring.order, dtype=np.int64)
     counts = np.diff(begins(np.asarray(group.hosts)[order]), append=len(order))
     table = np.full((len(counts), counts.max()), -1, dtype=np.int64)
@@ -83,7 +86,6 @@ def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
 
 
 def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
-    """Return the hops up all trees; a rail has the chain through every machine as a row."""
     machines = len(rails[0])
     parts = []
     for number, parents in enumerate(double_tree(machines)):
@@ -100,7 +102,7 @@ def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
 
 
 def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Parents of 0 .. size-1 in both trees, -1 for a root.
+    """Return the parents of 0 .. size-1 in both trees, -1 for a root.
 
     The first is binary in order with a root above it, 0; the second is it mirrored (even size) or shifted by one (odd).
 
@@ -130,7 +132,7 @@ def _double_tree(size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
-    """The time on the uniform network: the busiest port carries half of the size to and from each of its neighbours.
+    """Return the time on a uniform network, in which the busiest port carries half the size per neighbour.
 
     >>> seconds(8, 0.0, 1.0)
     2.0
@@ -145,7 +147,7 @@ def seconds(ranks: int, latency: float, transfer: float) -> float:
 
 
 def deepest_first(parents: Sequence[int]) -> list[int]:
-    """The nodes of a tree such that every node comes before its parent."""
+    """Return the nodes of a tree in an order in which every node comes before its parent."""
     parent = np.array([*parents, -1], dtype=np.int64)  # -1 is above a root, and above itself
     depth, above = np.zeros(len(parents), dtype=np.int64), parent[:-1]
     while (above >= 0).any():

@@ -183,7 +183,6 @@ def _task(
 
 def _value(schedule: Schedule, task: OrderingTask) -> Value:
     """Return the two goal values that a schedule reaches in the task."""
-
     times = {"F": task.forward, "I": task.input, "W": task.weight}
 
     def costs(kind: Kind, stage: int, chunk: int) -> float:

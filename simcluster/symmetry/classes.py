@@ -1,6 +1,7 @@
 """Classes of equal ranks, groups and links: the coarsest equitable partition of a job, a window or its cells.
 
-The numbers of classes are the same, whichever is looked at. Pure."""
+Class numbers are the same for each of these. Pure.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ Numbered = tuple[Ints, Ints]
 
 
 def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Hashes:
-    """Return a hash of what every used link carries, for these ``users`` of rows that count so many ``times``."""
+    """Return a hash of the load on every used link from these ``users`` of rows, counted ``times`` times."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
     flows = mixed(mixed(uses, 3) ^ bits(bindings.flows), 5)
@@ -49,10 +50,10 @@ def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Has
 
 
 def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
-    """Return the classes of ranks and of communicators, once nothing splits any more.
+    """Refine initial colours into classes of ranks and of communicators until nothing splits any more.
 
-    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself.  Communicators
-    are refined; what is around ranks and links follows from them.
+    ``ranks`` and ``of_links`` are initial colours: whatever makes a rank or a link different by itself. Communicators
+    are refined; colours around ranks and links follow from them.
     """
     used, link_of, by_link, per_link = bindings.on_links
     how = mixed(mixed(bindings.place, 11) ^ mixed(bits(bindings.flows), 13))
@@ -66,7 +67,7 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
     initial_ranks, initial_links = mixed(ranks), mixed(of_links(used), 19)
 
     def finer(groups: Hashes, salt: int) -> tuple[Hashes, Hashes]:
-        """Return the colours of ranks among these groups, and of groups with the ranks and links around them."""
+        """Return the colours of ranks by their groups, and of groups by their ranks and links."""
         users = sums(mixed(groups[user_by_link] ^ how_by_link, salt + 43), per_link)
         links = mixed(initial_links ^ mixed(users, salt + 47), salt + 53)
         ranks = mixed(initial_ranks ^ mixed(sums(mixed(groups[member_by_rank], salt + 53), per_rank), salt + 59))
@@ -96,11 +97,10 @@ Carried = tuple[Ints, Ints, Ints, Floats]
 
 @dataclass(frozen=True)
 class Classes:
-    """The partition: class of each rank and communicator; the representative (lowest number) of each class of ranks and
-    links.  Links of a class are looked at through one of them.
+    """Partition into classes: class of each rank and communicator, and a representative of each class.
 
-    ``quotient`` has for each class of communicators its usages with all its members, on classes of links; ``links``
-    has the class of each, -1 where nothing uses it.  Nobody may ever ask for all of them.
+    The representative of ranks and links is the lowest number. ``quotient`` has for each class of communicators its
+    usages with all its members, on classes of links; ``links`` has the class of each, -1 where nothing uses it.
     """
 
     of_rank: Sequence[int]
@@ -116,16 +116,16 @@ class Classes:
 
     @cached_property
     def used(self) -> Ints:
-        """The links that are used, ascending."""
+        """Numbers of the links that are used, ascending."""
         return np.flatnonzero(self.links.all >= 0)
 
     @cached_property
     def of_link(self) -> Ints:
-        """The class of each of those that are used."""
+        """Class of each used link."""
         return self.links.all[self.used].astype(np.int64)
 
     def multiplicity(self) -> list[int]:
-        """Ranks in every class."""
+        """Return the number of ranks in every class."""
         return [*np.bincount(self.of_rank, minlength=len(self.rank_representatives)).tolist()]
 
     def meeting(self, ranks: Ints) -> tuple[int, ...]:
@@ -135,7 +135,7 @@ class Classes:
 
 
 def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
-    """Return every rank, group and link as a class: the plain run that folding must equal."""
+    """Return the trivial partition, with every rank, group and link in a separate class."""
     return Classes(
         of_rank=_in_array(np.arange(num_ranks)),
         of_communicator=_in_array(np.arange(len(bindings))),
@@ -147,10 +147,10 @@ def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
 
 
 def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colours, num_links: int) -> Classes:
-    """Return the coarsest equitable partition.
+    """Return the coarsest equitable partition of ranks, communicators and links.
 
     ``ranks`` (of those seen) and ``colours`` (of links) are initial: whatever makes a rank or a link different by
-    itself.  ``bindings`` are the communicators that are ``seen``.
+    itself. ``bindings`` are the communicators that are ``seen``.
     """
     of_rank, of_seen = refined(ranks, bindings, colours)
     become = seen.become or PerLink.one_by_one(np.arange(num_links, dtype=np.int32))
@@ -166,15 +166,17 @@ def find_classes(ranks: Ints, seen: Quotient, bindings: Bindings, colours: Colou
 
 
 def _in_array(values: Numbers) -> array[int]:
-    """Numbers that are Python's when they are looked at."""
+    """Return the numbers as an array that yields Python ints."""
     return array("i", values.astype(np.intc).tobytes())
 
 
 def _of_links(
     bindings: Bindings, of_group: Ints, become: PerLink, colours: Colours, code: PerLink | None
 ) -> tuple[PerLink, Ints]:
-    """Return the classes of links, by what those carry that they ``become``, and those apart (``code``); and the first
-    link of each class."""
+    """Return the class of each link, by the loads on its image (``become``), and the first link of each class.
+
+    ``code`` is the load by groups that are kept apart.
+    """
     there = bindings.on_links[0]
     if (become.of(there) != there).any():
         raise NotAlikeError
@@ -203,7 +205,7 @@ def _of_links(
 
 
 def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None:
-    """Return a number for each link, equal where groups that are drawn whole load it equally, 0 for not at all."""
+    """Return a number for each link, equal for equal loads by groups that are kept apart, 0 for no load."""
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
         if isinstance(use, OnMost):
@@ -217,7 +219,6 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
 
 
 def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
-    """Return what these links carry, by link: as those that they ``become``, and what groups apart put on them."""
     used, _, order, starts = bindings.on_links
     at = np.searchsorted(used, become)
     there = np.flatnonzero(np.append(used, -1)[at] == become)
@@ -235,7 +236,6 @@ def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
 
 
 def _usages(bindings: Bindings, of_group: Numbered, on_links: Carried) -> Sequence[tuple[Usage, ...]]:
-    """Return the usages of each class of communicators, on classes of links of which the first carry this."""
     number_of, user, place_of, flows_of = on_links
     width, size = int(bindings.places.max(initial=1)), int(number_of.max(initial=0)) + 1
     uses, which = np.unique((of_group[0][user] * width + place_of) * size + number_of, return_inverse=True)
@@ -248,11 +248,11 @@ def _usages(bindings: Bindings, of_group: Numbered, on_links: Carried) -> Sequen
 
 
 def find_shared(classes: Classes, bindings: Bindings) -> tuple[bool, ...]:
-    """Return for each class of communicators of a job that is seen whole: may another be on one of its links with it?
+    """Return for each class of communicators whether two of its members may share a link at the same time.
 
-    Two communicators that both keep a common member from all other communication are never under way at the same time;
-    a transfer keeps its sender alone.  (Groups of one class that use the same link do everything at the same time;
-    their usage counts them all.)  Nor are those apart, unless some communication keeps nobody.
+    Two communicators that both keep a common member from all other communication are never in flight at the same time;
+    a transfer keeps its sender alone. (Groups of one class that use the same link do everything at the same time; their
+    usage counts them all.) Nor are those apart, unless some communication keeps no rank.
     """
     shared, of_group = [False] * len(classes.quotient), classes.of_communicator
     for number in bindings.apart:

@@ -1,4 +1,4 @@
-"""The groups and sender-receiver pairs that a job uses, bound to the cluster's links.  Pure."""
+"""Groups and sender-receiver pairs of a job, with their traffic on the cluster's links. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TOGETHER = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class CommunicatorTable:
-    """Communicators of one kind, of equally many ranks each: rows of ``table``, numbered from ``first`` on.
+    """Communicators of one kind and size: rows of ``table``, numbered from ``first`` on.
 
-    Those that tell of themselves (``those``) are drawn; they are seen from number ``seen`` on.
+    Link usage is computed for ``those`` that represent others; they are seen from number ``seen`` on.
     """
 
     name: Name
@@ -48,12 +48,12 @@ class CommunicatorTable:
 
 
 class Communicators:
-    """Numbered: every group of every axis that the programs name, every pair that sends, every rank's way to its host.
+    """Numbered communicators of a job: groups of every axis, sending pairs, and copies between GPU and host.
 
-    ``methods`` says how each collective is done.  Only groups in the ``window`` are drawn, each for those that the
-    shifts bring onto it, and only these are ``seen``, with their ranks by place in the window and rows of usage on
-    links of the window (default: all are).  But a group that never shares links is drawn whole, and kept ``apart``.
-    NotAlikeError where the window does not tell all.
+    ``methods`` states how each collective is done. Only groups in the ``window`` get link usage, each for those that
+    the shifts bring onto it, and only these are ``seen``, with their ranks by place in the window and rows of usage on
+    links of the window (default: all are). But a group that never shares links is routed whole, and kept ``apart``.
+    NotAlikeError where the window does not represent all groups.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class Communicators:
         self.seen = replace(joined(self._parts), apart=self._apart, of_group=of_group)
 
     def kind(self, number: int) -> CommunicatorTable:
-        """Return the communicators of which one has this number."""
+        """Return the table that holds the communicator of this number."""
         return self.kinds[bisect_right(self.kinds, number, key=lambda kind: kind.first) - 1]
 
     def members(self, number: int) -> Ranks:
-        """The members of a communicator, in an array."""
+        """Return the members of a communicator, as an array."""
         kind = self.kind(number)
         return np.asarray(kind.table[number - kind.first])
 
     def ranks(self, number: int) -> tuple[int, ...]:
-        """The members of a communicator."""
+        """Return the members of a communicator."""
         return tuple(self.members(number).tolist())
 
     def hosts(self, number: int) -> Ints:
-        """The machine of every member of a communicator."""
+        """Return the node of every member of a communicator."""
         return self._fabric.hosts[self.members(number)]
 
     def number(self, kind: Hashable, rank: int) -> int:
-        """The communicator of this kind that the rank belongs to (of a pair: that it sends on)."""
+        """Return the number of a rank's communicator of this kind (of a pair: that it sends on)."""
         return int(self.numbers(kind, int(self.stage_of[rank]), np.array([rank]))[0])
 
     def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
@@ -127,21 +127,21 @@ class Communicators:
         return [kind for kind in self.kinds if kind.name == name]
 
     def group_name(self, axis: str, rank: int) -> str:
-        """What the timeline calls the rank's group: tp0, dp3, ...; "" for a pair."""
+        """Return the timeline's name of the rank's group: tp0, dp3, ...; "" for a pair."""
         number = int(self._of_ranks(axis)[rank])
         return "" if number < 0 else f"{axis}{number - self.named(axis)[0].first}"
 
     def span(self, axis: str, hosts: Ints) -> bool:
-        """Is a group of this axis on several machines?  ``hosts`` has that of every rank."""
+        """Return whether a group of this axis spans several nodes; ``hosts`` has the node of every rank."""
         tables = [kind.table[kind.those.drawn] for kind in self.named(axis)]
         return any(bool((hosts[table] != hosts[table[:, :1]]).any()) for table in tables)
 
     def method(self, number: int, kind: str, size: float) -> Method:
-        """How this group does a collective of this kind and size."""
+        """Return how this group runs a collective of this kind and size."""
         return self._form(number)[kind, size][0]
 
     def planned_size(self, number: int, kind: str, size: float) -> float | None:
-        """Return the size of the group's planned call of this kind that is nearest to ``size``; None without any.
+        """Return the size of the group's planned call of this kind nearest to ``size``; None without any.
 
         Calls of uneven experts have other sizes than the call that was planned for even ones.
         """
@@ -149,7 +149,7 @@ class Communicators:
         return min(planned, key=lambda each: abs(each - size), default=None)
 
     def calls(self, ranks: range) -> dict[tuple[str, Call], Method]:
-        """Return how the groups that begin with these ranks do their collectives, by axis and call, without sends."""
+        """Return the methods of all collectives of groups that begin with these ranks, by axis and call."""
         found: dict[tuple[str, int], None] = {}
         for kind in self.kinds:
             if isinstance(kind.name, str):
@@ -159,15 +159,15 @@ class Communicators:
         return {(axis, call): method for axis, form in found for call, (method, _) in self._forms[form].items()}
 
     def usages(self, number: int) -> tuple[Usage, ...]:
-        """How traffic of a communicator, or of the one that tells of it, uses links: pattern by pattern."""
+        """Return a communicator's link usage per pattern, or that of its representative."""
         return self.seen.usages(int(self.seen.of_group[number]))
 
     def phases(self, number: int, kind: str, size: float) -> Sequence[Phase]:
-        """The description of a collective of this group, for playing it in steps."""
+        """Return the phases of a collective of this group, for simulating it round by round."""
         return phases_of(self.method(number, kind, size), group_of(self._fabric, self.members(number)), kind)
 
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
-        """A collective's activities; ``usages`` are the communicator's own or, folded, those of its class."""
+        """Return a collective's activities on links, given the usage of the communicator or of its class."""
         method, parts = self._form(number)[kind, size]
         return activities(patterns_of(parts, usages), size, method)
 
@@ -176,7 +176,6 @@ class Communicators:
         return self._forms[self._form_of[kind.seen + int(kind.those.told[number - kind.first])]]
 
     def _of_ranks(self, axis: Hashable) -> Int32s:
-        """Return the number of every rank's group, -1 for none."""
         if axis not in self._of_rank:
             of = self._of_rank[axis] = np.full(len(self.stage_of), -1, dtype=np.int32)
             for each in self.named(axis):
@@ -184,7 +183,7 @@ class Communicators:
         return self._of_rank[axis]
 
     def _add_axis(self, axis: str, groups: Iterable[Ranks], programs: Sequence[StageProgram]) -> None:
-        """Add all groups of an axis, in order: those of one size run what their stages do."""
+        """Add all groups of an axis, in order; groups of one size run the calls of their stages."""
         by_size = [groups] if isinstance(groups, np.ndarray) else [list(some) for _, some in groupby(groups, key=len)]
         if self._window.shifts and len(by_size) > 1:  # all of a kind lie in the window, or all cut it by one factor
             raise NotAlikeError
@@ -195,7 +194,7 @@ class Communicators:
     def _add(
         self, names: Sequence[Name], tables: Sequence[Ranks], like: Counterparts | None = None, *, apart: bool = False
     ) -> None:
-        """Add groups of one size (rows of tables), by name, of which some are drawn, all together."""
+        """Add groups of one size (rows of tables), by name, some of them represented by others."""
         window, seen, drawn = self._window, len(self._form_of), list[Ranks]()
         for name, table in zip(names, tables, strict=True):
             whole = Counterparts(np.zeros(1, dtype=np.int64), turned=(*range(len(window.shifts)),))
@@ -251,7 +250,7 @@ class Communicators:
         self, known: tuple[dict[tuple[str, str], tuple[PatternTable, ...] | None], dict[bytes, PatternTable]],
         group: Group, members: Ranks, alike: Ints, cut: int, some: Ints, call: str, method: Method,
     ) -> tuple[PatternTable, ...]:  # fmt: skip
-        """Return the picture of some groups for a kind of call, from pictures and rounds ``known`` of all alike."""
+        """Return the link usage of equal groups for a kind of call, reusing ``known`` patterns and rounds."""
         key, (pictures, rounds) = (call, method.algorithm), known
         if key not in pictures:
             window = Cut(cut, self._window.become) if cut and self._window.become else None
@@ -269,7 +268,7 @@ class Communicators:
     def _make(
         self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
     ) -> tuple[Ints, list[PatternTable]]:
-        """Return forms and usages of groups that run these calls, laid out as ``group``."""
+        """Return forms and usages of groups that run these calls and have the layout of ``group``."""
         methods: dict[Call, Method] = {}
         pictures: dict[tuple[str, str], tuple[PatternTable, ...]] = {}
         for call in calls:
@@ -302,5 +301,5 @@ class Communicators:
 
 
 def patterns_of(parts: Iterable[Part], usages: Sequence[Usage]) -> list[Pattern]:
-    """Return the pattern of a call of a group with these usages."""
+    """Return the patterns of a group's call with these usages."""
     return [Pattern(usages[use], share, rounds, latency) for use, share, rounds, latency in parts]

@@ -44,7 +44,7 @@ def is_alone(programs: Sequence[StageProgram], axis: str) -> bool:
 
 
 def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> None:
-    """Raise bounds of a lane: nothing begins before what it waits for is over."""
+    """Raise the lower bounds of a lane: no item begins before the items that it waits for end."""
     low = 0
     for item in lane:
         for stage, needed in item.needs:
@@ -54,7 +54,7 @@ def _forward(lane: Sequence[Item], begun: Bounds, here: dict[Hashable, int]) -> 
 
 
 def _backward(lane: Sequence[Item], over: Bounds, here: dict[Hashable, int], most: int) -> None:
-    """Lower bounds of a lane and of what it waits for: everything is over before what waits for it begins."""
+    """Lower the upper bounds of a lane and its dependencies: items end before those that wait for them begin."""
     high = most
     for item in reversed(lane):
         high = min(high, *(here.get(key, most) for key in (item.key, *item.also)))
@@ -68,7 +68,7 @@ Call = tuple[str, float]
 
 
 class CommunicationDemand:
-    """What the programs ask of the network, in order of first use.
+    """Communication calls of the programs, in order of first use.
 
     ``calls`` are those of an axis (given times are none), of sends and of copies on each stage (of sends the sender's);
     ``overlapped`` has the axes whose communication may run at the same time as other communication of its rank, "pp"
@@ -95,7 +95,7 @@ class CommunicationDemand:
         return tuple({call: None for stage in dict.fromkeys(stages) for call in self.calls.get((name, stage), ())})
 
     def _axis(self, stage: int, work: Work) -> str:
-        """Note the call of an op; return the axis whose communication it is, "" for none."""
+        """Record the call of an op; return its axis, "" for none."""
         if type(work) not in WORKS:
             raise InputError(f"{type(work).__name__} is no kind of work that planning/works.WORKS names: {work}")
         group = work.group(stage)

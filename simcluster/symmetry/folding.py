@@ -1,11 +1,11 @@
-"""Accelerator: ranks, groups and links of a job that do alike are one class each, of which one member is played.
+"""Accelerator: classes of equal ranks, groups and links of a job, of which one member is simulated.
 
-Proved for collectives played in flow, on any fabric, with all that ``Disturbances`` can say of ranks and links
-(``step.planned`` lists the scenarios).  Classes are looked for in quotients of the job: through a window,
-by orbits (cells) where something is wrong with it, or as a whole.
+Proved for collectives simulated in flow, on any fabric, with all that ``Disturbances`` can change on ranks and links
+(``step.planned`` lists the scenarios). Classes are looked for in quotients of the job: through a window, by orbits
+(cells) where it has irregularities, or as a whole.
 
-What groups do in a window does not depend on what is wrong, so it is kept for the next who looks (in Llama 3 405B on
-16,384 GPUs that is 0.04 s of the second replay of a job with a fault).  Pure.
+The traffic of groups in a window does not depend on irregularities, so it is kept for later calls (in Llama 3 405B on
+16,384 GPUs that is 0.04 s of the second simulation of a job with a fault). Pure.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from simcluster.traffic.traffic import Fabric
 
 
 class Folding(NamedTuple):
-    """What of a job is played: its communicators, and the classes of its ranks, groups and links."""
+    """Folded job: its communicators, and the classes of its ranks, groups and links."""
 
     communicators: Communicators
     classes: Classes
 
 
 class Symmetry:
-    """Which ranks, groups and links of a job are equal: ``folding`` says it of the job with what is wrong with it.
+    """Finder of a job's equal ranks, groups and links: ``folding`` returns them for given disturbances.
 
-    The windows of the job with which nothing is wrong, and its groups as they are seen there or all drawn, are kept.
+    The windows of the undisturbed job, and its groups as seen there or in full, are cached.
     """
 
     def __init__(self, programs: Sequence[StageProgram], plan: RankLayout, fabric: Fabric, methods: Methods) -> None:
@@ -59,12 +59,12 @@ class Symmetry:
         return seen_by(self.whole, Quotient.whole(len(slowness)), odd)
 
     def unfolded(self, num_links: int) -> Folding:
-        """Every rank, group and link by itself: the plain run that folding must equal."""
+        """Return the trivial folding, with every rank, group and link in a separate class."""
         return Folding(self.whole, unfolded(len(self.whole.stage_of), self.whole.seen, num_links))
 
     @cached_property
     def whole(self) -> Communicators:
-        """All groups of the job drawn, for who finds no window that tells of all."""
+        """All groups of the job with link usage, for when no window represents them all."""
         return Communicators(*self._job)
 
     def _through(self) -> Iterator[tuple[Quotient, Communicators]]:
@@ -78,7 +78,7 @@ class Symmetry:
 
 
 def seen_by(communicators: Communicators, window: Quotient, odd: Irregularities) -> Folding:
-    """Return the classes of a job as its window shows them, or cells of that if something is wrong with the job."""
+    """Return the classes of a job as its window shows them, or cells of that if the job has irregularities."""
     if odd.something and window.shifts:
         window, communicators = cells_of(window, communicators, odd)
     ranks = communicators.stage_of[window.ranks] * (int(odd.ranks.max()) + 1) + odd.ranks[window.ranks]

@@ -1,16 +1,16 @@
-"""Accelerator: the quotient of a job of which some ranks and links differ, proved for what its window is proved for.
+"""Accelerator: the quotient of a job in which some ranks and links differ, proved wherever its window is.
 
-Where something is wrong with a job, no shift brings it onto itself.  But it is made of as many copies of its window as
-there are turns, and these differ only where something is wrong with their own ranks and links.  A group's members, a
-link's users and what a group puts on links are turned as often as itself, but for a shift that brings the group onto
-itself: then they are in the copies of all turns alike.  So turns of a shift which differ in nothing make a *cell*: each
-rank, group and link sees as many of every kind in each cell as all others of its cell do (an equitable partition, which
-colour refinement only makes coarser).  One copy of the window for each cell tells of all, if what is seen of a cell
-counts as often as there are turns in it (``Bindings.many`` and ``times``).  Links of the window that carry the same of
-the same groups in all copies are one.
+With irregularities, no shift brings the job onto itself. But it consists of as many copies of its window as there are
+turns, and these differ only in their irregular ranks and links. A group's members, a link's users and the flows of a
+group on links are turned as often as itself, but for a shift that brings the group onto itself: then they are in the
+copies of all turns equally. So turns of a shift which differ in nothing make a *cell*: each rank, group and link sees
+as many of every kind in each cell as all others of its cell do (an equitable partition, which colour refinement only
+makes coarser). One copy of the window for each cell represents all, if what is seen of a cell counts as often as there
+are turns in it (``Bindings.many`` and ``times``). Links of the window with the same load by the same groups in all
+copies are one.
 
 With 16 slow GPUs among 16,384 there are 136 copies; groups and classes take 0.3 s instead of 0.8 s if such links are
-one (Llama 3 405B).  Pure.
+one (Llama 3 405B). Pure.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ from simcluster.traffic.incidence import Bindings
 
 @dataclass(frozen=True, eq=False)
 class Irregularities:
-    """Irregularities of a job: a colour for every rank, and (``colours``) for links, of these capacities (B/s);
-    ``links`` are those that are not as wired, ``varying`` those among them that change on the way, by what they do."""
+    """Irregularities of a job: a colour for every rank, and (``colours``) for links, with capacities (B/s).
+
+    ``links`` are those that differ from the wiring, ``varying`` those among them that change over time, by how.
+    """
 
     ranks: Ints
     capacity: LinkValues
@@ -77,12 +79,12 @@ class Irregularities:
 
     @property
     def something(self) -> bool:
-        """Is anything?"""
+        """Whether any rank or link is irregular."""
         return bool(len(self.links) or (self.ranks != self.ranks[0]).any())
 
 
 def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities) -> tuple[Quotient, Communicators]:
-    """Return the cells of a job, with the first ranks and links of each, and the groups that are seen so.
+    """Return the cells of a job, with the first ranks and links of each, and the groups as seen there.
 
     NotAlikeError where there are no groups, or something is not turned as often as what it is seen with.
     """
@@ -124,7 +126,7 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
 
 
 def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints], odd: Irregularities) -> Ints:
-    """Return the cell of every number of turns of a shift: those of one cell have the same wrong with them."""
+    """Return the cell of every number of turns of a shift: turns with equal irregularities share one."""
     usual = int(np.bincount(odd.ranks).argmax())
     ranks = np.flatnonzero(odd.ranks != usual)
     links = odd.links[images.owner[odd.links] >= 0]
@@ -146,9 +148,9 @@ def _copied(
     communicators: Communicators, sizes: Sequence[Ints], of_rank: Ints, ranks: Ints, links: Ints, on: Ints,
     equal: Ints, odd: Irregularities,
 ) -> Bindings:  # fmt: skip
-    """Return the groups of all copies, whose ``ranks`` and ``links`` these are, and which tells of each group.
+    """Return the groups of all copies with these ``ranks`` and ``links``, and the representative of each group.
 
-    A group that a shift brings onto itself is one in all copies along that shift.  There are ``sizes`` turns in each
+    A group that a shift brings onto itself is one in all copies along that shift. There are ``sizes`` turns in each
     cell, ``of_rank`` has the cell of every rank, by shift.
     """
     seen, kinds, shape = communicators.seen, communicators.kinds, tuple(map(len, sizes))
@@ -186,6 +188,5 @@ def _copied(
 
 
 def _by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    """Return groups in ascending order, and columns with them."""
     order = ordered(group.ravel())
     return (np.broadcast_to(column, group.shape).ravel()[order] for column in (group, *columns))

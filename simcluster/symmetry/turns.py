@@ -1,8 +1,8 @@
-"""Automorphisms of a regular fat tree: permutations of its machines that map every route to a route.
+"""Automorphisms of a regular fat tree: permutations of its nodes that map every route to a route.
 
-A job whose replicas are all alike looks the same from each of them, if the cluster does; and one with a rank on every
-GPU of a machine looks the same from each rail.  What has to hold for that is checked here, in arrays: then one part of
-the cluster, the *window*, tells what all others carry.
+A job whose replicas are all equal looks the same from each of them, if the cluster does; and one with a rank on every
+GPU of a node looks the same from each rail. The conditions are checked here, in arrays: then one part of the cluster,
+the *window*, shows the loads of all others.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _BY_DESTINATION = ("static", "shortest", "adaptive")
 
 
 class Step(NamedTuple):
-    """GPUs in place p of machine m take those of GPUs in place ``place[p]`` of machine ``machine[m]``; -1 for machines
-    that are not used."""
+    """Permutation of GPUs: place p of node m takes that of ``place[p]`` of node ``machine[m]``; -1 where unused."""
 
     machine: Ints
     place: Ints
@@ -33,10 +32,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LinkImages:
-    """``become`` has for every link the one that it becomes in the window, -1 for links that are not used.
+    """Image of every link in the window (``become``), -1 for links that are not used.
 
-    ``wired`` is the capacity of every link (B/s), with nothing wrong with it.  In the ``_window`` is one GPU of all
-    that take each other's places; a link of a machine is taken along with the GPU in place ``_owner`` of it.
+    ``wired`` is the healthy capacity of every link (B/s). In the ``_window`` is one GPU of all that take each other's
+    places; a link of a node moves along with the GPU in place ``_owner`` of it.
     """
 
     become: PerLink
@@ -47,12 +46,12 @@ class LinkImages:
 
     @property
     def settled(self) -> bool:
-        """Was every way inside a machine found, of those asked for so far, once for all machines?"""
+        """Whether every route inside a node that was requested so far is the same in all nodes."""
         return all(len(way) for way in self._ground.machines.known.values())
 
     @cached_property
     def owner(self) -> Int32s:
-        """For every link a GPU that each turn takes along with it, -1 for links that are not used."""
+        """For every link a GPU that moves along with it in each turn, -1 for links that are not used."""
         ground, machines = self._ground, self._ground.machines
         used = np.flatnonzero(self._window.machine >= 0)
         gpus, leaf = machines.gpus[used], np.full(ground.hops.size, -1, dtype=np.int32)
@@ -65,9 +64,9 @@ class LinkImages:
         return found
 
     def along(self, turns: Sequence[Ints]) -> bool:
-        """Is each link of a way inside a machine, of those asked for so far, as often turned as one of its two GPUs?
+        """Return whether each link inside a node is turned as often as one of its two GPUs.
 
-        ``turns`` say how often GPUs are, step by step.  Ways between machines are: of the links of two machines, and
+        ``turns`` are how often GPUs are, step by step. Routes between nodes consist of the links of two nodes, and
         those up from their leaves.
         """
         machines, there = self._ground.machines, self._window.machine
@@ -81,7 +80,7 @@ class LinkImages:
 
 
 def step_of(machines: Machines, gpus: Numbers) -> Step | None:
-    """What takes GPU i, of those used, to GPU ``gpus[i]``; None if machines or places do not stay together."""
+    """Return the step that moves GPU i, of those used, to ``gpus[i]``; None if nodes or places are torn apart."""
     size, used = machines.size, -(-len(gpus) // machines.size)
     machine, place = np.full(machines.count, -1, dtype=np.int64), np.full(size, -1, dtype=np.int64)
     machine[:used] = gpus[::size] // size
@@ -95,19 +94,19 @@ def step_of(machines: Machines, gpus: Numbers) -> Step | None:
 
 
 def parts_onto(part: Numbers, onto: Numbers) -> Ints | None:
-    """Return the part that each one becomes, -1 for those that are not there; None if one becomes several."""
+    """Return the part that each part becomes, -1 for absent ones; None if one becomes several."""
     found = np.full(int(part.max(initial=-1)) + 1, -1, dtype=np.int64)
     found[part] = onto
     return found if (found[part] == onto).all() else None
 
 
 def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, count: int) -> LinkImages | None:
-    """Return what becomes of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
+    """Return the image of every link if, by any of the ``steps``, GPU i takes the place of GPU ``step[i]``.
 
-    ``window[i]`` is what GPU i becomes in the window, which has one of all ``count`` that take each other's places.
-    None where that changes a route, a machine, or a link's wired capacity or latency, and for a cluster that is not
-    regular.  Each route between used GPUs is turned into the route between the GPUs that these become: leaves are
-    turned as their machines are, all under the same top switches, which stay, and the policy picks the same of those.
+    ``window[i]`` is the image of GPU i in the window, which has one of all ``count`` that take each other's places.
+    None where that changes a route, a node, or a link's wired capacity or latency, and for a cluster that is not
+    regular. Each route between used GPUs is turned into the route between the images of the GPUs: leaves are turned as
+    their nodes are, all under the same top switches, which stay, and the policy picks the same of those.
     """
     regular = cluster.wiring
     if not isinstance(regular, Regular) or not regular.one_fabric:
@@ -147,9 +146,9 @@ def link_images(cluster: Cluster, steps: Sequence[Numbers], window: Numbers, cou
 
 
 def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tuple[Ints, Ints] | None:
-    """Return which link of a machine each of its links becomes in the window, and the place of the GPU that owns it.
+    """Return the image of each of a node's links in the window, and the place of the GPU that owns it.
 
-    What a GPU leaves by goes where it goes, everything else stays.  None unless that brings links onto equal links, and
+    Links by which a GPU leaves move with it, everything else stays. None unless that brings links onto equal links, and
     as many of them onto each of the window as GPUs.
     """
     ground, machines = regular.ground, regular.machines
@@ -175,7 +174,7 @@ def _links_turned(regular: Regular, steps: Sequence[Step], window: Step) -> tupl
 
 
 def _columns(regular: Regular, place: Ints) -> Ints | None:
-    """Return where every link of a machine comes to if the GPUs come to these places; None if that is no link."""
+    """Return the image of every link of a node if the GPUs move to these places; None if that is not a link."""
     width = regular.machines.numbers.width
     ends = np.transpose(regular.nodes(regular.machines.owned[0])).tolist()
     ways = [[node for column in way if column >= 0 for node in ends[column]] for way in regular.ends.out.tolist()]
@@ -191,7 +190,7 @@ def _columns(regular: Regular, place: Ints) -> Ints | None:
 
 
 def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
-    """Return what the links of these machines and leaves become: those of machines and leaves of the window."""
+    """Return the images of the links of these nodes and leaves among those of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.numbers.width
     column = links[machines.origin]

@@ -43,7 +43,7 @@ _ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
 
 
 def parse_topology(document: Mapping[str, object]) -> TopologySpec:
-    """The topology that a YAML document describes; ``.build()`` makes its cluster.
+    """Parse a topology document; ``.build()`` of the result makes its cluster.
 
     pydantic.ValidationError (with the path of each wrong key) for a document that is not one.
 

@@ -1,7 +1,7 @@
-"""Ways in a graph by hops, and where they leave and enter machines: what routes are made of.
+"""Shortest paths in a cluster graph, and the ports by which they leave and enter nodes.
 
-A cluster is *machines* (what remains connected when the switches are taken out) around a *fabric* (the switches).
-Distances are needed between switches only, and each GPU's way to and from them is a few hops found once.
+A cluster is *machines* (nodes: what remains connected when the switches are taken out) around a *fabric* (the
+switches). Distances are needed between switches only, and each GPU's way to and from them is a few hops found once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Signature: TypeAlias = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class FabricPort:
-    """A way between a GPU and the fabric: ``node`` (a NIC, or the GPU) has a link with ``switch``, ``hops`` away."""
+    """Port between a GPU and the fabric: ``node`` (a NIC, or the GPU) has a link with ``switch``, ``hops`` away."""
 
     node: str
     switch: str
@@ -38,7 +38,7 @@ class FabricPort:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Of every GPU the ports by which it leaves and is entered, and its signature."""
+    """Ports by which every GPU leaves and enters its node, and a signature of the latter."""
 
     exits: Sequence[Sequence[FabricPort]]
     entries: Sequence[Sequence[FabricPort]]
@@ -46,13 +46,13 @@ class Doors:
 
 
 def split(whole: int, parts: int) -> list[int]:
-    """The whole in equal parts, as far as it divides: the first ones get one more."""
+    """Return the whole in parts as equal as possible: the first ones get one more."""
     each, more = divmod(whole, parts)
     return [each + 1] * more + [each] * (parts - more)
 
 
 class Ways:
-    """Neighbours in natural order of names, distances, and ports of one graph; filled as they are asked for."""
+    """Shortest paths in one graph: neighbours, distances and ports, computed on demand."""
 
     def __init__(self, graph: nx.DiGraph[str], gpus: Sequence[str]) -> None:
         self._graph = graph
@@ -75,35 +75,35 @@ class Ways:
 
     @cached_property
     def all(self) -> Doors:
-        """All ports that GPUs have, not only those nearest to them (``near``)."""
+        """All ports of GPUs, not only those nearest to them (``near``)."""
         return self._doors(self._ports)
 
     def in_order(self, nodes: Iterable[str]) -> list[str]:
-        """Nodes in natural order of their names."""
+        """Return graph nodes in natural order of their names."""
         return sorted(nodes, key=self.position.__getitem__)
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
     def hops_inside(self, end: str) -> dict[str, int]:
-        """Hops to ``end`` from every node of its machine that has a way to it."""
+        """Return the hops to ``end`` from every graph node of its machine that has a path to it."""
         if end not in self._inside:
             self._inside[end] = self._reached(end, self._previous)
         return self._inside[end]
 
     def walk_inside(self, start: str, end: str, dst: int) -> list[str]:
-        """Nodes from start to end in their machine; of equally short ways the faster, then way ``dst`` mod k."""
+        """Return the path between two graph nodes of a machine; ties: the faster, then path ``dst`` mod k."""
         known = self.only_walk_inside(start, end)
         return self._walk_inside(start, end, dst)[0] if known is None else known
 
     def only_walk_inside(self, start: str, end: str) -> list[str] | None:
-        """``walk_inside`` where it is the same for every ``dst``; None where it is not."""
+        """Return ``walk_inside`` where it is the same for every ``dst``; None where it is not."""
         if (start, end) not in self._walks:
             path, ties = self._walk_inside(start, end, 0)
             self._walks[start, end] = None if ties else path
         return self._walks[start, end]
 
     def _walk_inside(self, start: str, end: str, dst: int) -> tuple[list[str], bool]:
-        """The nodes, and whether there was a choice."""
+        """Return the path, and whether there was a choice."""
         hops = self.hops_inside(end)
         path, ties = [start], False
         while path[-1] != end:
@@ -119,7 +119,7 @@ class Ways:
         return path, ties
 
     def nvlink_mates(self, gpu: int) -> list[int]:
-        """GPUs linked to this one directly or by one NVSwitch, in order."""
+        """Return the GPUs linked to this one directly or by one NVSwitch, in order."""
         name = self._gpus[gpu]
         doors = tuple(node for node in self._next[name] if self._graph.nodes[node]["kind"] in ("gpu", "nvswitch"))
         if doors not in self._mates:
@@ -131,7 +131,7 @@ class Ways:
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
     def hops_across(self, signature: Signature) -> dict[str, int]:
-        """Hops from every switch to a GPU with this signature."""
+        """Return the hops from every switch to a GPU with this signature."""
         if signature not in self._fabric:
             distance: dict[str, int] = {}
             waiting: dict[int, list[str]] = defaultdict(list)
@@ -149,7 +149,7 @@ class Ways:
         return self._fabric[signature]
 
     def onward(self, signature: Signature, switch: str) -> list[str]:
-        """The switches after ``switch`` on shortest ways to a GPU with this signature."""
+        """Return the switches after ``switch`` on shortest paths to a GPU with this signature."""
         key = (signature, switch)
         if key not in self._forward:
             distance = self.hops_across(signature)
@@ -158,9 +158,9 @@ class Ways:
         return self._forward[key]
 
     def parts_of_fabric(self) -> dict[str, int]:
-        """For every switch the number of its part: switches of one part reach each other, and none of another part.
+        """Return the number of every switch's part of the fabric: a set of switches that reach each other.
 
-        Where one-way links make that impossible, every switch is a part of its own.
+        Where one-way links make that impossible, every switch is a separate part.
         """
         fabric: nx.DiGraph[str] = nx.DiGraph()
         fabric.add_nodes_from(self._onto)
@@ -173,7 +173,7 @@ class Ways:
     # --- found once --------------------------------------------------------------------------------------------------
 
     def _reached(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
-        """Hops from ``start`` along ``neighbours`` inside its machine; GPUs and NICs are reached but not passed."""
+        """Return the hops from ``start`` inside its machine; GPUs and NICs are reached but not passed."""
         seen = {start: 0}
         frontier = {start: 0}
         while frontier:
@@ -183,7 +183,7 @@ class Ways:
     def _step(
         self, frontier: Mapping[str, int], seen: dict[str, int], neighbours: Mapping[str, list[str]]
     ) -> dict[str, int]:
-        """Nodes of the machine one hop beyond the frontier; noted in ``seen``."""
+        """Return the graph nodes of the machine one hop beyond the frontier, and add them to ``seen``."""
         reached: dict[str, int] = {}
         for node, hops in frontier.items():
             if hops and node in self._ends:
@@ -198,11 +198,10 @@ class Ways:
         return Doors(exits, entries, [signature_of(ports) for ports in entries])
 
     def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
-        """The GPU's ways to the fabric (or from it), in natural order of NIC and switch."""
+        """Return the GPU's ports to the fabric (or from it), in natural order of NIC and switch."""
         return self._ports_at(self._reached(gpu, neighbours), neighbours)
 
     def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
-        """Those of them that are the fewest hops away."""
         seen = {gpu: 0}
         frontier = {gpu: 0}
         while frontier:
@@ -225,7 +224,7 @@ class Ways:
         return ports if len(ports) < 2 else sorted(ports, key=lambda port: (position[port.node], position[port.switch]))
 
     def _number_by_leaf(self) -> dict[str, int]:
-        """For each node by which GPUs are entered its place in tree order: leaf by leaf, then by its first GPU."""
+        """Return the place in tree order of each port node: leaf by leaf, then by its first GPU."""
         first: dict[str, tuple[int, int, int]] = {}
         for gpu, ports in enumerate(self.near.entries):
             for port in ports:
@@ -237,12 +236,12 @@ class Ways:
         return {node: [other for other in to if other in among] for node, to in neighbours.items() if node in among}
 
     def bandwidth(self, node: str, other: str) -> float:
-        """B/s of a link."""
+        """Return the bandwidth (B/s) of a link."""
         return float(self._graph.adj[node][other]["bandwidth"])
 
 
 def signature_of(ports: Iterable[FabricPort]) -> Signature:
-    """The signature of a GPU that is entered by these ports."""
+    """Return the signature of a GPU that is entered by these ports."""
     nearest: dict[str, int] = {}
     for port in ports:
         nearest[port.switch] = min(port.hops + 1, nearest.get(port.switch, port.hops + 1))

@@ -1,4 +1,4 @@
-"""The cluster as a graph with numbered links: what rings are built on and what the network shares out.
+"""Cluster as a graph with numbered links, from which rings are built and bandwidth is shared.
 
 Graph conventions (``networkx.DiGraph``, one edge per direction)
 
@@ -43,14 +43,14 @@ Device: TypeAlias = str | Mapping[str, object]
 
 @dataclass(frozen=True, eq=False)
 class Cluster(Shown):
-    """GPUs, switches and directed links, each link with its own capacity and latency.
+    """GPUs, switches and directed links, each link with a capacity and a latency.
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
-    index in ``gpus`` and a link its index in ``links``.  ``device`` is the GPU's name in the device catalogue, or an
-    inline device document, ``nccl`` the platform that NCCL would take the machines for, if one is named;
-    ``machines_per_site`` is 0 where all are on one site.  ``graph``, names, links and their ``capacity`` and
-    ``latency`` in arrays are made when they are asked for, where the cluster is so regular that routes need none of
-    them: ``link_capacity`` and ``link_latency`` tell those of some links.
+    index in ``gpus`` and a link its index in ``links``. ``device`` is the GPU's name in the device catalogue, or an
+    inline device document, ``nccl`` the platform that NCCL would take the nodes for, if one is named;
+    ``machines_per_site`` is 0 where all are on one site. ``graph``, names, links and their ``capacity`` and ``latency``
+    in arrays are made on demand, where the cluster is so regular that routes need none of them: ``link_capacity`` and
+    ``link_latency`` return those of some links.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Cluster(Shown):
 
     @cached_property
     def graph(self) -> nx.DiGraph[str]:
-        """All nodes and links; see above."""
+        """Graph of all nodes and links, with the conventions of the module."""
         if not (changed := self.link_capacity.unlike(self.wiring.link_capacity).tolist()):
             return self.wiring.graph
         graph = self.wiring.graph.copy()
@@ -75,17 +75,17 @@ class Cluster(Shown):
 
     @property
     def capacity(self) -> Floats:
-        """B/s of every link."""
+        """Capacity of every link (B/s)."""
         return self.link_capacity.all
 
     @property
     def latency(self) -> Floats:
-        """Seconds of every link."""
+        """Latency of every link (s)."""
         return self.link_latency.all
 
     @property
     def num_gpus(self) -> int:
-        """How many GPUs there are; no names are made for it."""
+        """Number of GPUs; no names are made for it."""
         return len(self.host_of)
 
     @property
@@ -95,7 +95,7 @@ class Cluster(Shown):
 
     @property
     def links(self) -> tuple[tuple[str, str], ...]:
-        """The nodes that each link leads from and to."""
+        """Names of the two ends of each link."""
         return self.wiring.links
 
     @property
@@ -105,59 +105,59 @@ class Cluster(Shown):
 
     @property
     def link_index(self) -> dict[tuple[str, str], int]:
-        """The number of a link by its nodes."""
+        """Number of a link by the names of its ends."""
         return self.wiring.link_index
 
     @property
     def router(self) -> Router:
-        """Routes of single flows, on the graph."""
+        """Router of single flows, on the graph."""
         return self.wiring.router
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
-        """The nodes that some links lead from and to; where all machines are alike, no graph is made for them."""
+        """Return the names of both ends of some links; no graph is made where all nodes are equal."""
         return self.wiring.named(links)
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """The kind of some links (what reports call their nodes, medium), by number; and the kinds."""
+        """Return the kind number of some links, and the kinds (report labels of both ends, medium)."""
         return self.wiring.kinds(links)
 
     @cached_property
     def media(self) -> tuple[NDArray[np.int16], list[str]]:
-        """The medium of every link, by number; and the media."""
+        """Medium number of every link, and the media."""
         number, kinds = self.kinds(np.arange(len(self.link_capacity)))
         media = list(dict.fromkeys(kind.medium for kind in kinds))
         return np.array([media.index(kind.medium) for kind in kinds], dtype=np.int16)[number], media
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
-        """Links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
+        """Return the links from GPU ``src`` to GPU ``dst``, in order; empty when they are the same.
 
-        Shortest in hops (see ``routing``); one of several paths where the cluster's routing takes several.  InputError
-        when there is no way.
+        Shortest in hops (see ``routing``); one of several paths where the cluster's routing takes several. InputError
+        when there is no path.
         """
         return self.router.route(src, dst)
 
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
-        """(link, fraction of the bytes) of flow number ``flow`` from GPU ``src`` to ``dst``; empty for the same GPU.
+        """Return (link, fraction of the bytes) of flow number ``flow`` from GPU ``src`` to ``dst``.
 
-        What enters a node leaves it: fractions are exact.  InputError when there is no way.
+        What enters a node leaves it: fractions are exact. Empty for the same GPU; InputError when there is no path.
         """
         return self.router.spread(src, dst, flow)
 
     def routes(
         self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """``spread`` of many flows: (flow, link, fraction) of every link that one crosses, by flow; latencies (s)."""
+        """Return ``spread`` of many flows: (flow, link, fraction) of every crossed link, by flow; latencies (s)."""
         row, link, fraction = self.wiring.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Return the flows on every link; None where not all of them have a closed form (``Paths.loads``)."""
+        """Return the flows on every link; None where some have no closed form (``Paths.loads``)."""
         return self.wiring.loads(flows)
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
     ) -> NDArray[np.float64]:
-        """``spread_latency`` of many ways: of ``rows``, given by the links of each in ascending order."""
+        """Return ``spread_latency`` of many routes: of ``rows``, given by each one's links in ascending order."""
         if not len(link):
             return np.zeros(rows)
         seconds = fraction * self.link_latency.of(link)
@@ -171,33 +171,35 @@ class Cluster(Shown):
         return np.array(each)[alike]
 
     def spread_latency(self, spread: Spread) -> float:
-        """Seconds that a flow's bytes need along their links: the mean over the bytes.
+        """Return the latency (s) of a flow along its links: the mean over its bytes.
 
-        On one path that is ``path_latency``, and on several as good as theirs, because they have equally many hops.
-        The mean, as a round of a collective pays the mean over its hops (``traffic``).
+        On one path that is ``path_latency``, and on several as good as theirs, because they have equally many hops. The
+        mean, as a round of a collective pays the mean over its hops (``traffic``).
         """
         return math.fsum([fraction * self.latency[link] for link, fraction in spread])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """NICs through which this GPU leaves its machine in the fewest hops (its own name if it has a switch port)."""
+        """Return the NICs by which a GPU leaves its node in the fewest hops (the GPU if it has a switch port)."""
         return self.wiring.uplinks(gpu)
 
     def nvswitch(self, gpu: int) -> str:
-        """The NVSwitch that this GPU is linked to; "" for none."""
+        """Return the NVSwitch that this GPU is linked to; "" for none."""
         return self.wiring.nvswitch(gpu)
 
     @property
     def meshed(self) -> bool:
-        """Are the GPUs of a machine linked to each other directly, every one to every other?"""
+        """Whether the GPUs of a node are linked to each other directly, every one to every other."""
         return self.wiring.meshed
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return ``nvswitch`` and ``uplinks`` of GPUs as numbers, equal for equal nodes: 0 for no NVSwitch, -1 after
-        the last NIC."""
+        """Return numbers of the NVSwitch (0 for none) and NICs (-1 after the last) of GPUs, equal for equal ones.
+
+        0 for no NVSwitch, -1 after the last NIC.
+        """
         return self.wiring.seats(gpus)
 
     def far(self, hosts: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Are machines, given by number, on several sites?"""
+        """Return whether nodes, given by number, are on several sites."""
         each = self.machines_per_site
         return bool(each and len(hosts) and int(max(hosts)) // each != int(min(hosts)) // each)
 
@@ -207,36 +209,37 @@ class Cluster(Shown):
         return self.wiring.hosts
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """For each GPU its way to the switch in which all of them meet, and from there to it.
+        """Return for each GPU its route to the switch in which all of them meet, and from there back.
 
         The NVSwitch of them all, or else the switch of the fabric that is nearest to all: number ``turn`` of those (see
-        ``switch_trees``).  InputError when there is none.
+        ``switch_trees``). InputError when there is none.
         """
         return self.wiring.switch_ways(gpus, turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links from a GPU to its host's memory ("d2h"), back ("h2d") or on to "storage" or "peers": see ``wiring``.
+        """Return the links from a GPU to its host's memory ("d2h"), back ("h2d"), or on to "storage" or "peers".
 
-        InputError without any."""
+        See ``wiring``. InputError without any.
+        """
         return self.wiring.host_way(gpu, direction)
 
     def box_of(self, gpu: int) -> tuple[int, int]:
-        """What has the memory that the GPU copies to: the machine and, in a rack, its tray (0 without trays)."""
+        """Return the node and, in a rack, the tray (0 without trays) whose memory the GPU copies to."""
         return self.host_of[gpu], self.wiring.tray(gpu)
 
     def path_latency(self, links: Iterable[int]) -> float:
-        """Seconds that the first byte needs along these links: the exact sum of theirs."""
+        """Return the latency (s) of the first byte along these links: the exact sum of theirs."""
         return math.fsum(self.latency[list(links)].tolist())
 
     def path_bandwidth(self, links: Sequence[int]) -> float:
-        """B/s of a lone flow along these links: that of the narrowest; infinite for no link at all."""
+        """Return the bandwidth (B/s) of a lone flow along these links; infinite for no link."""
         return float(self.capacity[list(links)].min()) if links else math.inf
 
     def scaled(self, faults: Iterable[tuple[str, str, float]]) -> Cluster:
-        """The same cluster with the links between nodes a and b, both directions, at ``factor`` of their capacity.
+        """Return the cluster with the links between nodes a and b, both directions, at ``factor`` of their capacity.
 
-        Routes do not change: nobody reroutes around a slow cable.  Factors on one link multiply.  InputError for an
-        unknown node, for two nodes with no link between them, and for a factor that is not positive.
+        Routes do not change: traffic is not rerouted around a slow cable. Factors on one link multiply. InputError for
+        an unknown node, for two nodes with no link between them, and for a factor that is not positive.
         """
         found = [(link, factor) for a, b, factor in faults for link in self._to_scale(a, b, factor)]
         return replace(self, link_capacity=self.link_capacity.times(found)) if found else self
@@ -249,7 +252,7 @@ class Cluster(Shown):
         return self.links_between(a, b)
 
     def links_between(self, a: str, b: str) -> list[int]:
-        """The links between two neighbours, both directions; InputError for an unknown node, or no such link."""
+        """Return the links between two neighbours, both directions; raise InputError if there are none."""
         for node in (a, b):
             if not self.wiring.has(node):
                 raise InputError(f"link {a} - {b}: no node {node!r} in cluster {self.name!r}{self._near(node)}")
@@ -269,7 +272,7 @@ class Cluster(Shown):
 def make_cluster(
     name: str, device: Device, graph: nx.DiGraph[str], routing: RoutingSpec = STATIC, nccl: str | None = None
 ) -> Cluster:
-    """Number the GPUs and links of a graph that follows the conventions above, and check it.
+    """Make a cluster from a graph that follows the module's conventions: number GPUs and links, and check it.
 
     InputError when there is no GPU, a link has no positive bandwidth or a negative latency, or two GPUs cannot reach
     each other.
@@ -288,7 +291,7 @@ def make_cluster(
 def drafted_cluster(
     name: str, device: Device, draft: Draft, routing: RoutingSpec = STATIC, nccl: str | None = None
 ) -> Cluster:
-    """``make_cluster`` of what has been drafted; the graph is made only if the cluster is not regular, or is asked."""
+    """Make a cluster from a draft; the graph is made only if the cluster is not regular, or on demand."""
     good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
     wiring = Regular.of(draft, routing) if good else None
     if wiring is None:

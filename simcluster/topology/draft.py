@@ -1,8 +1,9 @@
-"""A cluster while it is described: nodes and links in columns, machines copied from one, and how large it may be.
+"""Draft of a cluster during its description: nodes and links in columns, machines copied from one, size limits.
 
-Builders add it block by block; a graph of 10^5 GPUs is an object only once it is asked for. Nodes are numbered in the
-order in which they are added. Links have the numbers that they have in the graph: by the node where they begin, then in
-the order in which they are added."""
+Builders add it block by block; a graph of 10^5 GPUs is an object only on demand. Nodes are numbered in the order in
+which they are added. Links have the numbers that they have in the graph: by the node where they begin, then in the
+order in which they are added.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +34,13 @@ four machines, 3.3 s."""
 
 
 def check_gpus(gpus: int) -> None:
-    """InputError for more GPUs than can be simulated."""
+    """Raise InputError for more GPUs than can be simulated."""
     if gpus > MAX_GPUS:
         raise InputError(f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes")
 
 
 def check_drawn(gpus: int, together: int = 1) -> None:
-    """InputError for more GPUs, so many ``together`` in a machine, than a graph is built of, or is begun unasked."""
+    """Raise InputError for too many GPUs for a graph, with ``together`` of them in a machine."""
     if gpus > MAX_DRAWN_GPUS:
         raise InputError(
             f"has {gpus:,} GPUs, and has to be drawn link by link (about {gpus * _DRAWN_BYTES / 1e9:.2g} GB and "
@@ -57,7 +58,7 @@ def check_drawn(gpus: int, together: int = 1) -> None:
 
 
 def check_links(links: int, of: str) -> None:
-    """InputError for more links ``of`` one kind ("leaf - spine") than can be simulated."""
+    """Raise InputError for more links ``of`` one kind ("leaf - spine") than can be simulated."""
     if links > MAX_LINKS:
         raise InputError(
             f"has {links:,} links {of}; at most {MAX_LINKS:,} of a kind can be simulated: use fewer nodes, or fewer "
@@ -69,14 +70,14 @@ Named: TypeAlias = Iterable[tuple[str, dict[str, Any]]]
 
 
 class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is not generic
-    """A graph that remembers in which order its links came: the pattern of a machine."""
+    """Graph that remembers the order in which its links were added: the pattern of a machine."""
 
     def __init__(self) -> None:
         super().__init__()
         self.came: list[tuple[str, str, EdgeData]] = []
 
     def add_edges_from(self, ebunch_to_add: Iterable[Any], **attr: Any) -> None:
-        """Links with these attributes."""
+        """Add links with these attributes."""
         edges = list(ebunch_to_add)
         self.came += [(a, b, attr) for a, b in edges]
         super().add_edges_from(edges, **attr)
@@ -84,9 +85,9 @@ class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is
 
 @dataclass(frozen=True, slots=True)
 class LinkBlock:
-    """Links, row by row as they come; a column's have ``data`` in common, and two columns are the two ways of one.
+    """Links row by row in order of insertion; a column's have ``data`` in common, two columns are both directions.
 
-    These two join nodes of two ``tables``, in the ``places`` (columns there) that each table has for every two.
+    They join nodes of two ``tables``, in the ``places`` (columns there) that each table has for every two.
     """
 
     tables: tuple[Int32s, Int32s]
@@ -94,18 +95,18 @@ class LinkBlock:
     data: Sequence[EdgeData]
 
     def column(self, which: int, column: int) -> Int32s:
-        """The nodes where the links of a column begin (0) or end (1)."""
+        """Return the nodes where the links of a column begin (0) or end (1)."""
         side = (which + column) % 2
         found: Int32s = self.tables[side][:, self.places[side][column // 2]]
         return found
 
     def side(self, which: int) -> Int32s:
-        """The nodes where all links begin (0) or end (1)."""
+        """Return the nodes where all links begin (0) or end (1)."""
         columns = np.arange(len(self.data))
         return self.at(which, np.arange(len(self.tables[0]))[:, None], columns[None])
 
     def at(self, which: int, rows: Ints, columns: Ints) -> Int32s:
-        """The nodes where some links begin (0) or end (1)."""
+        """Return the nodes where some links begin (0) or end (1)."""
         lower, upper = (
             table[rows, np.array(places, dtype=np.int64)[columns // 2]]
             for table, places in zip(self.tables, self.places, strict=True)
@@ -113,18 +114,18 @@ class LinkBlock:
         return np.where((which + columns) % 2, upper, lower)
 
     def begin(self, machines: Int32s, column: int) -> int:
-        """The place in ``machines``, their table of nodes, where links of a column begin; -1 for at switches."""
+        """Return the place in ``machines``, their table of nodes, where links of a column begin; -1 at switches."""
         return self.places[column % 2][column // 2] if self.tables[column % 2] is machines else -1
 
 
 @dataclass
 class Draft:
-    """Nodes and links so far.
+    """Nodes and links of a cluster under construction.
 
-    ``stamped`` machines are all alike: row m of ``nodes`` are machine m's, in the order of the ``pattern`` (machine 0
-    with its links), called ``domain`` m and what the pattern's are called behind ``domain`` 0; ``runs`` are the places
-    that are numbered one machine after the other, ``recorded`` and ``kinds`` what was stamped.  Where a machine is a
-    single GPU, ``per_host`` of them count as one.
+    ``stamped`` machines are all equal: row m of ``nodes`` are machine m's, in the order of the ``pattern`` (machine 0
+    with its links), called ``domain`` m and the pattern's name after ``domain`` 0; ``runs`` are the places that are
+    numbered one machine after the other, ``recorded`` and ``kinds`` what was stamped. Where a machine is a single GPU,
+    ``per_host`` of them count as one.
     """
 
     size: int = 0
@@ -143,7 +144,7 @@ class Draft:
     # --- describing --------------------------------------------------------------------------------------------------
 
     def stamp(self, pattern: Recorder, count: int, domain: str, kinds: Sequence[str] = ()) -> None:
-        """``count`` machines like the pattern, machine by machine, or kind of node by kind where ``kinds`` are given.
+        """Add ``count`` machines like the pattern, by machine, or by kind of node where ``kinds`` are given.
 
         The pattern's nodes are called ``domain`` 0 and so on.
         """
@@ -169,7 +170,7 @@ class Draft:
             self.blocks.append(LinkBlock((self.nodes, self.nodes), ends, [data for *_, data in run]))
 
     def add_switches(self, names: Sequence[str], data: Mapping[str, Any]) -> list[int]:
-        """Switches of a fabric; their numbers."""
+        """Add switches of a fabric; return their numbers."""
         numbers = list(range(self.size, self.size + len(names)))
         self.size += len(names)
         of_all = dict(data)
@@ -178,17 +179,17 @@ class Draft:
         return numbers
 
     def connect(self, lower: Sequence[int] | Numbers, upper: Sequence[int] | Numbers, data: EdgeData) -> None:
-        """Full-duplex links, each with its two ways together, from switches to switches."""
+        """Add full-duplex links between switches, both directions of a link next to each other."""
         tables = tuple(np.asarray(each, dtype=np.int32)[:, None] for each in (lower, upper))
         self.blocks.append(LinkBlock((tables[0], tables[1]), ([0], [0]), [data, data]))
 
     def attach(self, places: Sequence[int], switches: Sequence[int] | Numbers, data: Sequence[EdgeData]) -> None:
-        """The same from nodes in these places of every machine to its switch, with ``data`` for each place."""
+        """Add full-duplex links from these places of every machine to its switch, with ``data`` per place."""
         tables = self.nodes, np.asarray(switches, dtype=np.int32)[:, None]
         self.blocks.append(LinkBlock(tables, (places, [0] * len(places)), [each for each in data for _ in range(2)]))
 
     def _copies(self, names: Sequence[str]) -> Named:
-        """Nodes of the pattern in every machine, machine by machine."""
+        """Return the names of the pattern's nodes in every machine, machine by machine."""
         cut = len(self.domain) + 1
         suffixes = [(name[cut:], self.pattern.nodes[name]) for name in names]
         for machine in range(self.stamped):
@@ -202,7 +203,7 @@ class Draft:
     # --- what has been described -------------------------------------------------------------------------------------
 
     def graph(self) -> Graph:
-        """All of it."""
+        """Return the graph of all nodes and links."""
         found: Graph = nx.DiGraph()
         names: list[str] = []
         for named in self._named:
@@ -217,15 +218,15 @@ class Draft:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
         return self.stamped * [data["kind"] for _, data in self.pattern.nodes(data=True)].count("gpu")
 
     def names(self) -> list[str]:
-        """What every node is called."""
+        """Return the names of all nodes."""
         return [name for named in self._named for name, _ in named()]
 
     def gpu_names(self) -> list[str]:
-        """What every GPU is called, machine by machine."""
+        """Return the names of all GPUs, machine by machine."""
         cut = len(self.domain) + 1
         own = [node[cut:] for node in self.pattern if self.pattern.nodes[node]["kind"] == "gpu"]
         return [f"{self.domain}{machine}{suffix}" for machine in range(self.stamped) for suffix in own]

@@ -1,4 +1,4 @@
-"""A cluster written out node by node and link by link, for what no builder makes."""
+"""Cluster written out node by node and link by link, for what no builder makes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class GraphSpec(TopologySpec):
             directed[way] = None
 
     def build(self) -> Cluster:
-        """The cluster, with the names of the file."""
+        """Build the cluster, with the names of the file."""
         graph: Graph = nx.DiGraph()
         host_of = self._hosts()
         filled: dict[int, int] = {}
@@ -136,14 +136,14 @@ class GraphSpec(TopologySpec):
 
     @staticmethod
     def _medium(a: str, b: str) -> str:
-        """The usual medium between two kinds of node, for a link that does not say its own."""
+        """Return the usual medium between two kinds of node, for a link that does not state one."""
         for kind in ("switch", "nic", "pcie", "host", "nvswitch"):
             if kind in (a, b):
                 return _USUAL_MEDIUM[kind]
         return _USUAL_MEDIUM["gpu"]
 
     def _hosts(self) -> dict[str, int]:
-        """Machine of every GPU, numbered from 0 in the order of their numbers, or of the file."""
+        """Return the machine of every GPU, numbered from 0 in the order of their numbers, or of the file."""
         gpus = [node for node in self.nodes if node.kind == "gpu"]
         given = [node.host for node in gpus if node.host is not None]
         if given:

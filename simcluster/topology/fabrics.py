@@ -1,6 +1,7 @@
-"""Machines of any make on a fabric of any kind, and further networks: ``kind: machines``; Dragonfly+.
+"""Clusters of any kind of node on any fabric, with further networks (``kind: machines``); Dragonfly+.
 
-To add a fabric: a spec with ``kind`` and ``add(site, ports, machines)``, and its name in ``AnyFabric``."""
+To add a fabric: a spec with ``kind`` and ``add(site, ports, machines)``, and its name in ``AnyFabric``.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class DragonflyPlusSpec(Spec):
     """The cable between groups; default: as from leaf to spine."""
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Switches group0.leaf0, ..., group0.spine0, ..., and the links from the ports on."""
+        """Add switches group0.leaf0, ..., group0.spine0, ..., and the links from the ports on."""
         groups = machines // (self.nodes_per_leaf * self.leaves_per_group)
         check_links(groups * self.leaves_per_group * self.spines_per_group, "leaf - spine")
         check_links(groups * self.spines_per_group * self.global_links_per_spine, "spine - spine")
@@ -65,7 +66,7 @@ class DragonflyPlusSpec(Spec):
         self._join_groups(site, spines, self.spine_to_spine.cable(uplink))
 
     def complaints(self, machines: int) -> list[Complaint]:
-        """What does not come out even with so many machines: every leaf, group and pair of groups must be alike."""
+        """Return what does not divide evenly for this many nodes: leaves, groups or pairs of groups."""
         size = self.nodes_per_leaf * self.leaves_per_group
         if machines % size:
             near = listed(n * size for n in (machines // size, machines // size + 1) if n)
@@ -81,7 +82,7 @@ class DragonflyPlusSpec(Spec):
         return []
 
     def _join_groups(self, site: Site, spines: Sequence[Sequence[int]], cable: EdgeData) -> None:
-        """Global link l of a pair of groups ends at the next spine of either, counted by distance around the groups."""
+        """Add global links between groups; link l of a pair ends at the next spine of either."""
         groups = len(spines)
         per_pair = self.spines_per_group * self.global_links_per_spine // max(1, groups - 1)
         for near in range(groups):
@@ -150,7 +151,7 @@ class MachinesSpec(TopologySpec):
         return self
 
     def build(self) -> Cluster:
-        """The cluster: the machines as MachineSpec.add names them, then the switches as each fabric does.
+        """Build the cluster: the nodes as MachineSpec.add names them, then each fabric's switches.
 
         Switches of other networks are called storage.leaf0, ...; those of planes plane0.leaf0, ...
         """

@@ -1,4 +1,4 @@
-"""Adjacency of switches in arrays, and how the GPUs of equal machines leave them: routes of very many flows."""
+"""Switch adjacency in arrays, and how the GPUs of equal machines leave them, for routing very many flows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from simcluster.topology.numbering import LinkNumbers
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Links between switches (by number), both ways: ``link`` leads to switch ``near``, ascending for each switch.
+    """Links between switches (by number), both ways: ``link`` leads to switch ``near``, ascending per switch.
 
-    Those that begin at a switch are from ``first`` on.  ``onto`` numbers the sets of switches that are next to each:
-    ``neighbours`` of that number.  ``number`` has that of every node from the ``lowest`` on, -1 for other networks'.
+    Those that begin at a switch are from ``first`` on. ``onto`` numbers the sets of switches that are next to each:
+    ``neighbours`` of that number. ``number`` has that of every node from the ``lowest`` on, -1 for other networks'.
     """
 
     size: int
@@ -36,7 +36,7 @@ class Hops:
 
     @classmethod
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
-        """The links between these switches, which are numbered as they come here; the first of all is ``lowest``."""
+        """Return the links between these switches, which are numbered in this order; the lowest node is ``lowest``."""
         nodes = np.array(switches, dtype=np.int64) - lowest
         number = places(nodes, len(numbers.starts) - 1).astype(np.int32)
         many = np.diff(numbers.starts)
@@ -57,18 +57,18 @@ class Hops:
         return cls(len(nodes), near, link, first, *_sets(near, first), lowest, number)
 
     def switches(self, nodes: Int32s) -> Ints:
-        """The numbers of switches that are given by node."""
+        """Return the numbers of switches that are given by node."""
         return self.number[nodes - self.lowest].astype(np.int64)
 
     def parts(self) -> Ints:
-        """The parts of the fabric, by switch: each is named by the first of its switches."""
+        """Return the part of the fabric of every switch, named by the first of its switches."""
         found = np.full(self.size, -1, dtype=np.int64)
         while (rest := np.flatnonzero(found < 0)).size:
             found[self._distances(rest[:1]) < self.size] = rest[0]
         return found
 
     def onward(self, here: int, goal: int) -> Ints:
-        """The switches after those next to set ``here`` on shortest ways to those next to set ``goal``, in order."""
+        """Return the switches after neighbour set ``here`` on shortest paths to neighbour set ``goal``, in order."""
         if (here, goal) not in self._known:
             near = self.neighbours[here]
             distances = self._distances(self.neighbours[goal])[near]
@@ -76,7 +76,7 @@ class Hops:
         return self._known[here, goal]
 
     def _distances(self, goals: Ints) -> Ints:
-        """Hops from every switch to the nearest of some; as many as there are switches where there is no way."""
+        """Return the hops from every switch to the nearest goal; the number of switches where there is no path."""
         found = np.full(self.size, self.size, dtype=np.int64)
         frontier, hops = goals, 0
         while len(frontier):
@@ -89,7 +89,7 @@ class Hops:
         return found
 
     def between(self, a: Ints, b: Ints) -> Ints:
-        """The links from switches to switches, -1 for none."""
+        """Return the links from switches to switches, -1 for none."""
         if not len(self.near):
             return np.full(len(a), -1, dtype=np.int64)
         codes, begin = self._codes
@@ -99,24 +99,24 @@ class Hops:
         return np.where(np.append(codes, -1)[place] == code, self.nth(a, place - begin[sets]), -1)
 
     def nth(self, a: Ints, turn: Ints) -> Ints:
-        """The link from each switch to neighbour number ``turn`` of those behind it."""
+        """Return the link from each switch to its neighbour number ``turn``."""
         found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)].astype(np.int64)
         return found
 
     def all_from(self, switches: Ints, count: int) -> Int32s:
-        """The links from switches, rows of as many as each has neighbours behind it."""
+        """Return all links from these switches, one row per switch with ``count`` neighbours."""
         found: Int32s = self.link[self.first[switches][:, None] + np.arange(count)]
         return found
 
     @cached_property
     def _codes(self) -> tuple[Ints, Ints]:
-        """Of every switch of every set of neighbours a number, ascending; and where the numbers of each set begin."""
+        """Ascending code of every switch in every neighbour set, and where the codes of each set begin."""
         begin = np.cumsum([0, *map(len, self.neighbours)])
         return np.concatenate([number * self.size + near for number, near in enumerate(self.neighbours)]), begin
 
 
 def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
-    """Numbers of the sets of switches ``near[first[i] : first[i + 1]]``, and these."""
+    """Return the set number of each ``near[first[i] : first[i + 1]]``, and the distinct sets of switches."""
     known: dict[bytes, int] = {}
     neighbours: list[Ints] = []
     degrees = np.diff(first)
@@ -135,7 +135,7 @@ def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered alike."""
+    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered equally."""
 
     count: int
     size: int
@@ -145,29 +145,29 @@ class Machines:
 
     @cached_property
     def gpus(self) -> Int32s:
-        """The GPUs of every machine by place."""
+        """GPUs of every machine by place."""
         return np.arange(self.count * self.size, dtype=np.int32).reshape(self.count, self.size)
 
     def links(self, gpus: Numbers, columns: Ints) -> Int32s:
-        """Links of some GPUs, in the columns that each place has; -1 for no column."""
+        """Return links of some GPUs, in the columns that each place has; -1 for no column."""
         machine, place = np.divmod(gpus, self.size)
         own = columns[place]
         return np.where(own < 0, np.int32(-1), self.owned[machine[:, None], own])
 
     @cached_property
     def origin(self) -> Ints:
-        """Of every column of ``owned`` the place of the link that is it, or that it is the way back of."""
+        """For every column of ``owned`` the place of its link, or of the link of which it is the reverse."""
         return np.concatenate([np.arange(self.numbers.width), self.numbers.back[self.numbers.width :]])
 
     @property
     def owned(self) -> Int32s:
-        """The links of every machine: those that begin in it, and the ways back of those that end outside."""
+        """Links of every machine: those that begin in it, and the reverse of those that end outside."""
         return self.numbers.owned
 
     def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
-        """Places of the links of the pairs (place x size + place): a row each, -1 behind the last.
+        """Return the links of paths between pairs (place x size + place): a row each, -1 after the last.
 
-        A row of nothing but -1 is for a pair without one way that stays inside, or one not asked for.
+        A row of nothing but -1 is for a pair without one path that stays inside, or one not requested.
         """
         for pair in pairs.tolist():
             if pair not in self.known:
@@ -179,26 +179,26 @@ class Machines:
 
 
 class ByMachine(NamedTuple):
-    """Values of GPUs machine by machine: machine m has those of row ``kind[m]`` of ``table``, place by place."""
+    """Values of GPUs by machine: machine m has those of row ``kind[m]`` of ``table``, place by place."""
 
     kind: Ints
     table: Ints
 
     def moved(self, machine: Ints, onto: Ints) -> tuple[Ints, Ints]:
-        """The different rows of some machines, each with what those have that take their places."""
+        """Return the distinct rows of some machines, and the values of those that take their places."""
         pairs, _ = compact(self.kind[machine] * len(self.table) + self.kind[onto])
         return self.table[pairs // len(self.table)], self.table[pairs % len(self.table)]
 
     @classmethod
     def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
-        """From all of them: a row for every machine."""
+        """Return the values from a table with a row for every machine."""
         new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))  # many machines are as the one before
         kind, first = _numbered_rows(rows[new])
         return cls(kind[np.cumsum(new) - 1], rows[new][first].astype(np.int64))
 
 
 def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
-    """Return rows as numbers, equal for equal ones, and the first of each number."""
+    """Return rows as numbers, equal for equal ones, and the first row of each number."""
     if (table == table[:1]).all():
         return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
     kind, first = numbered(rows_alike(table))
@@ -209,11 +209,11 @@ def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """How every GPU leaves its machine and is entered: by which switch, its ``leaf`` (a number), and which links.
+    """Links and switches by which every GPU leaves and enters its machine; ``leaf`` is the switch number.
 
-    ``out`` and ``back`` have the columns of these links by place, -1 behind the last; ``order`` is the place of the GPU
+    ``out`` and ``back`` have the columns of these links by place, -1 after the last; ``order`` is the place of the GPU
     in tree order, ``part`` numbers the parts of the fabric and ``position`` their places in natural order of all names,
-    by switch.  ``leaves`` are those of every machine.
+    by switch. ``leaves`` are those of every machine.
     """
 
     part: Ints
@@ -229,7 +229,7 @@ class Ends:
         cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: Hops,
         position: Ints,
     ) -> Ends:  # fmt: skip
-        """From machine 0, whose GPUs leave by these ``ways``, columns from their leaf on, and by ``nics``."""
+        """Return the ends, given those of machine 0: ``ways`` (columns after its GPUs' leaves) and ``nics``."""
         numbers = machines.numbers
         out = np.full((len(ways), max(map(len, ways))), -1, dtype=np.int64)
         for place, way in enumerate(ways):
@@ -248,10 +248,10 @@ class Ends:
 class Ground:
     """Machines, leaves and links of a regular cluster in columns: see ``PerLink``.
 
-    The first of ``rows``' tables has the links of machines (``Machines.owned``).  Each other one has those of leaves
-    with equally many links up, first all up and then the ways back; ``table`` and ``row`` say where each switch is,
-    -1 for those that are in none.  ``order`` of GPUs is modulo the links up from their leaves; ``kind`` is for every
-    sort of link what must be equal, ``unlike`` numbers the leaves' rows of links by it, table by table.
+    The first of ``rows``' tables has the links of machines (``Machines.owned``). Each other one has those of leaves
+    with equally many links up, first all up and then their reverses; ``table`` and ``row`` give the place of each
+    switch, -1 for those that are in none. ``order`` of GPUs is modulo the links up from their leaves; ``kind`` is for
+    every sort of link what must be equal, ``unlike`` numbers the leaves' rows of links by it, table by table.
     """
 
     machines: Machines
@@ -266,7 +266,7 @@ class Ground:
 
     @classmethod
     def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
-        """That of a cluster."""
+        """Return the columns of a cluster with these machines, ends and hops."""
         tables: list[Int32s] = []
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
         degrees = np.diff(hops.first)

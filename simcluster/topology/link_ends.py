@@ -1,4 +1,4 @@
-"""What links join, by their numbers: of a regular cluster in arrays, without a graph or the name of any other link."""
+"""Names of both ends of links by number, for regular clusters without a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 20  # links, which bounds what is kept beside their kinds
 
 
 class LinkEnds(Wiring):
-    """The names of a draft's nodes and links, whose graph is made when it is needed."""
+    """Names of a draft's nodes and links; the graph is made on demand."""
 
     draft: Draft
     numbers: LinkNumbers
@@ -26,7 +26,7 @@ class LinkEnds(Wiring):
 
     @cached_property
     def graph(self) -> Graph:  # type: ignore[override]
-        """All nodes and links; InputError of more GPUs than a graph is built of."""
+        """Graph of all nodes and links; raises InputError for more GPUs than a graph is built of."""
         check_drawn(self.draft.gpus)
         return self.draft.graph()
 
@@ -37,12 +37,12 @@ class LinkEnds(Wiring):
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
-        """Switches of the collectives' network, by name."""
+        """Names of the switches of the collectives' network."""
         return tuple(name for name, data in self.draft.switches.values() if "network" not in data)
 
     @cached_property
     def links(self) -> tuple[tuple[str, str], ...]:  # type: ignore[override]
-        """The nodes that each link leads from and to."""
+        """Names of the two ends of each link."""
         names, (begin, end) = self.draft.names(), self.nodes(np.arange(len(self.link_capacity)))
         return tuple([(names[a], names[b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)])
 
@@ -51,16 +51,16 @@ class LinkEnds(Wiring):
         return frozenset(self.draft.names())
 
     def has(self, node: str) -> bool:
-        """Is there such a node?"""
+        """Return whether there is a node of this name."""
         return node in self._all_names
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
-        """Names of the nodes where links begin and end."""
+        """Return the names of the nodes where links begin and end."""
         begin, end = (self._names(nodes) for nodes in self.nodes(links))
         return list(zip(begin, end, strict=True))
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """The kind of each link, by number, and the kinds."""
+        """Return the kind number of each link, and the kinds."""
         by_node, labels = self._labels
         media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.sorts))
         of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.sorts])
@@ -79,7 +79,7 @@ class LinkEnds(Wiring):
         return number, kinds
 
     def nodes(self, links: Ints) -> tuple[Ints, Ints]:
-        """The nodes where links begin and end."""
+        """Return the numbers of the nodes where links begin and end."""
         numbers = self.numbers
         begin, end = np.empty((2, len(links)), dtype=np.int64)
         place = self.ground.rows.place[links]
@@ -97,7 +97,7 @@ class LinkEnds(Wiring):
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int16], list[str]]:
-        """For every node the number of what it is called in reports, and these."""
+        """Label number of every node in reports, and the labels."""
         draft = self.draft
         known: dict[str, int] = {}
         found = np.empty(draft.size, dtype=np.int16)

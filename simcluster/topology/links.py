@@ -1,8 +1,9 @@
-"""Links in a topology file and in the graph, the names of nodes in reports, and the levels of switches.
+"""Links in a topology file and in the graph, report labels of nodes, and levels of switches.
 
 The line rate (by the standard) and the efficiency (the payload's share of it) are kept apart, each with its source, so
-that nobody has to guess what a bandwidth already contains. A link of a usual kind is a preset of the catalogue:
-``{preset: ndr}``, with other values written next to it."""
+that it is clear what a bandwidth already contains. A link of a usual kind is a preset of the catalogue: ``{preset:
+ndr}``, with other values written next to it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class RateSpec(PresetSpec):
     """The kind of link, as in nvlink, pcie, infiniband, ethernet; default: the usual one at this place."""
 
     def edge(self, medium: str, latency: float) -> EdgeData:
-        """Edge attributes of one direction, with ``latency`` seconds."""
+        """Return the edge attributes of one direction, with ``latency`` seconds."""
         return edge_data(self.line_rate, self.efficiency, latency, self.source, self.medium or medium)
 
 
@@ -64,12 +65,12 @@ class LinkSpec(RateSpec):
     known (collectives.nccl)."""
 
     def link(self, medium: str) -> EdgeData:
-        """Edge attributes of one direction."""
+        """Return the edge attributes of one direction."""
         return self.edge(medium, self.latency)
 
 
 def edge_data(line_rate: float, efficiency: float, latency: float, source: str, medium: str) -> EdgeData:
-    """Attributes of a directed edge, as listed in ``cluster``."""
+    """Return the attributes of a directed edge, as listed in ``cluster``."""
     return {
         "line_rate": line_rate,
         "efficiency": efficiency,
@@ -81,25 +82,25 @@ def edge_data(line_rate: float, efficiency: float, latency: float, source: str, 
 
 
 def add_gpus(graph: Graph, placed: Iterable[tuple[str, int, int]]) -> None:
-    """GPUs given as (name, host, index in the host)."""
+    """Add GPUs given as (name, host, index in the host)."""
     graph.add_nodes_from((name, {"kind": "gpu", "host": host, "local": local}) for name, host, local in placed)
 
 
 def add_switches(graph: Graph, names: Iterable[str], tier: str, network: str = COMPUTE) -> None:
-    """Fabric switches of one tier; the graph says their network where it is not that of the collectives."""
+    """Add fabric switches of one tier; the graph records their network unless it is that of collectives."""
     graph.add_nodes_from(names, kind="switch", tier=tier, **_apart(network))
 
 
 def add_nics(graph: Graph, names: Iterable[str], ports: int = 1, network: str = COMPUTE) -> None:
-    """NICs of ``ports`` cables each."""
+    """Add NICs with ``ports`` cables each."""
     several = {"ports": ports} if ports > 1 else {}
     graph.add_nodes_from(names, kind="nic", **several, **_apart(network))
 
 
 def compute_part(graph: Graph) -> Graph:
-    """The nodes and links that collectives use: all but NICs and switches of other networks (storage, management).
+    """Return the nodes and links that collectives use, without NICs and switches of other networks.
 
-    The graph itself where there is no other network.
+    The graph itself where there is no other network (storage, management).
     """
     others = [node for node, data in graph.nodes(data=True) if data.get("network", COMPUTE) != COMPUTE]
     if not others:
@@ -110,12 +111,12 @@ def compute_part(graph: Graph) -> Graph:
 
 
 def connect(graph: Graph, pairs: Iterable[tuple[str, str]], data: EdgeData) -> None:
-    """Full-duplex links between the pairs: one edge each way with the same attributes."""
+    """Add full-duplex links between the pairs: one edge each way with the same attributes."""
     graph.add_edges_from((edge for a, b in pairs for edge in ((a, b), (b, a))), **data)
 
 
 def resource_of(medium: str) -> str:
-    """What a link is counted to: nvlink, pcie, or for every other medium the network."""
+    """Return the resource that a link counts as: nvlink, pcie, or for every other medium the network."""
     return medium if medium in ("nvlink", "pcie") else "network"
 
 
@@ -124,25 +125,25 @@ def _apart(network: str) -> dict[str, str]:
 
 
 def label(graph: Graph, node: str) -> str:
-    """What a node is called in a report."""
+    """Return the label of a node in a report."""
     return called(graph.nodes[node])
 
 
 def called(data: Mapping[str, Any]) -> str:
-    """What nodes with these attributes are called: kind, or for a switch tier, after the name of another network."""
+    """Return the label of nodes with these attributes: the kind, or a switch's tier after its other network."""
     name = str(data["tier"]) if data["kind"] == "switch" else str(data["kind"])
     network = data.get("network", COMPUTE)
     return name if network == COMPUTE else f"{network} {name}"
 
 
 def network_names(graph: Graph) -> list[str]:
-    """The networks that collectives do not use, in graph order."""
+    """Return the networks that collectives do not use, in graph order."""
     names = dict.fromkeys(str(data.get("network", COMPUTE)) for _, data in graph.nodes(data=True))
     return [name for name in names if name != COMPUTE]
 
 
 def switch_levels(graph: Graph) -> dict[str, int]:
-    """Level of every switch: 1 if a machine is linked to it, else one more than the lowest switch that is."""
+    """Return the level of every switch: 1 if a node is linked to it, else one above its lowest neighbour."""
     switches = [node for node, data in graph.nodes(data=True) if data["kind"] == "switch"]
     among = set(switches)
     frontier = [s for s in switches if any(other not in among for other in graph.pred[s])]

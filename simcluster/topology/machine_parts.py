@@ -1,4 +1,4 @@
-"""What a machine is made of, for every fabric: GPUs, NVSwitch, PCIe switches, host bridges and NICs.
+"""Parts of a node, for every fabric: GPUs, NVSwitch, PCIe switches, host bridges and NICs.
 
 A machine is an NVLink domain, as for NCCL: a DGX box, or a whole rack of trays whose GPUs meet in NVSwitches.
 """
@@ -24,7 +24,7 @@ Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 @dataclass(frozen=True, slots=True)
 class NicPort:
-    """A NIC that every machine has (its place in the pattern of one), and the link by which it joins a fabric.
+    """NIC that every machine has (its place in the pattern of one), and the link by which it joins a fabric.
 
     ``rail`` numbers the NICs of a tray in the network.
     """
@@ -110,7 +110,7 @@ class MachineSpec(Spec):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs of the machine, all trays."""
+        """Number of GPUs of the machine, over all trays."""
         return self.gpus * self.trays
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class MachineSpec(Spec):
         return "pcie" if self.gpus_per_pcie_switch else "host" if self.host else "gpu"
 
     def _places(self, where: Place) -> int:
-        """How many places of that kind a box has for NICs."""
+        """Return the number of places of that kind that a box has for NICs."""
         if where == "pcie":
             return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
         if where == "host":
@@ -164,7 +164,7 @@ class MachineSpec(Spec):
     # --- building ----------------------------------------------------------------------------------------------------
 
     def add(self, draft: Draft, machines: int) -> list[NicPort]:
-        """So many machines; the ports of each to the fabrics, in order.
+        """Add this many machines; return the ports of each to the fabrics, in order.
 
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
         name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
@@ -241,18 +241,18 @@ _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
 
 
 def _spread(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
-    """Each of ``lower`` with one of ``upper``, in order and as evenly as whole numbers allow, ``turn`` places on."""
+    """Pair each of ``lower`` with one of ``upper``, in order and as evenly as possible, ``turn`` places on."""
     gap = max(1, len(upper) // len(lower))
     return ((node, upper[i * len(upper) // len(lower) + turn % gap]) for i, node in enumerate(lower))
 
 
 def _shared(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
-    """Each GPU with the NIC that it shares with its neighbours."""
+    """Pair each GPU with the NIC that it shares with its neighbours."""
     return ((nic, gpu) for gpu, nic in _spread(gpus, nics))
 
 
 def _times(link: EdgeData, count: int, of: str) -> EdgeData:
-    """``count`` links used as one."""
+    """Return the attributes of ``count`` links used as one."""
     if count == 1:
         return link
     together: dict[str, Any] = {key: link[key] * count for key in ("line_rate", "bandwidth")}

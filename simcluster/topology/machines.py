@@ -1,7 +1,7 @@
-"""Real machines on a fat tree: DGX with NVSwitch and one NIC per GPU, and PCIe boxes that share NICs.
+"""Real nodes on a fat tree: DGX with NVSwitch and one NIC per GPU, and PCIe boxes that share NICs.
 
-Idealised on purpose: all NVSwitch chips of a machine are one node without a limit of its own, and PCIe is left out
-where nothing contends for it.  ``fabrics`` (kind machines) makes such machines part by part.
+Idealised on purpose: all NVSwitch chips of a node are one graph node without a limit, and PCIe is omitted where nothing
+contends for it. ``fabrics`` (kind machines) makes such nodes part by part.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class DgxSpec(TopologySpec):
         return self
 
     def build(self) -> Cluster:
-        """The cluster: node0.gpu0, node0.nic0, node0.nvswitch, ..., unit0.leaf0 (rail 0), ..., spine0, ..."""
+        """Build the cluster: node0.gpu0, node0.nic0, node0.nvswitch, ..., unit0.leaf0 (rail 0), ..., spine0, ..."""
         graph, rails = Recorder(), range(self.gpus_per_node)
         gpus, nics = ([f"node0.{part}{i}" for i in rails] for part in ("gpu", "nic"))
         add_gpus(graph, ((gpu, 0, i) for i, gpu in enumerate(gpus)))
@@ -119,7 +119,7 @@ class PcieBoxSpec(TopologySpec):
         return self
 
     def build(self) -> Cluster:
-        """The cluster: node0.gpu0, node0.pcie0, node0.host, node0.nic0, ..., leaf0, ..., spine0, ..."""
+        """Build the cluster: node0.gpu0, node0.pcie0, node0.host, node0.nic0, ..., leaf0, ..., spine0, ..."""
         graph = Recorder()
         pcie = self.pcie.link("pcie")
         upstream = pcie if self.upstream is None else self.upstream.link("pcie")
@@ -144,6 +144,6 @@ class PcieBoxSpec(TopologySpec):
 
 
 def _ports(graph: Graph, link: EdgeData) -> list[NicPort]:
-    """The NICs of a machine, each a rail of its own."""
+    """Return the NICs of a machine, each a separate rail."""
     nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
     return [NicPort(place, rail, COMPUTE, 0, link) for rail, place in enumerate(nics)]

@@ -1,6 +1,6 @@
-"""Numbers of a draft's links: by the node where they begin, then as they come; machines come before switches.
+"""Link numbers of a draft: by the node where they begin, then by insertion; machines come before switches.
 
-All machines are alike, so those of a machine are ``first + machine x step``, column by column.
+All machines are equal, so the links of a machine are ``first + machine x step``, column by column.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _Column = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class LinkNumbers:
-    """The links of machines and of the switches that they hang on.
+    """Numbers of the links of machines and of the switches that they connect to.
 
-    A row of ``owned`` are those of a machine: the ``width`` that begin in it, ascending, then the ways back of those
-    that end outside.  ``back`` is for every column the one of the way back, ``came`` its block and column there.
-    ``sorts`` is for every link what it is like, by number in ``Draft.sorts``.  ``starts`` has the first link of every
-    switch and, last, how many links there are; ``turned`` is the other way of every link that begins at a switch.
+    A row of ``owned`` are those of a machine: the ``width`` that begin in it, ascending, then the reverses of those
+    that end outside. ``back`` is for every column that of the reverse, ``came`` its block and column there. ``sorts``
+    is every link's attributes, by number in ``Draft.sorts``. ``starts`` has the first link of every switch and, last,
+    the number of links; ``turned`` is the reverse of every link that begins at a switch.
     """
 
     width: int
@@ -38,12 +38,12 @@ class LinkNumbers:
 
     @property
     def first(self) -> int:
-        """The first link that begins at a switch."""
+        """First link that begins at a switch."""
         return int(self.starts[0])
 
     @classmethod
     def of(cls, draft: Draft) -> LinkNumbers | None:
-        """Those of a draft; None where a link leads from one machine to another without a switch between."""
+        """Return the link numbers of a draft; None where a link joins two machines without a switch."""
         outside = [table for block in draft.blocks for table in block.tables if table is not draft.nodes]
         if min([int(table.min(initial=draft.size)) for table in outside], default=draft.size) < draft.nodes.size:
             return None

@@ -1,7 +1,7 @@
-"""Accelerator: the routes of very many flows in arrays, proved for every policy; what has no form goes one by one.
+"""Accelerator: routes of very many flows in arrays, proved for every policy; flows without a form go one by one.
 
-A way inside a machine is found once for all; from switch to switch flows that are at one switch and bound for one
-switch are looked at together.
+A path inside a machine is found once for all; from switch to switch flows that are at one switch and bound for one
+switch are handled together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Paths(LinkEnds):
 
     @cached_property
     def _shares(self) -> list[float]:
-        """The part of a flow on each of its paths; none where every path has one."""
+        """Fraction of a flow on each of its paths; empty where every path has one flow."""
         paths = len(self.routing.picks(Flow(0, 0, 0, 0)))
         return [part / WHOLE for part in split(WHOLE, paths)] if paths else []
 
@@ -47,11 +47,11 @@ class Paths(LinkEnds):
         return _merged([*parts, self.one_by_one(np.flatnonzero(left), src, dst, number)])
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Return how many flows cross every link.
+        """Return the number of flows that cross every link.
 
-        Ways inside machines and their ends are found once for all that send and receive equally often, so that only
-        flows from leaf to leaf are gone through link by link; those that switches split evenly are counted by leaf.
-        None where a flow has several connections, or not all flows have a closed form.
+        Paths inside machines and their ends are found once for all that send and receive equally often, so that only
+        flows from leaf to leaf are handled link by link; those that switches split evenly are counted by leaf. None
+        where a flow has several connections, or not all flows have a closed form.
         """
         size, table = self.machines.size, flows.table
         own, places = table[:, 0] // size, table[0] % size
@@ -127,7 +127,6 @@ class Paths(LinkEnds):
     # --- in a machine ------------------------------------------------------------------------------------------------
 
     def _inside(self, flows: Ints, src: Ints, dst: Ints) -> Rows:
-        """Return the links of flows that stay in their machine."""
         machines = self.machines
         machine, place = np.divmod(src[flows], machines.size)
         key = place * machines.size + dst[flows] % machines.size
@@ -141,7 +140,6 @@ class Paths(LinkEnds):
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
     def _across(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links of flows between machines that stay in one part of the fabric."""
         ends = self.ends
         leave, enter = (ends.leaf[gpus[flows]].astype(np.int64) for gpus in (src, dst))
         plain = ends.part[leave] == ends.part[enter]
@@ -184,9 +182,9 @@ class Paths(LinkEnds):
     def _over_fabric(
         self, columns: Sequence[Numbers], leave: Ints, enter: Ints
     ) -> Iterator[tuple[float, Ints, Ints]]:  # fmt: skip
-        """Generate step by step from leaf to leaf the part of the bytes, the flows that go on, and links crossed.
+        """Generate per step from leaf to leaf the fraction of bytes, the flows that continue, and links crossed.
 
-        ``columns`` are the flows' fields (sender, receiver, order, number).  Which of several ways a flow takes is the
+        ``columns`` are the flows' fields (sender, receiver, order, number). Which of several paths a flow takes is the
         policy's arithmetic, on arrays.
         """
         hops = self.ground.hops
@@ -218,7 +216,7 @@ class Paths(LinkEnds):
                 here = onward
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
-        """Columns of links from GPU to GPU of machine 0, if there is one way, which does not leave it.
+        """Return the link columns of the path between GPUs of machine 0, if it is unique and stays inside.
 
         It is as short as any over one leaf, or up from one and down to another.
         """
@@ -231,7 +229,7 @@ class Paths(LinkEnds):
 
 
 def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
-    """Rows of a table with one line per flow, of ``links``, -1 for none; ``fractions`` of every column."""
+    """Return rows from a table with one line per flow, of ``links``, -1 for none; ``fractions`` of every column."""
     there = links >= 0
     if there.all():
         return np.repeat(flows, links.shape[1]), links.ravel(), np.tile(fractions, len(flows))
@@ -239,7 +237,7 @@ def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
 
 
 def _merged(parts: Sequence[Rows]) -> Rows:
-    """Rows of all parts by flow, those of a flow as they come."""
+    """Return the rows of all parts, sorted by flow and stable within a flow."""
     parts = [part for part in parts if len(part[0])] or parts[:1]
     if len(parts) == 1:
         return parts[0]

@@ -1,4 +1,4 @@
-"""How a path is chosen where several are equally short: the ``routing`` section of a topology.
+"""Choice of a path where several are equally short: the ``routing`` section of a topology.
 
 To add a policy: a spec with ``kind`` and ``picks``, and its name in ``RoutingSpec``.
 """
@@ -19,7 +19,7 @@ Pick: TypeAlias = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a choice may depend on: GPU numbers, the place in tree order of the NIC that it goes to, its number.
+    """Inputs of a routing choice: GPU numbers, the place in tree order of the destination's NIC, the flow number.
 
     Policies do arithmetic with them, so that they work on arrays, of many flows, as well (``crowd``).
     """
@@ -39,7 +39,7 @@ class _Policy(Spec):
     is fewer switches away, or never? Default: only where nothing else leads there."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """One way of choosing for every path of the flow, which share its bytes evenly; none at all: every path."""
+        """Return a choice for every path of the flow, which share its bytes evenly; empty: every path."""
         raise NotImplementedError
 
 
@@ -49,7 +49,7 @@ class ShortestSpec(_Policy):
     kind: Literal["shortest"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """The first way everywhere."""
+        """Return the choice of the first path everywhere."""
         del flow
         return (lambda node, k: 0,)
 
@@ -64,7 +64,7 @@ class StaticSpec(_Policy):
     kind: Literal["static"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Way d mod k."""
+        """Return the choice of path d mod k."""
         return (lambda node, k: flow.order % k,)
 
 
@@ -82,7 +82,7 @@ class EcmpSpec(_Policy):
     """Connections of a flow, each hashed separately, that share its bytes evenly."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """One hash per queue pair."""
+        """Return one hash per queue pair."""
         of_flow = self.seed
         for part in (flow.src, flow.dst, flow.number):
             of_flow = mixed(of_flow ^ mixed(part))
@@ -98,7 +98,7 @@ class AdaptiveSpec(_Policy):
     kind: Literal["adaptive"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """None: every path."""
+        """Return no choice, which means every path."""
         del flow
         return ()
 
@@ -111,7 +111,7 @@ _64_BITS = 2**64 - 1
 
 
 def mixed(value: int) -> int:
-    """A well-spread 64-bit number from any other (splitmix64: Steele et al., OOPSLA 2014)."""
+    """Return a well-spread 64-bit number from any other (splitmix64: Steele et al., OOPSLA 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _64_BITS
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _64_BITS

@@ -1,8 +1,8 @@
 """Clusters of equal machines on a tree of switches, in closed form: routes of many flows without a graph.
 
-What is otherwise found in a graph follows here from numbers: of machines, their parts and switches.  One machine with
-its leaves is a graph, and tells how its GPUs leave and are entered.  The same bits come out; where a cluster is not so
-regular, ``None``, and the graph is asked.
+What is otherwise found in a graph follows here from numbers: of machines, their parts and switches. One machine with
+its leaves is a graph, and shows how its GPUs leave and are entered. The same bits come out; where a cluster is not so
+regular, ``None``, and the graph is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROVED = {
 
 
 class Regular(Paths):
-    """The closed form of one draft, whose graph is made when it is needed."""
+    """Closed form of one draft, whose graph is made on demand."""
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
         self.draft, self.numbers, self.routing = draft, numbers, routing
@@ -51,10 +51,10 @@ class Regular(Paths):
 
     @classmethod
     def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
-        """The closed form, where every GPU has one way out of its machine and back, and all reach each other.
+        """Return the closed form, where every GPU has one way out of its machine and back, and all reach each other.
 
         None where machines are linked to each other directly, too: they must leave by switches; and where routing or
-        links say what is not PROVED.
+        links have features that are not PROVED.
         """
         said = frozenset(key for data in draft.sorts for key in data)
         if routing.kind not in PROVED["routing"] or not said <= PROVED["link"]:
@@ -70,7 +70,7 @@ class Regular(Paths):
         return found if found._meet() else None
 
     def _way_out(self, place: int) -> list[str]:
-        """Nodes from a GPU of machine 0 to its leaf; none where it can choose, or is entered in another way."""
+        """Return the nodes from a GPU of machine 0 to its leaf; empty if it has a choice or enters otherwise."""
         near = self.ways.near
         if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
             return []
@@ -79,7 +79,7 @@ class Regular(Paths):
         return [] if there is None or back is None or there != back[::-1] else [*there, port.switch]
 
     def _settle(self, ways: Sequence[Sequence[str]]) -> None:
-        """What routes of many flows and turns stand on; of the cluster, and not of who routes first."""
+        """Compute what routes of many flows and turns depend on: the cluster, not the order of routing."""
         draft = self.draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         named = dict(zip(own, naturals([draft.switches[number][0] for number in own]), strict=True))
@@ -99,7 +99,7 @@ class Regular(Paths):
         self.ground = Ground.of(machines, self.ends, hops, kind)
 
     def _meet(self) -> bool:
-        """Do all GPUs reach each other: over one fabric, or handed over by NVLink to a GPU on the other's rail?"""
+        """Return whether all GPUs reach each other: over one fabric, or by NVLink to a GPU on the other's rail."""
         parts = self.ends.part[self.ends.leaf].reshape(self.machines.gpus.shape)
         self.one_fabric = self.machines.count == 1 or bool((parts == parts[0, 0]).all())
         mates = self.ways.nvlink_mates(0)
@@ -108,31 +108,31 @@ class Regular(Paths):
 
     @cached_property
     def storage_nics(self) -> bool:
-        """Have machines NICs on a network for storage?"""
+        """Whether machines have NICs on a network for storage."""
         return self.one.storage_nics
 
     # --- single GPUs: what is so in machine 0, by name and by column of links ----------------------------------------
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """The NIC of a GPU."""
+        """Return the NIC of a GPU."""
         return (self._named(gpu, self._nics[gpu % self._size]),)
 
     def nvswitch(self, gpu: int) -> str:
-        """The NVSwitch of a GPU; "" for none."""
+        """Return the NVSwitch of a GPU; "" for none."""
         return self._named(gpu, self.one.nvswitch(gpu % self._size))
 
     def _named(self, gpu: int, node: str) -> str:
-        """What a node of machine 0, if there is one, is called in the GPU's own."""
+        """Return the name of a node of machine 0, if there is one, in the GPU's machine."""
         domain = self.draft.domain
         return f"{domain}{gpu // self._size}{node[len(domain) + 1 :]}" if node else ""
 
     @cached_property
     def meshed(self) -> bool:
-        """Are the GPUs of a machine linked to each other?"""
+        """Whether the GPUs of a machine are linked to each other."""
         return self.one.meshed
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Numbers of the NVSwitch (0 for none) and of the NIC of GPUs."""
+        """Return the numbers of the NVSwitch (0 for none) and of the NIC of GPUs."""
         size, (switches, nics) = np.int32(self._size), self.one.all_seats
         machine = gpus.astype(np.int32) // size  # numpy's divmod is ten times as slow
         place = gpus - machine * size
@@ -140,24 +140,23 @@ class Regular(Paths):
         return np.where(switches[place] > 0, switches[place] + machine, 0), nics[place] + machine[:, None]
 
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
-        """The way of a GPU to its NVSwitch, and back."""
+        """Return the route of a GPU to its NVSwitch, and back."""
         up, down = self.one.nvswitch_ways(gpu % self._size)
         return self._moved(gpu, up), self._moved(gpu, down)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links between a GPU and its host's memory."""
+        """Return the links between a GPU and its host's memory."""
         try:
             return self._moved(gpu, self._host_way(gpu % self._size, direction))
         except InputError:
             return super().host_way(gpu, direction)  # complains of this GPU
 
     def _moved(self, gpu: int, way: Spread) -> Spread:
-        """Return a way in machine 0 in the GPU's own."""
         links = self.machines.owned[gpu // self._size, [column for column, _ in way]].tolist()
         return tuple([(link, part) for link, (_, part) in zip(links, way, strict=True)])
 
     def tray(self, gpu: int) -> int:
-        """The tray of a GPU in its rack."""
+        """Return the tray of a GPU in its rack."""
         return self.one.tray(gpu % self._size)
 
     # --- machine 0 ---------------------------------------------------------------------------------------------------

@@ -1,20 +1,20 @@
-"""Which links a transfer takes: shortest in hops, and among equally short paths as the cluster's policy says.
+"""Routes of transfers: shortest in hops, and among equally short paths by the cluster's policy.
 
 A route stays in the machine if that is no longer, or leaves it once, crosses the fabric, and enters the destination's
 machine once: GPUs and NICs never forward inside a machine, and no third machine does.
 
 Both ends use the NICs nearest to them (NCCL's rule; another NIC of the machine, across a host bridge, is taken only
-where those do not connect).  Where the nearest NICs lie on networks that never meet, as the rails of a rail-only
-fabric, the sender first hands over by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN);
-with ``pxn: true`` it does so wherever that GPU is fewer switches away from the destination.
+where those do not connect). Where the nearest NICs lie on networks that never meet, as the rails of a rail-only fabric,
+the sender first hands over by NVLink to a GPU of its machine whose NIC reaches the destination (NCCL's PXN); with
+``pxn: true`` it does so wherever that GPU is fewer switches away from the destination.
 
-Ties.  Of k equally near NICs flow number n takes NIC (i + n) mod k at both ends, i being the GPU's place in its machine
-(NCCL's rule: GPU index + channel).  At a switch the policy (``policies``) picks one of the candidates, or splits evenly
-between all; one that splits does so between the NICs, too.  The default is static by destination, d mod k, where d
-numbers the NICs in tree order, leaf by leaf.  With one NIC a GPU that is the GPU index itself wherever GPUs are
-numbered leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a whole rail's traffic (all
-d equal mod 8) over an eighth of the spines.  Inside a machine, which no switch has a say in, d is the GPU index, and of
-equally short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
+Ties. Of k equally near NICs flow number n takes NIC (i + n) mod k at both ends, i being the GPU's place in its machine
+(NCCL's rule: GPU index + channel). At a switch the policy (``policies``) picks one of the candidates, or splits evenly
+between all; one that splits does so between the NICs, too. The default is static by destination, d mod k, where d
+numbers the NICs in tree order, leaf by leaf. With one NIC a GPU that is the GPU index itself wherever GPUs are numbered
+leaf by leaf; on a rail-optimised fabric it is not, and the plain index would send a whole rail's traffic (all d equal
+mod 8) over an eighth of the spines. Inside a machine, which no switch has a say in, d is the GPU index, and of equally
+short ways the one with the fastest next link is taken: NVSwitch before a PCIe switch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 
 
 class Router:
-    """Routes between the GPUs of one graph; filled as they are asked for."""
+    """Routes between the GPUs of one graph, computed on demand."""
 
     def __init__(
         self,
@@ -56,16 +56,16 @@ class Router:
     # --- what others ask ---------------------------------------------------------------------------------------------
 
     def route(self, src: int, dst: int) -> tuple[int, ...]:
-        """Links from GPU to GPU: one path of the flow; InputError naming both when there is no way."""
+        """Return the links of one path from GPU to GPU; raise InputError naming both when there is no path."""
         flow = Flow(src, dst, self._order(src, dst, 0), 0)
         picks = self._policy.picks(flow) or STATIC.picks(flow)
         return self._path(flow, picks[0], 0)
 
     def spread(self, src: int, dst: int, number: int = 0) -> Spread:
-        """Every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction.
+        """Return every link that flow ``number`` from GPU to GPU uses, from source to destination, with its fraction.
 
-        ``number`` is one of NCCL's channels: where a GPU is near several NICs it says by which, and what goes by
-        another one may go another way.
+        ``number`` is one of NCCL's channels: where a GPU is near several NICs it selects one, and flows of other NICs
+        may take another path.
         """
         flow = Flow(src, dst, self._order(src, dst, number), number if self._policy.by_flow else 0)
         picks = self._policy.picks(flow)
@@ -82,16 +82,16 @@ class Router:
         return tuple([(link, part / WHOLE) for link, part in units.items()])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """Nodes through which the GPU leaves its machine in the fewest hops, by flow 0, 1, ...; empty if it cannot."""
+        """Return the nodes by which the GPU leaves in the fewest hops, by flow 0, 1, ...; empty if it cannot."""
         nodes = list(dict.fromkeys(port.node for port in self.ways.near.exits[gpu]))
         turn = self._place[gpu] % len(nodes) if nodes else 0
         return (*nodes[turn:], *nodes[:turn])
 
     def check_reachable(self) -> None:
-        """InputError naming two GPUs when one cannot reach the other.
+        """Raise InputError naming two GPUs when one cannot reach the other.
 
         Quick when every GPU has ports and the switches reach each other; else one pair of each kind of place is tried,
-        and of those without a way but inside the machine every pair.
+        and of those without a path but inside the machine every pair.
         """
         ways = self.ways
         near, parts = ways.near, ways.parts_of_fabric()
@@ -110,7 +110,7 @@ class Router:
     # --- where a route leaves the machine ----------------------------------------------------------------------------
 
     def _course(self, src: int, dst: int) -> tuple[int, Doors] | None:
-        """The GPU by whose ports the way leaves the machine, and the ports of both ends; None: it stays inside."""
+        """Return the GPU whose ports the path leaves by, and the ports of both ends; None: it stays inside."""
         ways, near, pxn = self.ways, self.ways.near, self._policy.pxn
         inside = ways.hops_inside(self.gpus[dst]).get(self.gpus[src])
         outside = self._outside(src, dst, near)[0]
@@ -127,7 +127,7 @@ class Router:
         raise InputError(self._no_way(src, dst))
 
     def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
-        """Hops of the shortest way over the fabric, None if there is none, and the ports by which it can leave."""
+        """Return the hops of the shortest path over the fabric (None if none), and the ports it can leave by."""
         key = src, doors.signatures[dst], doors is self.ways.near
         if key not in self._outsides:
             distance = self.ways.hops_across(doors.signatures[dst])
@@ -138,7 +138,7 @@ class Router:
         return self._outsides[key]
 
     def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
-        """The GPU joined to the sender by NVLink by whose NICs the destination is nearest, after its hops (or None)."""
+        """Return the NVLink peer of the sender whose NICs are nearest to the destination, after its hops (or None)."""
         near = self.ways.near
         hops = {mate: self._outside(mate, dst, near)[0] for mate in self.ways.nvlink_mates(src)}
         best = min((cost for cost in hops.values() if cost is not None), default=None)
@@ -174,7 +174,6 @@ class Router:
         return path
 
     def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick, number: int) -> list[str]:
-        """Nodes from GPU to GPU, both included."""
         start, end, inside = self.gpus[src], self.gpus[dst], self.ways.walk_inside
         if course is None:
             return inside(start, end, dst)
@@ -185,14 +184,13 @@ class Router:
         return self._way_out(src, leaving, port, dst) + across[:-1] + inside(across[-1], end, dst)
 
     def _way_out(self, src: int, leaving: int, port: FabricPort, dst: int) -> list[str]:
-        """Nodes from the GPU, by the one that relays if another does, to the node with the port."""
         way = self.ways.walk_inside(self.gpus[leaving], port.node, dst)
         if leaving == src:
             return way
         return self.ways.walk_inside(self.gpus[src], self.gpus[leaving], leaving)[:-1] + way
 
     def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick, number: int) -> list[str]:
-        """Switches from ``switch`` on, and the node of the destination's machine that the last one hands over to."""
+        """Return the switches from ``switch`` on, and the destination's node that the last one leads to."""
         key = (switch, dst, number % self._nics)
         settled = not self._policy.by_flow and doors is self.ways.near  # then the source has no say any more
         if settled and key in self._fabrics:
@@ -220,7 +218,7 @@ class Router:
         return path
 
     def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[FabricPort]:
-        """The ports of the NIC (or GPU) by which the flow leaves its machine."""
+        """Return the ports of the NIC (or GPU) by which the flow leaves its machine."""
         ports = self._outside(leaving, dst, doors)[1]
         if len(ports) == 1:
             return ports
@@ -229,7 +227,7 @@ class Router:
         return [port for port in ports if port.node == node]
 
     def _order(self, src: int, dst: int, number: int) -> int:
-        """The place in tree order of the NIC (or GPU) by which the flow enters the destination's machine."""
+        """Return the place in tree order of the NIC (or GPU) by which the flow enters the destination."""
         entries = self.ways.near.entries[dst]
         if len(entries) < 2:
             return self.ways.tree_order[entries[0].node] if entries else 0
@@ -241,7 +239,7 @@ class Router:
         return self.ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
 
     def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
-        """The NICs (or the GPU) by which the destination is entered soonest from the switch, each with where it is."""
+        """Return the NICs (or GPU) by which the destination is entered soonest from the switch, each with its place."""
         key = switch, dst, doors is self.ways.near
         if key in self._gates:
             return self._gates[key]
@@ -260,7 +258,7 @@ class Router:
     # --- all paths ---------------------------------------------------------------------------------------------------
 
     def _spray(self, src: int, dst: int, units: dict[int, int]) -> None:
-        """Add to ``units`` what every link carries of a flow that is split evenly wherever it can go two ways."""
+        """Add to ``units`` what every link carries of a flow that splits evenly wherever it has a choice."""
         course, ways, end = self._course(src, dst), self.ways, self.gpus[dst]
         if course is None:
             units.update(dict.fromkeys(self._links(ways.walk_inside(self.gpus[src], end, dst)), WHOLE))
@@ -288,9 +286,9 @@ class Router:
     def _spray_fabric(
         self, starts: Mapping[str, int], into: Mapping[str, Sequence[str]], signature: Signature
     ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
-        """What links between switches carry, and what the destination gets at each of its switches.
+        """Return what links between switches carry, and what each of the destination's switches gets.
 
-        The same for all GPUs that are linked alike to the same switches, so computed once for them.
+        The same for all GPUs with equal links to the same switches, so computed once for them.
         """
         doors = tuple((switch, len(nodes)) for switch, nodes in into.items())
         key = (tuple(starts.items()), doors, signature)

@@ -1,9 +1,9 @@
-"""Clusters of several sites, each a cluster by itself, joined by a wide-area network.
+"""Clusters of several sites, each a separate cluster, joined by a wide-area network.
 
 Every site's top switches (spines, cores) are linked to one ``border`` router, and each border router to the WAN by one
-port, which everything that leaves or enters the site shares: ``wan`` in each direction.  A GPU reaches one of another
-site over its own fabric, border, WAN, border and the other's fabric.  What NCCL measures of itself says nothing of such
-ways: collectives whose ranks are on several sites take what the links make of them.
+port, which all traffic that leaves or enters the site shares: ``wan`` in each direction. A GPU reaches one of another
+site over its site's fabric, border, WAN, border and the other's fabric. NCCL's measurements do not cover such routes:
+the time of collectives whose ranks are on several sites follows from the links alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simcluster.topology.spec import Fields, TopologySpec
 
 
 def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
-    """The kind ``sites``, each of which is a cluster of one of these ``kinds``."""
+    """Return the topology kind ``sites``, of which each site is a cluster of one of these ``kinds``."""
 
     class SitesSpec(TopologySpec):
         """Equal sites, whose nodes are numbered site by site."""
@@ -51,14 +51,14 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         @model_validator(mode="before")
         @classmethod
         def _one_device(cls, document: object) -> object:
-            """Sites have the GPU of the whole, and NCCL's platform, where they say none."""
+            """Fill in the GPU and NCCL platform of the whole where a site states none."""
             if not isinstance(document, Mapping) or not isinstance(document.get("site"), Mapping):
                 return document
             own = {key: document[key] for key in ("device", "nccl") if key in document}
             return {**document, "site": {**own, **document["site"]}}
 
         def build(self) -> Cluster:
-            """The cluster: node0, ... of all sites, site0.leaf0, ..., then site0.border, ... and wan."""
+            """Build the cluster: node0, ... of all sites, site0.leaf0, ..., then site0.border, ... and wan."""
             one = self.site.build()
             check_gpus(one.num_gpus * self.sites)
             if not isinstance(one.wiring, Regular):
@@ -74,7 +74,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
 
 
 def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
-    """So many of a draft in one, and the WAN between them."""
+    """Return this many copies of a draft in one, with the WAN between them."""
     if one.stamped % one.per_host:
         raise InputError(f"a site of {one.stamped} GPUs has no whole machines of {one.per_host}; use a multiple")
     draft = Draft(per_host=one.per_host)
@@ -98,7 +98,7 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
 
 
 def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
-    """A site's switches added; of every node of the one site its number in all."""
+    """Add a site's switches; return the number in the whole of every node of the one site."""
     of_site = np.empty(one.size, dtype=np.int32)
     of_site[one.nodes] = draft.nodes[site * one.stamped : (site + 1) * one.stamped]
     for _, alike in itertools.groupby(one.switches.items(), key=lambda item: item[1][1]):
@@ -111,7 +111,7 @@ def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
 
 
 def _top(one: Draft) -> Ints:
-    """The switches of a site that are farthest from its machines; InputError where some never meet the others."""
+    """Return a site's switches farthest from its machines; raise InputError where some never meet the others."""
     among = np.zeros(one.size, dtype=bool)
     among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
     start, end = (
@@ -136,7 +136,6 @@ def _top(one: Draft) -> Ints:
 
 
 def _all_met(start: Int32s, end: Int32s, among: Sequence[bool] | Any, first: int) -> bool:
-    """Do links lead from the first to all others?"""
     met = np.zeros(len(among), dtype=bool)
     met[first], many = True, 0
     while many != met.sum():

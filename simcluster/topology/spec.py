@@ -1,4 +1,4 @@
-"""What every topology document is: how its network routes, its GPU, and how its cluster is built."""
+"""Base of topology documents: routing of the network, GPU type, and construction of the cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HostMemorySize(Spec):
 
 
 def _size(value: object) -> object:
-    """ "2 TB" is a size."""
+    """Parse a size such as "2 TB"."""
     return {"size": value} if isinstance(value, str | int | float) else value
 
 
@@ -60,9 +60,9 @@ class TopologySpec(Spec):
 
     @classmethod
     def small(cls, kind: str) -> Self:
-        """The example, of H100 unless it says another GPU."""
+        """Return the example, with H100 unless it states another GPU."""
         return cls.model_validate({"kind": kind, "device": "h100", **cls.EXAMPLE})
 
     @abstractmethod
     def build(self) -> Cluster:
-        """The cluster: its graph of GPUs, switches and links; InputError where GPUs cannot reach each other."""
+        """Build the cluster's graph of GPUs, switches and links; InputError where GPUs cannot reach each other."""

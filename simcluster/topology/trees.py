@@ -54,7 +54,7 @@ class UplinkSpec(PresetSpec):
     source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
 
     def cable(self, below: EdgeData) -> EdgeData:
-        """One cable as it is bought, above links like ``below``."""
+        """Return the attributes of one cable as it is bought, above links like ``below``."""
         rate = self.line_rate or below["line_rate"]
         efficiency = below["efficiency"] if self.efficiency is None else self.efficiency
         return edge_data(rate, efficiency, self.latency, self.source, self.medium or below["medium"])
@@ -62,25 +62,25 @@ class UplinkSpec(PresetSpec):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a fabric is built: the draft, the network, and what its switches' names begin with."""
+    """Place where a fabric is built: the draft, the network, and the prefix of its switches' names."""
 
     draft: Draft
     network: str
     prefix: str = ""
 
     def switches(self, names: Sequence[str], tier: str) -> list[int]:
-        """New switches of a tier; their numbers."""
+        """Add switches of a tier; return their numbers."""
         apart = {} if self.network == COMPUTE else {"network": self.network}
         return self.draft.add_switches([self.prefix + name for name in names], {"kind": "switch", "tier": tier} | apart)
 
     def attach(self, ports: Sequence[NicPort], leaf_of: Ints) -> None:
-        """Links from the ports, which every machine has, to the leaf of each machine."""
+        """Add links from the ports, which every machine has, to the leaf of each machine."""
         self.draft.attach([port.nic for port in ports], leaf_of, [port.link for port in ports])
 
     def join(self, lower: Mapping[int, float], upper: Sequence[int], cable: EdgeData) -> EdgeData:
-        """Links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly.
+        """Add links from every lower switch to all upper ones, which share its uplink line rate (B/s) evenly.
 
-        What the last of them is like.
+        Returns the attributes of the last of them.
         """
         data = cable
         for rate, alike in itertools.groupby(lower, key=lower.__getitem__):
@@ -120,14 +120,14 @@ class TreeSpec(Spec):
         return self
 
     def add_by_unit(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Leaves, one a unit, and what is above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
+        """Add one leaf per unit, and the tiers above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
         site.attach(ports, np.array(leaves)[self._units(machines)])
         rate = _full(ports, min(machines, self.nodes_per_unit))
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
     def add_by_rail(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Leaves, one a rail and unit, below spines of all: unit0.leaf0 (rail 0), ..., spine0, ..."""
+        """Add one leaf per rail and unit, below shared spines: unit0.leaf0 (rail 0), ..., spine0, ..."""
         by_rail = self.rail_leaves(site, ports, machines)
         units = zip(*(of_unit.values() for of_unit in by_rail.values()), strict=True)
         self.grow(site, {unit: dict(leaves) for unit, leaves in enumerate(units)}, ports[0].link)
@@ -135,7 +135,7 @@ class TreeSpec(Spec):
     def rail_leaves(
         self, site: Site, ports: Sequence[NicPort], machines: int
     ) -> dict[int, dict[int, tuple[int, float]]]:
-        """Leaves of every rail by unit, with the line rate of a full one; the ports are linked to them.
+        """Return the leaves of every rail by unit, with the line rate of a full one; ports are linked to them.
 
         NIC i of every machine of a unit is on leaf i of the unit: GPUs with equal index in theirs are one leaf apart.
         """
@@ -153,14 +153,14 @@ class TreeSpec(Spec):
         return found
 
     def _units(self, machines: int) -> Ints:
-        """The unit of every machine; of a size beyond what an array holds all are in the first."""
+        """Return the unit of every machine; of a size beyond what an array holds all are in the first."""
         found: Ints = np.arange(machines) // min(self.nodes_per_unit, machines)
         return found
 
     def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
-        """Spines and cores over leaves given by unit, each with the line rate (B/s) of its ports when it is full.
+        """Add spines and cores over leaves given by unit, each with the line rate (B/s) of its full ports.
 
-        ``below`` is what the cables are like, where the document does not say.
+        ``below`` has the cables' attributes, where the document does not state them.
         """
         pods: dict[int, dict[int, float]] = {}
         for unit, own in leaves.items():
@@ -181,7 +181,7 @@ class TreeSpec(Spec):
             self._add_cores(site, spines, full * widest / self.oversubscription / count, cable)
 
     def _add_cores(self, site: Site, spines: Sequence[Sequence[int]], down: float, below: EdgeData) -> None:
-        """Cores over the spines, which have ``down`` B/s of line rate to the leaves of a full pod."""
+        """Add cores over the spines, which have ``down`` B/s of line rate to the leaves of a full pod."""
         cable = (self.spine_to_core or UplinkSpec()).cable(below)
         up = down / self.spine_oversubscription
         count = _cables(up, cable)
@@ -197,7 +197,7 @@ class FatTreeSpec(TreeSpec):
     kind: Literal["fat_tree"]
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """``add_by_unit``."""
+        """Add the fat tree's switches and links, by unit."""
         self.add_by_unit(site, ports, machines)
 
 
@@ -207,7 +207,7 @@ class RailOptimisedSpec(TreeSpec):
     kind: Literal["rail_optimised"]
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """``add_by_rail``."""
+        """Add the switches and links, by rail."""
         self.add_by_rail(site, ports, machines)
 
 
@@ -221,7 +221,7 @@ class RailOnlySpec(TreeSpec):
     kind: Literal["rail_only"]
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
+        """Add switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
         link_of = {port.rail: port.link for port in reversed(ports)}
         for rail, of_unit in self.rail_leaves(site, ports, machines).items():
             own = Site(site.draft, site.network, f"{site.prefix}rail{rail}.")
@@ -229,10 +229,9 @@ class RailOnlySpec(TreeSpec):
 
 
 def _full(ports: Sequence[NicPort], machines: int) -> float:
-    """Line rate (B/s) of so many machines' ports."""
     return machines * sum(float(port.link["line_rate"]) for port in ports)
 
 
 def _cables(rate: float, cable: EdgeData) -> int:
-    """Cables that fit in a line rate, at least one."""
+    """Return the number of cables that fit in a line rate, at least one."""
     return max(1, int(rate / cable["line_rate"] * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 cables

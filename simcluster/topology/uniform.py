@@ -1,6 +1,6 @@
-"""The textbook networks: one big switch, and one two-level tree, with nothing inside a machine.
+"""Textbook networks: one ideal switch, and one two-level tree, with nothing inside a node.
 
-For oracles and for thinking; real machines are in ``machines``.
+For oracles and for thinking; real nodes are in ``machines``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class FlatSpec(TopologySpec):
         return self
 
     def build(self) -> Cluster:
-        """The cluster: GPUs gpu0, gpu1, ... and the node ``switch``."""
+        """Build the cluster: GPUs gpu0, gpu1, ... and the node ``switch``."""
         draft = _numbered_gpus(self.gpus, self.gpus_per_host)
         (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
         port = self.link.edge("network", self.path_latency / 2)
@@ -87,7 +87,7 @@ class LeafSpineSpec(TopologySpec):
         return self
 
     def build(self) -> Cluster:
-        """The cluster: gpu0, ..., leaf0, ..., spine0, ...; GPUs are numbered leaf by leaf."""
+        """Build the cluster: gpu0, ..., leaf0, ..., spine0, ...; GPUs are numbered leaf by leaf."""
         draft = _numbered_gpus(self.leaves * self.gpus_per_leaf, self.gpus_per_host)
         site = Site(draft, COMPUTE)
         leaves = np.array(site.switches([f"leaf{i}" for i in range(self.leaves)], "leaf"))
@@ -100,7 +100,7 @@ class LeafSpineSpec(TopologySpec):
 
 
 def _numbered_gpus(count: int, per_host: int) -> Draft:
-    """GPUs gpu0, gpu1, ... that are linked to nothing yet."""
+    """Return a draft of GPUs gpu0, gpu1, ... without links."""
     pattern, draft = Recorder(), Draft(per_host=per_host)
     add_gpus(pattern, [("gpu0", 0, 0)])
     draft.stamp(pattern, count, "gpu")

@@ -1,4 +1,4 @@
-"""Names, links and routes of a cluster, trees of switches and ways between a GPU and its host included."""
+"""Names, links and routes of a cluster from its graph, including switch trees and paths to host memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from simcluster.topology.routing import Router
 
 
 def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
-    """Links from the GPU to host memory ("d2h") or back ("h2d"), in order; InputError where there is none.
+    """Return the links from the GPU to host memory ("d2h") or back ("h2d"), in order.
 
-    "storage": from host memory to the fabric, none on a machine without one; "peers": there and back.
+    "storage": from host memory to the fabric, none on a node without one; "peers": there and back. InputError without
+    any.
     """
     if direction in ("storage", "peers"):
         cables = _cables(graph, gpu)
@@ -38,7 +39,7 @@ def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, 
 
 
 def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
-    """From the GPU to the host bridge that is the fewest hops away, or over the GPU's own PCIe link."""
+    """Return the nodes from the GPU to the nearest host bridge, or over the GPU's PCIe link."""
     near = graph.adj if direction == "d2h" else graph.pred
     paths = [[gpu]]
     seen = {gpu: None}
@@ -61,7 +62,7 @@ def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
 
 
 def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
-    """From the NICs that are the fewest hops away (the GPU itself, where that has switch ports) to their switches."""
+    """Return the links from the nearest NICs (or the GPU, where it has switch ports) to their switches."""
     kinds = graph.nodes(data="kind")
     near, seen = [gpu], {gpu: None}
     while near:
@@ -77,9 +78,9 @@ def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
 def meeting_paths(
     router: Router, links: Sequence[tuple[str, str]], gpus: Sequence[int], hosts: Sequence[int], turn: int
 ) -> list[list[str]]:
-    """Nodes from each GPU, on the machine that ``hosts`` says, to the switch in which all of them meet.
+    """Return the nodes from each GPU, on the machine given by ``hosts``, to the switch where all meet.
 
-    Of equally near switches it is number ``turn`` (modulo how many there are, in natural order of names).  InputError
+    Of equally near switches it is number ``turn`` (modulo how many there are, in natural order of names). InputError
     when there is none.
     """
     exits = []
@@ -97,7 +98,7 @@ def meeting_paths(
 
 
 def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
-    """The links along these nodes, and those back."""
+    """Return the links along these nodes, and those back."""
     index = router.link_index
     pairs = [list(itertools.pairwise(way)) for way in (path, path[::-1])]
     for a, b in itertools.chain(*pairs):
@@ -108,7 +109,7 @@ def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]
 
 
 def _above(ways: Ways, leaves: Sequence[str], turn: int) -> str:
-    """The switch to which the way from the farthest leaf is shortest; among those the nearest to all."""
+    """Return the switch with the shortest path from its farthest leaf; among those the nearest to all."""
     cost: dict[str, tuple[int, int]] = {}
     hops = [ways.hops_across(((leaf, 0),)) for leaf in leaves]
     for switch in hops[0]:
@@ -123,7 +124,6 @@ def _above(ways: Ways, leaves: Sequence[str], turn: int) -> str:
 
 
 def _up(ways: Ways, leaf: str, top: str) -> list[str]:
-    """Switches after ``leaf`` on a shortest way to ``top``."""
     towards, path = ((top, 0),), [leaf]
     if leaf not in ways.hops_across(towards):
         raise InputError(f"there is no way from switch {leaf} to {top}, in which its traffic would be reduced")
@@ -137,7 +137,7 @@ Rows: TypeAlias = tuple[Ints, Ints, Floats]
 
 
 class LinkKind(NamedTuple):
-    """What reports call the nodes where links begin and end, and their medium."""
+    """Kind of link: the report labels of both ends, and the medium."""
 
     begin: str
     end: str
@@ -145,7 +145,7 @@ class LinkKind(NamedTuple):
 
 
 def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
-    """``Wiring.kinds`` of links that are given by their nodes in a graph."""
+    """Return the kinds of links that are given by their nodes in a graph."""
     labels = {node: called(data) for node, data in graph.nodes(data=True)}
     known: dict[LinkKind, int] = {}
     kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
@@ -153,7 +153,7 @@ def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list
 
 
 class Wiring:
-    """A graph that is there.  ``Regular`` answers the same questions without one; each says what ``Cluster`` does."""
+    """Names, links and routes of a cluster with a graph; ``Regular`` answers the same without one."""
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self.routing = routing
@@ -167,18 +167,18 @@ class Wiring:
 
     @cached_property
     def link_index(self) -> dict[tuple[str, str], int]:
-        """The number of a link by its nodes."""
+        """Number of a link by its nodes."""
         return {link: number for number, link in enumerate(self.links)}
 
     @cached_property
     def switches(self) -> tuple[str, ...]:
-        """Switches of the collectives' network, by name."""
+        """Names of the switches of the collectives' network."""
         nodes = self.graph.nodes(data=True)
         return tuple(node for node, data in nodes if data["kind"] == "switch" and "network" not in data)
 
     @cached_property
     def storage_nics(self) -> bool:
-        """Have machines NICs on a network for storage?"""
+        """Whether machines have NICs on a network for storage."""
         nodes = self.graph.nodes(data=True)
         return any(data["kind"] == "nic" and data.get("network") == "storage" for _, data in nodes)
 
@@ -188,23 +188,23 @@ class Wiring:
         return Router(compute_part(self.graph), self.gpus, self.link_index, self.routing)
 
     def has(self, node: str) -> bool:
-        """Is there such a node?"""
+        """Return whether there is a node of this name."""
         return node in self.graph
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
-        """The nodes that some links lead from and to."""
+        """Return the names of both ends of some links."""
         return [self.links[link] for link in links.tolist()]
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """The kind of some links, by number, and the kinds."""
+        """Return the kind number of some links, and the kinds."""
         return kinds_in(self.graph, self.named(links))
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """The links of all flows, by flow."""
+        """Return the links of all flows, by flow."""
         return self.one_by_one(np.flatnonzero(src != dst), src, dst, number)
 
     def one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """The links of some of the flows."""
+        """Return the links of some of the flows."""
         rows = [
             (place, link, fraction)
             for place in flows.tolist()
@@ -214,22 +214,22 @@ class Wiring:
         return flow.astype(np.int64), link.astype(np.int64), fraction
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Unknown."""
+        """Return None: a graph has no closed form of loads."""
         del flows
         return None
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """NICs of a GPU."""
+        """Return the NICs of a GPU."""
         return self.router.uplinks(gpu)
 
     def nvswitch(self, gpu: int) -> str:
-        """The NVSwitch of a GPU; "" for none."""
+        """Return the NVSwitch of a GPU; "" for none."""
         near = self.graph.adj[self.gpus[gpu]]
         return next((node for node in near if self.graph.nodes[node]["kind"] == "nvswitch"), "")
 
     @cached_property
     def meshed(self) -> bool:
-        """Has every GPU a link to every other of its machine, of several?"""
+        """Whether every GPU has a link to every other of its machine, of several."""
         machines: dict[int, list[str]] = {}
         for gpu, host in zip(self.gpus, self.hosts.tolist(), strict=True):
             machines.setdefault(host, []).append(gpu)
@@ -250,12 +250,12 @@ class Wiring:
         return np.array(switches, dtype=np.int32), nics
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """``all_seats`` of some GPUs."""
+        """Return ``all_seats`` of some GPUs."""
         switches, nics = self.all_seats
         return switches[gpus], nics[gpus]
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """For each GPU its way to the switch in which all of them meet, and back."""
+        """Return for each GPU its route to the switch in which all of them meet, and back."""
         inside = dict.fromkeys(self.nvswitch(gpu) for gpu in gpus)
         if len(inside) == 1 and "" not in inside:
             return tuple(self.nvswitch_ways(gpu) for gpu in gpus)
@@ -263,13 +263,13 @@ class Wiring:
         return tuple(there_and_back(self.router, path) for path in paths)
 
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
-        """The way of a GPU to its NVSwitch, and back."""
+        """Return the route of a GPU to its NVSwitch, and back."""
         return there_and_back(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Links between a GPU and its host's memory."""
+        """Return the links between a GPU and its host's memory."""
         return host_way(self.graph, self.link_index, self.gpus[gpu], direction)
 
     def tray(self, gpu: int) -> int:
-        """The tray of a GPU in its rack."""
+        """Return the tray of a GPU in its rack."""
         return int(self.graph.nodes[self.gpus[gpu]].get("tray", 0))

@@ -1,8 +1,8 @@
-"""Usage of links by activities, and the rate of an activity that has its links to itself.
+"""Link usage of activities, and the rate of an activity that has its links to itself.
 
-An activity is a set of flows that advance together at one rate (a ring: one flow per hop).  Its *usage* of a link is
-how many of its flows cross it.  Rates of activities that share links are max-min fair per flow: ``reference.fair`` is
-their meaning, ``engine.max_min`` computes the same bits.
+An activity is a set of flows that advance together at one rate (a ring: one flow per hop). Its *usage* of a link is how
+many of its flows cross it. Rates of activities that share links are max-min fair per flow: ``reference.fair`` defines
+them, ``engine.max_min`` computes the same bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Hops of collectives in columns: the routes of all of them at once, and their loads on links; trees of chains.
+"""Hops of collectives as arrays: routes of all hops at once, and their loads on links; trees of chains.
 
-Pure."""
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from simcluster.traffic.traffic import Fabric
 
 
 def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
-    """The one activity of a group that goes up and down such trees, as flows of a share on every link.
+    """Return the one activity of a group on a double tree of chains, as flows of a share on every link.
 
-    None where the phases are others, or the cluster does not know.
+    None for other phases, or where the cluster has no closed form.
     """
     if not all(phase.pipelined for phase in phases):
         return None
@@ -42,7 +43,7 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
 
 
 def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
-    """How many hops go from place to place in every machine: each chain is in both trees."""
+    """Return the number of hops between places within every node; each chain is in both trees."""
     found: Counter[tuple[int, int]] = Counter()
     for order in hops.walks.orders:
         for above, below in pairwise(order):
@@ -51,7 +52,7 @@ def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
 
 
 def _between(hops: Chained) -> tuple[Ints, Ints, Ints]:
-    """Machine, machine above and tree of the hops between heads of chains; they are the same on every rail."""
+    """Return node, parent node and tree of the hops between heads of chains, which are equal on every rail."""
     below = [np.flatnonzero(parents >= 0) for parents in hops.parents]
     above = [parents[own] for own, parents in zip(below, hops.parents, strict=True)]
     tree = np.repeat([0, 1], [len(own) for own in below])
@@ -64,7 +65,7 @@ UNITS = 2.0**20
 
 @dataclass(frozen=True)
 class HopColumns:
-    """Hops of phases by position, in columns; ``weight`` is their share over the largest."""
+    """Hops of phases by position, in columns; ``weight`` is their share relative to the largest."""
 
     share: float
     weight: Floats
@@ -76,7 +77,7 @@ class HopColumns:
 
     @classmethod
     def of(cls, phases: Sequence[Phase]) -> HopColumns:
-        """All hops, phase by phase."""
+        """Return all hops, phase by phase."""
         parts = [cls._listed(phase.hops) for phase in phases]
         hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
         share, flow = float(hops.share.max()), hops.channel + hops.lane
@@ -93,11 +94,10 @@ class HopColumns:
         return Listed(source, target, np.array([hop.share for hop in hops]), *others)
 
     def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
-        """The hops that begin in the first ``cut`` of ``size`` positions, each once with all its weight, and for every
-        hop the one of those that becomes it when positions move on.
+        """Return the hops that begin in the first ``cut`` positions, and the counterpart of every hop there.
 
-        None where some hop has no such one of equal weight for each of the other parts, or where it takes rounding to
-        add up weights.
+        Each has its full weight; the positions are ``size``. None where some hop has no such counterpart of equal
+        weight for each of the other parts, or where adding up weights needs rounding.
         """
         turn = self.source // cut
         source, target = self.source - turn * cut, (self.target - turn * cut) % size
@@ -115,7 +115,7 @@ class HopColumns:
         return hops, which
 
     def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """(hop of all groups, link, fraction) of every link that is crossed; and the latency of every hop.
+        """Return (hop of all groups, link, fraction) of every crossed link, and the latency of every hop.
 
         Hops are numbered group by group.
         """
@@ -134,7 +134,7 @@ class HopColumns:
         return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
 
     def usages(self, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
-        """(group, link, flows) of ways, ascending; sums in the order of hops, as one group alone would add them."""
+        """Return (group, link, flows) of routes, ascending; sums in the order of hops, as for one group."""
         group, number = np.divmod(hop, len(self.weight))
         width = int(link.max(initial=0)) + 1
         there, place = compact(group * width + link)

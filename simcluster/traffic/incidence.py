@@ -1,6 +1,6 @@
-"""Communicators with their link usage: groups and sender-receiver pairs, as columns.  Pure.
+"""Communicators with their link usage: groups and sender-receiver pairs, as columns. Pure.
 
-A job on 16,384 GPUs has 35,000 of them, so nothing here is an object of its own until somebody looks at it.
+A job on 16,384 GPUs has 35,000 of them, so objects are created on demand only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simcluster.traffic.fairness import Usage
 
 
 class Load(Protocol):
-    """What one activity puts on links: ``flows`` of each ``link``, ascending."""
+    """Flows that one activity puts on links: ``flows`` on each ``link``, ascending."""
 
     @property
     def link(self) -> Ints: ...
@@ -29,17 +29,17 @@ class Load(Protocol):
 
 @dataclass(frozen=True)
 class Bindings:
-    """Communicators 0, 1, ... in columns.
+    """Communicators 0, 1, ... with their members and link usage in columns.
 
-    ``colour`` is equal for those of equal kind and nature; ``ordered`` says whether it matters which member is which
-    (sender and receiver), ``blocking`` whether no other communication of a member runs during its ops.  Members of
-    communicator i are ``rank[member[i] : member[i + 1]]``.  Its usages are rows ``use[i] : use[i + 1]`` of
-    ``place`` (which usage), ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and
-    flows of each usage.
+    ``colour`` is equal for those of equal kind and nature; ``ordered`` states whether it matters which member is which
+    (sender and receiver), ``blocking`` whether no other communication of a member runs during its ops. Members of
+    communicator i are ``rank[member[i] : member[i + 1]]``. Its usages are rows ``use[i] : use[i + 1]`` of ``place``
+    (which usage), ``link`` and ``flows``, ascending; but of those ``apart`` they are only there, link and flows of each
+    usage.
 
-    Where some stand for others, ``many`` says how many a member stands for, and ``times`` how many a row of usage;
-    ``equal`` are links of rows and, of each, a link that carries the same, the link itself included.  ``of_group`` has
-    for every communicator of the job the one here that tells of it.
+    Where some represent others, ``many`` is how many a member represents, and ``times`` how many a row of usage;
+    ``equal`` are links of rows and, of each, a link with the same load, the link itself included. ``of_group`` has for
+    every communicator of the job its representative here.
     """
 
     colour: Ints
@@ -62,17 +62,17 @@ class Bindings:
         return len(self.colour)
 
     def ranks(self, number: int) -> Ints:
-        """The members of a communicator, in its order."""
+        """Return the members of a communicator, in its order."""
         return self.rank[self.member[number] : self.member[number + 1]]
 
     @cached_property
     def user(self) -> Ints:
-        """The communicator of every row of usage."""
+        """Communicator of every row of usage."""
         return np.repeat(np.arange(len(self)), np.diff(self.use))
 
     @cached_property
     def on_links(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """The links used, the place among them of every row's, rows link by link, and where each link's begin."""
+        """Used links, each row's position among them, rows sorted by link, and the first row of each link."""
         used, link_of = compact(self.link)
         starts = np.concatenate([[0], np.cumsum(np.bincount(link_of, minlength=len(used)))])
         return used, link_of, ordered(link_of), starts
@@ -86,7 +86,7 @@ class Bindings:
         return self.equal[0][order], self.equal[1][order]
 
     def usages(self, number: int) -> tuple[Usage, ...]:
-        """How a communicator's traffic uses links, pattern by pattern."""
+        """Return a communicator's link usage, pattern by pattern."""
         if number in self.apart:
             return tuple(tuple(zip(use.link.tolist(), use.flows.tolist(), strict=True)) for use in self.apart[number])
         rows = slice(self.use[number], self.use[number + 1])
@@ -109,7 +109,7 @@ _NOTHING = Bindings(_NO, _NO > 0, _NO > 0, _START, _NO, _START, _NO, _NO, np.zer
 
 
 def joined(parts: Sequence[Bindings]) -> Bindings:
-    """Communicators of all parts, one after the other; their colours must not meet."""
+    """Return the communicators of all parts, one after the other; their colours must differ."""
     parts = parts or [_NOTHING]
 
     def column(name: str) -> npt.NDArray[np.generic]:

@@ -1,6 +1,6 @@
-"""Patterns of many groups at once: a collective's description bound to links, as ``traffic.patterns`` does for one.
+"""Link usage of many groups at once, from the phases of a collective, as ``traffic.patterns`` does for one.
 
-Groups that are laid out alike run the same hops between the same positions; only the GPUs differ.  Pure.
+Groups of equal layout run the same hops between the same positions; only the GPUs differ. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simcluster.traffic.traffic import Fabric, Pattern, patterns
 class PatternTable:
     """One activity of every group: as ``Pattern``, with a ``latency`` per group and usages in columns.
 
-    Row i says that ``flows[i]`` flows of group ``group[i]`` cross ``link[i]``; ascending.
+    Row i states that ``flows[i]`` flows of group ``group[i]`` cross ``link[i]``; ascending.
     """
 
     share: float
@@ -45,20 +45,19 @@ class PatternTable:
         return PatternTable(self.share, self.rounds, self.latency[those], number, self.link[rows], self.flows[rows])
 
     def on_links(self, links: Ints) -> Floats:
-        """Flows of the group, where there is but one, on some links."""
+        """Return the flows of the only group on some links."""
         place = np.searchsorted(self.link, links)
         there = np.append(self.link, -1)[place] == links
         return np.where(there, np.append(self.flows, 0.0)[place], 0.0)
 
     @property
     def name(self) -> bytes:
-        """Equal for those that use the links alike, in all groups."""
+        """Key that is equal for tables that use the links equally, in all groups."""
         return b"".join([self.group.tobytes(), self.link.tobytes(), self.flows.tobytes()])
 
 
 class OnMost(PatternTable):
-    """An activity of a single group that is on most links: ``load`` has the flows on every one, columns are made when
-    they are asked for."""
+    """Activity of a single group that uses most links: ``load`` has the flows on all; columns are made on demand."""
 
     load: PerLink
 
@@ -67,27 +66,26 @@ class OnMost(PatternTable):
 
     @cached_property
     def link(self) -> Ints:
-        """The links that it is on."""
+        """Links that it uses."""
         return np.flatnonzero(self.load.all)
 
     @cached_property
     def flows(self) -> Floats:
-        """Flows on each of them."""
+        """Flows on each used link."""
         return np.asarray(self.load.all[self.link])
 
     @cached_property
     def group(self) -> Ints:
-        """The only group."""
+        """Zeros: there is only one group."""
         return np.zeros_like(self.link)
 
     def on_links(self, links: Ints) -> Floats:
-        """Flows of the group on some links."""
+        """Return the flows of the group on some links."""
         return self.load.of(links)
 
 
 class Cut(NamedTuple):
-    """A window that has the first ``ranks`` of each group, which shifts by so many positions bring onto itself, and
-    every link's ``counterpart`` in it."""
+    """Window with the first ``ranks`` of each group, and every link's ``counterpart`` in it."""
 
     ranks: int
     counterpart: PerLink
@@ -97,12 +95,11 @@ def drawn_at_once(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None,
     known: dict[bytes, PatternTable] | None = None,
 ) -> tuple[PatternTable, ...] | None:  # fmt: skip
-    """Return the activities of groups whose ranks are the rows of ``members``; phases that load links alike become one.
+    """Return the activities of the groups in the rows of ``members``, merging phases with equal link loads.
 
-    ``timed``: are latencies needed?  If not they may be 0.  ``known`` rounds of these groups are not drawn again.  With
-    a ``cut`` the flows are those on links of the window.
-    None where groups have to be gone through one by one, where some merge phases that others do not, or where the hops
-    do not shift onto themselves as the groups do.
+    ``timed`` asks for latencies; without it they may be 0. ``known`` rounds of these groups are reused. With a ``cut``
+    the flows are those on links of the window. None where groups need to be handled one by one, where some merge phases
+    that others do not, or where the hops do not shift onto themselves as the groups do.
     """
     chained = None if timed or cut or len(members) > 1 else chained_trees(fabric, members[0], phases)
     if chained is not None:
@@ -125,9 +122,9 @@ def drawn_at_once(
 
 
 def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
-    """Return the same, one group after the other.
+    """Return the activities of groups as ``drawn_at_once`` does, handling one group after the other.
 
-    Where some merge phases and others do not, none does: each phase is drawn by itself.
+    Where some merge phases and others do not, none does: each phase is separate.
     """
     found = [patterns(fabric, ranks, phases) for ranks in members.tolist()]
     if len({tuple((part.share, part.rounds) for part in parts) for parts in found}) == 1:
@@ -138,7 +135,7 @@ def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> 
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
-    """Return the same from the patterns of every group, which must be equally many and equal in share and rounds."""
+    """Return tables from the patterns of every group, which must have equal counts, shares and rounds."""
     found = []
     for parts in zip(*group, strict=True):
         usages = [part.usage for part in parts]
@@ -151,7 +148,7 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
 
 
 def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
-    """Return the same of a single group."""
+    """Return the patterns of a single group."""
     found = []
     for part in parts:
         usage = tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True))
@@ -166,7 +163,7 @@ def _meets(phase: Phase) -> bool:
 
 
 def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
-    """Activities after each other that load the links alike become one; None where only those of some groups do."""
+    """Merge consecutive activities that load the links equally; None where only some groups have equal ones."""
     found: list[PatternTable] = []
     for part in parts:
         last = found[-1] if found else None
@@ -215,7 +212,7 @@ def _rounds(
 
 
 def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> PatternTable:
-    """Phases whose hops are all under way at once."""
+    """Return the activity of phases whose hops are all in flight at once."""
     hops = HopColumns.of(phases)
     hop, link, fraction, latencies = hops.ways(fabric, members)
     source, target = ((hops.channel * members.shape[1] + end).tolist() for end in (hops.source, hops.target))

@@ -1,10 +1,10 @@
-"""How each collective of each group is done: by which algorithm and, where NCCL's platform is known, at which pace.
+"""Methods of collectives per group: the algorithm and, where NCCL's platform is known, its pace.
 
-Two models compose here.  NCCL's says what the library itself makes of a call: its choice of algorithm and protocol by
-size, its latency, and the rate at which its channels feed the links (``traffic.nccl``).  The flow network says what
-the links leave of that rate: other traffic, a slow cable, several rings on one NIC.  So a collective's activities pay
-NCCL's latency instead of that of the links, and NCCL's rate is the most that their flows reach.  With all links
-healthy and free a collective takes exactly NCCL's time, unless the topology's links are slower than NCCL counts them.
+Two models compose here. NCCL's defines what the library itself makes of a call: its choice of algorithm and protocol by
+size, its latency, and the rate at which its channels feed the links (``traffic.nccl``). The flow network defines what
+the links leave of that rate: other traffic, a slow cable, several rings on one NIC. So a collective's activities pay
+NCCL's latency instead of that of the links, and NCCL's rate is the most that their flows reach. With all links healthy
+and free a collective takes exactly NCCL's time, unless the topology's links are slower than NCCL counts them.
 
 Pure.
 """
@@ -34,7 +34,7 @@ _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("r
 
 
 class Pace(NamedTuple):
-    """What NCCL makes of one call: ``latency`` in s, and ``bandwidth`` in B/s of its size, both over all rounds."""
+    """NCCL's pace of one call: ``latency`` in s, and ``bandwidth`` in B/s of its size, both over all rounds."""
 
     latency: float
     bandwidth: float
@@ -42,10 +42,10 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One collective of one size in one group: a key of ALGORITHMS[kind], and NCCL's protocol, pace and reason.
+    """Method of one collective of one size in one group: a key of ALGORITHMS[kind], NCCL protocol, pace, reason.
 
-    Without a ``pace`` the links alone say how long it takes; of these it reaches a part, ``reach``.  With ``routes`` it
-    is tokens that are relayed to their experts, or back (``collectives.relayed``), by none of ALGORITHMS.
+    Without a ``pace`` the links alone decide how long it takes; of these it reaches a part, ``reach``. With ``routes``
+    it is tokens that are relayed to their experts, or back (``collectives.relayed``), by none of ALGORITHMS.
     """
 
     algorithm: str
@@ -58,13 +58,13 @@ class Method:
 
 @dataclass(frozen=True)
 class Methods:
-    """How a job's collectives are done.
+    """Choices of how a job's collectives run: algorithms, NCCL platform, and modelling options.
 
     ``named[kind]`` is an algorithm, or "auto": what NCCL would pick on ``platform``, and without a platform the first
-    in ALGORITHMS.  An algorithm that NCCL has runs at NCCL's pace if there is a platform.  ``launch``: count what a
+    in ALGORITHMS. An algorithm that NCCL has runs at NCCL's pace if there is a platform. ``launch``: count what a
     stopwatch around a single call sees of its launch; kernels of a training step are launched ahead of time.
-    ``in_rounds``: leave out pipelines, which have no rounds to be played step by step.  ``factors`` are on NCCL's pace,
-    after its choice.  ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates.  A
+    ``in_rounds``: exclude pipelines, which have no rounds to simulate step by step. ``factors`` are on NCCL's pace,
+    after its choice. ``routes`` are what tokens that are relayed to experts take, at ``reach`` of the links' rates. A
     group on several sites has no pace of NCCL's.
     """
 
@@ -79,7 +79,7 @@ class Methods:
     _able: dict[tuple[str, str, Hashable], bool] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, group: Group, kind: str, size: float) -> Method:
-        """How the group does its collective of this kind and size (nccl-tests' convention).
+        """Return the method of a group's collective of this kind and size (nccl-tests' convention).
 
         InputError where NCCL cannot run it: a group that does not fit the platform, an algorithm that refuses.
         """
@@ -98,7 +98,7 @@ class Methods:
         return self._known[kind, size, form]
 
     def _exchanged(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:
-        """Sends and receives in one kernel; by the links alone where the platform has no network, or nothing moves."""
+        """Return the method of sends and receives in one kernel; without NCCL's pace if nothing moves."""
         name, form = next(iter(ALGORITHMS[kind])), group.form
         if (kind, size, form) not in self._known:
             nodes, each = shape_of(group)
@@ -136,7 +136,7 @@ class Methods:
         return Method(described, found.protocol, self._pace(found, nodes), choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
-        """Is the algorithm described, and does it serve this group?"""
+        """Return whether the algorithm is described, and serves this group."""
         entry = ALGORITHMS[kind].get(name)
         if entry is None or entry.requires(group):
             return False
@@ -149,16 +149,16 @@ class Methods:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """Equal for two that do everything alike."""
+        """Key that is equal for two that choose equal methods for all calls."""
         return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds, self.factors,
                 self.routes, self.reach)  # fmt: skip
 
 
 def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:
-    """What moves a collective of ``size`` bytes whose description has become these patterns, at the method's pace.
+    """Return the activities of a collective of ``size`` bytes with these patterns, at the method's pace.
 
-    NCCL's latency is paid evenly over the rounds.  Its bandwidth allows every flow so much that all of them, on links
-    that are fast enough, take size / bandwidth.
+    NCCL's latency is paid evenly over the rounds. Its bandwidth bounds every flow such that all of them, on links that
+    are fast enough, take size / bandwidth.
     """
     if method.pace is None or not parts:
         return tuple(part.traffic(size / method.reach) for part in parts)
@@ -167,12 +167,12 @@ def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[T
 
 
 def round_of(phases: Sequence[Phase], pace: Pace) -> Pace:
-    """The pace of a hop in a round, for playing the description in steps: its latency and the most B/s it reaches."""
+    """Return a hop's pace in one round, for simulation in steps: its latency and the most B/s it reaches."""
     return _round_of([(phase.rounds, max(hop.share for hop in phase.hops)) for phase in phases if phase.hops], pace)
 
 
 def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
-    """``rounds`` lists (how many, part of the size that a flow carries in each)."""
+    """Return the pace of one round; ``rounds`` lists (count, part of the size that a flow carries in each)."""
     return Pace(
         pace.latency / sum(count for count, _ in rounds),
         pace.bandwidth * sum(count * share for count, share in rounds),
@@ -180,14 +180,14 @@ def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
 
 
 def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
-    """The description of a collective done by this method; ``parts`` are the sizes of an uneven all-to-all."""
+    """Return the phases of a collective by this method; ``parts`` are the sizes of an uneven all-to-all."""
     if method.routes:
         return RELAYED[kind](group, method.routes)
     return ALGORITHMS[kind][method.algorithm](group, parts)
 
 
 def shape_of(group: Group) -> tuple[int, int]:
-    """(nodes, GPUs of the group on each) as NCCL counts them: what shares an NVSwitch is one node.
+    """Return (nodes, GPUs of the group on each) as NCCL counts them: GPUs that share an NVSwitch are one node.
 
     Of unequal nodes the mean, rounded up.
     """

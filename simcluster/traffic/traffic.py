@@ -1,4 +1,4 @@
-"""Traffic: what a collective's description puts on a cluster's links.  Pure."""
+"""Traffic of collectives on a cluster's links, from their phases. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Spread = tuple[tuple[int, float], ...]
 
 
 class Fabric(Protocol):
-    """What traffic needs to know of a cluster: see topology.cluster.Cluster."""
+    """Interface of a cluster that traffic needs: see topology.cluster.Cluster."""
 
     @property
     def hosts(self) -> Ints: ...
@@ -48,11 +48,11 @@ _ROOM = 1 << 16  # hops at a time: some hundred MB
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What one activity moves: per flow ``rounds`` times ``round_bytes``; ``usage`` counts its flows on each link.
+    """Traffic of one activity: ``rounds`` times ``round_bytes`` per flow, and its flows on each link (``usage``).
 
-    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit).
-    ``latency`` (s) is paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid.  On links of
-    its own the activity takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
+    ``bound`` is the most B/s that a flow reaches whatever the links allow (the protocol's limit). ``latency`` (s) is
+    paid in every round, ``latency_seconds`` is that of all rounds on the clock's grid. On unshared links the activity
+    takes rounds x (latency + round_bytes / rate), to the bit what the same rounds take one by one.
     """
 
     usage: Usage
@@ -66,19 +66,19 @@ class Traffic:
         object.__setattr__(self, "latency_seconds", self.rounds * on_grid(self.latency))
 
     def alone_rate(self, capacity: Sequence[float]) -> float:
-        """B/s per flow with all links to itself."""
+        """Return the rate (B/s) per flow with all links to itself."""
         return min(self.bound, solo_rate(self.usage, capacity))
 
     def alone_seconds(self, capacity: Sequence[float]) -> float:
-        """Duration in seconds with all links to itself, on the clock's grid."""
+        """Return the duration (s) with all links to itself, on the clock's grid."""
         return self.latency_seconds + self.rounds * on_grid(self.round_bytes / self.alone_rate(capacity))
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A phase of a collective, or a pipeline of phases, on the cluster, before its size is known.
+    """Link pattern of a collective's phase, or of a pipeline of phases, before its size is known.
 
-    ``share`` is the part of the size that its largest flow carries in a round, ``latency`` (s) what a round pays.  In
+    ``share`` is the part of the size that its largest flow carries in a round, ``latency`` (s) what a round pays. In
     repeated rounds that is the mean over the hops, because a chunk crosses every kind of hop on its way around (NCCL's
     tuner counts the same way), in a single round the longest hop's, in a pipeline that of the longest way through it.
     """
@@ -89,12 +89,12 @@ class Pattern:
     latency: float
 
     def traffic(self, size: float) -> Traffic:
-        """The activity that moves a collective of ``size`` bytes (nccl-tests' convention: the full buffer)."""
+        """Return the traffic of a collective of ``size`` bytes (nccl-tests' convention: the full buffer)."""
         return Traffic(self.usage, self.share * size, self.rounds, self.latency)
 
 
 def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
-    """What an algorithm may know of a group whose position i runs on GPU number ``gpus[i]``."""
+    """Return the group description for algorithms, whose position i runs on GPU number ``gpus[i]``."""
     numbers = np.asarray(gpus, dtype=np.int64)
     hosts = fabric.hosts[numbers]
     meshed, far = fabric.meshed, fabric.far(hosts)
@@ -114,21 +114,21 @@ def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
 
 
 def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
-    """The rings of a group whose position i runs on GPU number ``gpus[i]``."""
+    """Return the rings of a group whose position i runs on GPU number ``gpus[i]``."""
     hosts = fabric.hosts[list(gpus)].tolist()
     return rings_along(hosts, [fabric.uplinks(gpu) for gpu in gpus], meshed=fabric.meshed)
 
 
 def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
-    """A copy between the GPU and its host's memory: one flow, one round."""
+    """Return the pattern of a copy between the GPU and its host's memory: one flow, one round."""
     way = fabric.host_way(gpu, direction)
     return Pattern(usage_of([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
 
 
 def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
-    """The directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
+    """Return the directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
 
-    A channel is a flow of its own; what goes by another lane is one, too.
+    Each channel, and each lane, is a separate flow.
     """
     source, target, flow = gpus[hop.source], gpus[hop.target], hop.channel + hop.lane
     if hop.relay < 0 or hop.relay == hop.source:
@@ -138,7 +138,7 @@ def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
 
 
 def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
-    """Flows on every link, of flows that weigh this much each."""
+    """Return the flows on every link, from flows given by weight and links."""
     found: dict[int, float] = {}
     for weight, spread in flows:
         for link, fraction in spread:
@@ -147,7 +147,7 @@ def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
 
 
 def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tuple[Pattern, ...]:
-    """A collective's phases as activities on the cluster; phases that load the links alike become one."""
+    """Return a collective's phases as link patterns on the cluster; phases that load links equally become one."""
     found: list[Pattern] = []
     for pattern in _one_by_one(fabric, gpus, phases):
         last = found[-1] if found else None
@@ -185,7 +185,7 @@ def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
 
 
 def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Pattern:
-    """As ``_rounds``, thousands of hops at a time; a table is of a single round."""
+    """Return the pattern of a phase with very many hops, processed in blocks; a table is a single round."""
     assert rounds == 1
     place = np.array(gpus, dtype=np.int64)
     share = max(float(part.share.max()) for part in hops.parts(_ROOM))
@@ -203,7 +203,7 @@ def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Patt
 
 
 def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
-    """Phases whose hops are all under way at once."""
+    """Return the pattern of phases whose hops are all in flight at once."""
     share = max(hop.share for phase in phases for hop in phase.hops)
     reached: dict[tuple[int, int], float] = {}  # (position, channel) -> when its first byte is there
 
@@ -219,7 +219,7 @@ def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> P
 
 
 def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
-    """Every hop with its way and with the links that it loads.
+    """Yield every hop with its route and with the links that it loads.
 
     Those differ where a switch adds up or copies: of several hops that carry the same data to or from SWITCH, a link
     that they have in common carries the data once.

@@ -1,4 +1,4 @@
-"""NCCL as a cost model: what its tuner picks for a call, what that costs, what its logs say."""
+"""NCCL as a cost model: its tuner's choice for a call, the cost of that, and a reader of nccl-tests logs."""
 
 from importlib import import_module
 from typing import Any

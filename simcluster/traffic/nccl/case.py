@@ -1,4 +1,4 @@
-"""A question to NCCL's tuner and its answer: which collective, algorithm, protocol on which group of ranks, how long.
+"""Query to NCCL's tuner and its answer: collective, algorithm, protocol, group of ranks, and time.
 
 Pure.
 """
@@ -45,17 +45,17 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """From launch to the last rank's end."""
+        """Time from launch to the last rank's end."""
         return self.latency + self.size / self.bandwidth
 
     @property
     def bus_bandwidth(self) -> float:
-        """What nccl-tests calls busbw, B/s: size / seconds x the part of the size that crosses a rank's port."""
+        """Bus bandwidth (busbw of nccl-tests), B/s: size / seconds x bus factor."""
         return self.size / self.seconds * bus_factor(self.collective, self.ranks)
 
 
 def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md)."""
     factors = {"all_reduce": 2 * (ranks - 1) / ranks}
     factors |= dict.fromkeys(("broadcast", "reduce", "send_recv", "send"), 1.0)
     return factors.get(collective, (ranks - 1) / ranks)
@@ -63,7 +63,7 @@ def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question to the tuner, but for the size; checked when it is made.
+    """Query to the tuner without a size; validated when it is made.
 
     Raises InputError for an unknown word, fewer than two ranks, and several nodes of a platform without a network.
     """
@@ -83,17 +83,17 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """N."""
+        """Number of ranks."""
         return self.nodes * self.gpus_per_node
 
     @property
     def column(self) -> int:
-        """Which column of the tuner's tables: 1 node, 2 nodes, more."""
+        """Column of the tuner's tables: 1 node, 2 nodes, more."""
         return min(self.nodes, 3) - 1
 
     @property
     def graph(self) -> ChannelGraph:
-        """The channels that the algorithm runs on."""
+        """Channels that the algorithm runs on."""
         graphs = self.platform.graphs(self.nodes)
         if self.algorithm in ("nvls", "nvls_tree"):
             graph = graphs.nvls or graphs.ring
@@ -102,20 +102,20 @@ class Case:
         return graph if self.nodes == 1 else graph.of_part(self.gpus_per_node, self.platform.gpus_per_node)
 
     def hop(self, between_nodes: bool) -> float:
-        """Latency of one step inside a node or between nodes, us."""
+        """Return the latency (us) of one step inside a node or between nodes."""
         link = "net" if between_nodes else self.platform.link
         return self.platform.tables.hop[link, self.algorithm][PROTOCOLS.index(self.protocol)]
 
 
 def check_known(what: str, word: str, known: Sequence[str]) -> None:
-    """Raises InputError unless ``word`` is one of ``known``."""
+    """Raise InputError unless ``word`` is one of ``known``."""
     if word not in known:
         near = did_you_mean(word, known)
         raise InputError(f"the model of NCCL knows no {what} {word!r}{near}; it knows {listed(known)}")
 
 
 def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
-    """Raises InputError unless such a group of ranks can exist on the platform."""
+    """Raise InputError unless such a group of ranks can exist on the platform."""
     for what, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"{what} must be a whole number from 1, not {count!r}")
@@ -130,13 +130,13 @@ def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
 
 
 def check_size(size: float) -> None:
-    """Raises InputError unless ``size`` is a finite number of bytes above zero."""
+    """Raise InputError unless ``size`` is a finite number of bytes above zero."""
     if not is_number(size) or size <= 0:
         raise InputError(f"the size of a collective must be a number of bytes above zero, not {size!r}")
 
 
 def unavailable(case: Case) -> str:
-    """Why NCCL would not run this at all; empty if it would."""
+    """Return why NCCL would not run this at all; "" if it would."""
     platform, nodes, algorithm, protocol = case.platform, case.nodes, case.algorithm, case.protocol
     if algorithm != "ring" and case.collective in ("broadcast", "reduce"):
         return "broadcast and reduce run on rings only"
@@ -176,7 +176,7 @@ def _pat_unavailable(case: Case) -> str:
 
 
 def ll128_unavailable(case: Case) -> str:
-    """Why NCCL leaves out LL128 here by default; empty if it does not."""
+    """Return why NCCL disables LL128 here by default; "" if it does not."""
     if case.protocol != "LL128":
         return ""
     if case.platform.link != "nvlink":

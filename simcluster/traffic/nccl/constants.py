@@ -1,7 +1,7 @@
-"""The constants of NCCL's tuner: latencies and bandwidth caps by algorithm, protocol, link, GPU and CPU generation.
+"""Constants of NCCL's tuner: latencies and bandwidth caps by algorithm, protocol, link, GPU and CPU generation.
 
-Source of every number without another note: NVIDIA/nccl commit 5067397 (v2.30.7), src/graph/tuning.cc.  Its tables are
-in ``tables.csv`` beside this file.
+Source of every number without another note: NVIDIA/nccl commit 5067397 (v2.30.7), src/graph/tuning.cc. Its tables are
+in ``tables.csv`` in this folder.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ByNodes = tuple[float, float, float]  # GB/s: 1 node, 2 nodes, more
 
 @dataclass(frozen=True, slots=True)
 class TuningTables:
-    """What one version of NCCL's tuner knows, in the units of its source: microseconds and GB/s.
+    """Constants of one version of NCCL's tuner, in the units of its source: microseconds and GB/s.
 
     ``base``: per algorithm; ``hop``: per link and algorithm (what one step over that link takes); the others by GPU
-    generation.  ``nvls_share``, of versions that count NVLink SHARP so: what an all-reduce gets of its channels.
+    generation. ``nvls_share``, of versions that count NVLink SHARP so: what an all-reduce gets of its channels.
     """
 
     base: Mapping[str, _Latencies]
@@ -51,7 +51,7 @@ class TuningTables:
 
 
 def _read() -> dict[str, dict[str, dict[Any, Any]]]:
-    """``tables.csv`` by version, table and row."""
+    """Return ``tables.csv`` by version, table and row."""
     found: dict[str, dict[str, dict[Any, Any]]] = {}
     with Path(__file__).with_name("tables.csv").open(encoding="utf-8", newline="") as file:
         for version, table, row, *written in list(csv.reader(line for line in file if line[0] != "#"))[1:]:

@@ -1,11 +1,10 @@
-"""NCCL's sends and receives: what one of them costs, and a group of them, as an all-to-all is.
+"""Cost of NCCL's sends and receives, alone or as a group, such as an all-to-all.
 
-The tuner knows none of this: there is no algorithm to choose.  All sends and receives of a group are one kernel.  Each
-takes some channels of a pool, every channel serves up to eight peers at a time, and short messages go by LL.  Bytes
-are handed over in chunks of 512 KiB over NVLink and of 128 KiB between nodes, where a thread of the host posts those of
-every peer.
-Source: NVIDIA/nccl v2.30 src/enqueue.cc (scheduleP2pTasksToPlan, addP2pToPlan), src/graph/paths.cc
-(ncclTopoComputeP2pChannels), src/init.cc (chunk sizes).  Pure.
+The tuner knows none of this: there is no algorithm to choose. All sends and receives of a group are one kernel. Each
+takes some channels of a pool, every channel serves up to eight peers at a time, and short messages use LL. Bytes are
+passed on in chunks of 512 KiB over NVLink and of 128 KiB between nodes, where a thread of the host posts those of every
+peer. Source: NVIDIA/nccl v2.30 src/enqueue.cc (scheduleP2pTasksToPlan, addP2pToPlan), src/graph/paths.cc
+(ncclTopoComputeP2pChannels), src/init.cc (chunk sizes). Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LL_PART = 0.5  # half of the bytes are flags
 
 
 def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, platform: Platform) -> Prediction:
-    """An all-to-all with ``size`` B in each rank's send buffer, or one send of ``size`` B between two ranks.
+    """Predict an all-to-all with ``size`` B in each rank's send buffer, or one send of ``size`` B between two ranks.
 
     Raises InputError for an unknown word, and a size or group that cannot be.
     """
@@ -52,7 +51,7 @@ def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, pla
 
 
 def _channels(case: Case) -> tuple[int, int, int]:
-    """The pool of channels, the most that a message may have, and the fewest: all peers have some."""
+    """Return the channels in the pool, and the most and the fewest that a message may have."""
     pool = 2 ** math.ceil(math.log2(2 * case.platform.one.ring.channels))
     most = pool if case.nodes == 1 else min(pool, CHANNELS_BETWEEN_NODES)
     least = most
@@ -62,7 +61,7 @@ def _channels(case: Case) -> tuple[int, int, int]:
 
 
 def _rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
-    """B/s of a GPU's port, and of what it has of the network: its share, or for a send by itself its channels' NICs."""
+    """Return the rates (B/s) of a GPU's port and of its share of the network (of a lone send: its channels' NICs)."""
     ring = case.platform.one.ring
     port, network = ring.channels * ring.intra, 0.0
     if case.nodes > 1:
@@ -76,7 +75,7 @@ def _rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
 
 
 def _latency(case: Case, protocol: Literal["LL", "Simple"], outside: int, filled: float) -> float:
-    """us: a kernel's base, a hop for every batch of peers, and the host's posts to peers on other nodes."""
+    """Return the latency (us): a kernel's base, a hop for every batch of peers, and the host's posts to other nodes."""
     column = {"LL": 0, "Simple": 2}[protocol]
     tables, link = case.platform.tables, "net" if case.nodes > 1 else case.platform.link
     batches = max(1, math.ceil(filled / PEERS_AT_ONCE))

@@ -1,7 +1,7 @@
-"""Logs of nccl-tests: reading them, and saying how far a cluster is from what it should do.
+"""Reader of nccl-tests logs, and comparison of their times with the model.
 
 Understood: the text that ``all_reduce_perf`` and its siblings print, old and new, also with the prefixes of mpirun and
-srun and NCCL's own INFO lines between.  Source of the format: NVIDIA/nccl-tests src/common.cu.
+srun and NCCL's INFO lines between. Source of the format: NVIDIA/nccl-tests src/common.cu.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One time of a log: ``size`` B as nccl-tests counts it, ``seconds``, bandwidths in B/s.
+    """Time of a log: ``size`` B as nccl-tests counts it, ``seconds``, and bandwidths in B/s.
 
-    ``wrong`` is the number of wrong results, -1 if the log has no count (N/A, or old versions' largest error).
-    ``line`` counts from 1.
+    ``wrong`` is the number of wrong results, -1 if the log has no count (N/A, or old versions' largest error). ``line``
+    counts from 1.
     """
 
     size: int
@@ -53,7 +53,7 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What one run of nccl-tests says.
+    """Contents of one nccl-tests log.
 
     ``collective`` is the name of the program if the log has it, else what the columns leave no doubt about, else "".
     ``hosts`` are the hosts of the ranks in order of rank, ``gpus`` their names; empty if the log does not list them.
@@ -70,7 +70,7 @@ class Log:
 
     @property
     def nodes(self) -> int | None:
-        """How many hosts; None if the log does not list its devices."""
+        """Number of hosts; None if the log does not list its devices."""
         return len(dict.fromkeys(self.hosts)) or None
 
     @property
@@ -81,7 +81,7 @@ class Log:
 
 
 def read_log(path: str | Path) -> Log:
-    """Return the log in a file.  Raises InputError if it cannot be read or is not an nccl-tests log, with the line."""
+    """Read the nccl-tests log in a file; raise InputError with the line if it is not one."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -90,7 +90,7 @@ def read_log(path: str | Path) -> Log:
 
 
 def parse_log(text: str, *, source: str = "the log") -> Log:
-    """Return the log in a text.  Raises InputError, with the line, for a row that is cut off or contradicts itself."""
+    """Parse the text of an nccl-tests log; raise InputError with the line for a truncated or inconsistent row."""
     program, version, average = "", "", None
     rows: list[LogRow] = []
     ranks: dict[int, tuple[str, str]] = {}
@@ -176,7 +176,7 @@ SMALL = 2.0**20  # B; below, the host's speed decides
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One size of a log beside the model: times in s, ``ratio`` measured / expected, ``verdict`` for people.
+    """Comparison of one size of a log with the model: times in s, ``ratio`` measured / expected, ``verdict``.
 
     ``expected_by`` is what NCCL should have picked; ``looks_like`` another algorithm whose expected time is the
     measured one within 10 %, empty if there is none or nothing is wrong.
@@ -198,12 +198,12 @@ def health(
     gpus_per_node: int | None = None,
     collective: str | None = None,
 ) -> tuple[Reading, ...]:
-    """How far from the model each size of a log is: out of place, or in place where the log has nothing else.
+    """Compare each size of a log with the model: out of place, or in place where the log has nothing else.
 
-    What is None is taken from the log.  Verdicts: "as expected", "slower", "much slower than it should be", "faster
-    than the model", and for sizes below 1 MiB, where the host decides, only "small: ..." with the ratio.
+    Arguments that are None are taken from the log. Verdicts: "as expected", "slower", "much slower than it should be",
+    "faster than the model", and for sizes below 1 MiB, where the host decides, only "small: ..." with the ratio.
 
-    Raises InputError if the log does not say what is asked about, and for a collective that NCCL's tuner does not know.
+    Raises InputError if the log lacks what is needed, and for a collective that NCCL's tuner does not know.
     """
     if isinstance(log, Log):
         collective = collective or log.collective
@@ -227,7 +227,7 @@ def health(
 
 
 def overall(readings: Iterable[Reading]) -> tuple[float, str]:
-    """The geometric mean of measured / expected over the sizes from 1 MiB, and the verdict on it.
+    """Return the geometric mean of measured / expected over sizes from 1 MiB, and the verdict on it.
 
     Raises InputError if there is no such size.
     """
@@ -248,7 +248,7 @@ def _verdict(ratio: float, slower: float, much_slower: float) -> str:
 
 
 def _reading(row: LogRow, ask: Callable[..., Choice]) -> Reading:
-    """Return a size beside the model; NCCL may have been kept from the algorithm that it should pick."""
+    """Compare one size with the model; NCCL may have been kept from the algorithm that it should pick."""
     choice, likeness = ask(), dict[str, float]()
     expected = choice.prediction.seconds
     ratio = row.seconds / expected

@@ -1,6 +1,6 @@
-"""Machines as NCCL's tuner sees them: GPU generation, CPU, and the channels that its graph search finds.
+"""NCCL's view of nodes: GPU generation, CPU, and the channels that its graph search finds.
 
-The search itself is not repeated: every preset says how many channels there are and what each is counted for.
+The search itself is not repeated: every preset states how many channels there are and what each is counted for.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from simcluster.traffic.nccl.constants import GB, LATEST, TABLES, US, Architectu
 
 @dataclass(frozen=True, slots=True)
 class ChannelGraph:
-    """The channels of one pattern (ring, tree or NVLS).
+    """Channels of one pattern (ring, tree or NVLS) in NCCL's graph search.
 
     ``intra`` and ``inter`` are what the search counts for one channel inside a node and between nodes, B/s.
     ``plain_tree``: the search fell back to the plain tree (all traffic of a channel through one GPU of the node).
-    ``wire`` is what the slower of NIC and NVLink is counted for, B/s a channel between nodes, where that lies between
-    two entries of the search's list of speeds and ``inter`` is the lower one; 0 if it does not.
+    ``wire`` is what the slower of NIC and NVLink is counted for, in B/s per channel between nodes, where that lies
+    between two entries of the search's list of speeds and ``inter`` is the lower one; 0 if it does not.
     """
 
     channels: int
@@ -34,10 +34,11 @@ class ChannelGraph:
     wire: float = 0.0
 
     def of_part(self, gpus: int, all_gpus: int) -> ChannelGraph:
-        """The channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part: those of their own NICs.
+        """Return the channels between nodes when only ``gpus`` of a node's ``all_gpus`` take part.
 
-        The data-parallel group of a job with tp = 8 has one GPU a node, so one NIC a node.  NVLink then has room for
-        what the NICs bring, and with one GPU a node there is no NVLink hop: the wire alone counts.
+        These are the channels of their NICs. The data-parallel group of a job with tp = 8 has one GPU per node, so one
+        NIC per node. NVLink then has room for what the NICs bring, and with one GPU there is no NVLink hop: the wire
+        alone counts.
         """
         if gpus == all_gpus:
             return self
@@ -48,7 +49,7 @@ class ChannelGraph:
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """The graphs that NCCL's search found for one number of nodes; ``nvls`` None: no multicast in the switches."""
+    """Channel graphs that NCCL's search found for one number of nodes; ``nvls`` None: no multicast in the switches."""
 
     ring: ChannelGraph
     tree: ChannelGraph
@@ -57,13 +58,13 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What a machine needs on top of the tuner's estimate, fitted on measured runs: at most four numbers.
+    """Corrections of the tuner's estimate, fitted on measured runs: at most four numbers.
 
-    ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host.  ``start`` (s) is what
+    ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host. ``start`` (s) is what
     every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
-    and hides it).  ``fill`` (s) is what filling the pipeline costs a large call on a ring, ``loop`` (s) what NVLink
-    SHARP loses in a loop over its chunks, see ``traffic.nccl.predictor``.  ``achieved`` is the part of the tuner's
-    bandwidth that large calls reach.  ``rows`` says which measurements they were fitted on.
+    and hides it). ``fill`` (s) is what filling the pipeline costs a large call on a ring, ``loop`` (s) what NVLink
+    SHARP loses in a loop over its chunks, see ``traffic.nccl.predictor``. ``achieved`` is the part of the tuner's
+    bandwidth that large calls reach. ``rows`` states which measurements they were fitted on.
     """
 
     launch: float = 0.0
@@ -76,10 +77,10 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A kind of node and its network, as the tuner sees it.
+    """Kind of node and its network, as NCCL's tuner sees it.
 
-    ``cpu`` matters between nodes only.  ``several`` is None for a machine without a network of its own.
-    ``ll128_inter``: NIC and GPU meet below the host bridge (PXB, or PXN on Hopper), which LL128 needs between nodes.
+    ``cpu`` matters between nodes only. ``several`` is None for a node without a network. ``ll128_inter``: NIC and GPU
+    meet below the host bridge (PXB, or PXN on Hopper), which LL128 needs between nodes.
     """
 
     name: str
@@ -106,16 +107,16 @@ class Platform:
 
     @property
     def tables(self) -> TuningTables:
-        """The constants of this platform's version of NCCL."""
+        """Constants of this platform's version of NCCL."""
         return TABLES[self.version]
 
     @property
     def newest(self) -> Platform:
-        """The same machine with the newest tables."""
+        """The same platform with the newest tables."""
         return self if self.version == LATEST else replace(self, version=LATEST)
 
     def graphs(self, nodes: int) -> Graphs:
-        """The graphs for that many nodes; InputError if this platform has no network."""
+        """Return the graphs for that many nodes; raise InputError if this platform has no network."""
         if nodes == 1:
             return self.one
         if self.several is None:
@@ -127,7 +128,7 @@ class Platform:
 
 @cache
 def _platforms() -> dict[str, Platform]:
-    """Those of ``platforms.yaml`` beside this file."""
+    """Return the platforms of ``platforms.yaml``, by name."""
     known = read_document(Path(__file__).with_suffix(".yaml")).data
     found = {}
     for name, written in known["platforms"].items():
@@ -144,7 +145,7 @@ def _platforms() -> dict[str, Platform]:
 
 
 def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
-    """As they are listed in the file: channels, then GB/s inside a node, between nodes, and of the wire."""
+    """Parse graphs from the file: channels, then GB/s inside a node, between nodes, and of the wire."""
     found = {
         name: ChannelGraph(int(channels), intra * GB, inter * GB, wire=wire[0] * GB if wire else 0.0)
         for name, (channels, intra, inter, *wire) in written.items()
@@ -153,12 +154,12 @@ def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
 
 
 def platform_names() -> tuple[str, ...]:
-    """The platforms that ship."""
+    """Return the names of the built-in platforms."""
     return tuple(_platforms())
 
 
 def load_platform(name: str) -> Platform:
-    """A platform by name; InputError for one that does not ship."""
+    """Return a built-in platform by name; raise InputError for an unknown one."""
     known = _platforms()
     if name not in known:
         raise InputError(
@@ -168,8 +169,7 @@ def load_platform(name: str) -> Platform:
 
 
 class PaceFactors(NamedTuple):
-    """Factors on NCCL's pace, for machines that are not quite those it was measured on: on latency, and on the rate in
-    one node and between nodes."""
+    """Factors on NCCL's pace for similar platforms: on latency, and on the rate in and between nodes."""
 
     latency: float = 1.0
     in_node: float = 1.0

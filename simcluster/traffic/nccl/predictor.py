@@ -1,21 +1,20 @@
-"""How long NCCL takes, and which algorithm and protocol it takes: its tuner's estimate, and what machines really need.
+"""Predictor of NCCL's time, algorithm and protocol: its tuner's estimate, with fitted corrections.
 
-Two models.  ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
+Two models. ``"tuner"`` is NCCL's own optimistic estimate; NCCL chooses by it, so ``choose`` always does.
 ``"effective"`` is what a stopwatch shows, at most four fitted numbers a platform (``Platform.effective``) on top:
 
     seconds = launch + start x channels + latency + size / (achieved x bandwidth) + filling + loop x loops
 
-``launch``: the host issues the call; ``start``: a channel starts, in one node.  Latency and bandwidth are those of the
-newest tables, whichever version chose: they are NVIDIA's newest measurements.  ``filling`` is what the pipeline of
+``launch``: the host issues the call; ``start``: a channel starts, in one node. Latency and bandwidth are those of the
+newest tables, whichever version chose: they are NVIDIA's newest measurements. ``filling`` is what the pipeline of
 chunks takes to fill, fitted for rings and derived for trees and NVLink SHARP; ``loops`` are those that NVLink SHARP
-makes beyond those of its largest chunk (``traffic.nccl.tuner``).  NVLink SHARP on few GPUs keeps the wire rate of
-eight, S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire
-rate, 309 GB/s).  A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
+makes beyond those of its largest chunk (``traffic.nccl.tuner``). NVLink SHARP on few GPUs keeps the wire rate of eight,
+S (1 + 1/n) bytes a port (NVIDIA/nccl issue 1455: 370, 420, 440, 460, 480 GB/s busbw on 4 .. 8 H100 are one wire rate,
+309 GB/s). A ring between nodes runs at the rate of its wires, which the tuner rounds down to its list of speeds
 (``Graph.wire``).
 
 Both split into a latency that nothing else on the links changes and the rate of the transfer at that size, so the flow
-network can take the first as a delay, the second as a bound on every flow, and add contention and slow links.
-Pure.
+network can take the first as a delay, the second as a bound on every flow, and add contention and slow links. Pure.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ def predict(
     platform: Platform,
     model: Model = "tuner",
 ) -> Prediction:
-    """One collective of ``size`` bytes (as nccl-tests counts size) on nodes x gpus_per_node ranks.
+    """Predict one collective of ``size`` bytes (as nccl-tests counts it) on nodes x gpus_per_node ranks.
 
-    Raises InputError for an unknown word, a size or group that cannot be, and for an algorithm that NCCL does not
-    run there (NVLS without such switches, a tree that should broadcast).
+    Raises InputError for an unknown word, a size or group that cannot be, and for an algorithm that NCCL does not run
+    there (NVLS without such switches, a tree that should broadcast).
     """
     check_known("model", model, MODELS)
     case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
@@ -70,7 +69,7 @@ def predict(
 
 
 def _effective(asked: Case, size: float) -> Prediction:
-    """What a stopwatch shows instead of the tuner's estimate: see the head of this file."""
+    """Predict the time on a stopwatch instead of the tuner's estimate, as the module describes."""
     case = replace(asked, platform=asked.platform.newest)
     estimate = tuner_prediction(case, size)
     fitted, graph = case.platform.effective, case.graph
@@ -87,7 +86,7 @@ def _effective(asked: Case, size: float) -> Prediction:
 
 
 def _nvls_bandwidth(case: Case) -> float:
-    """B/s: at most what eight GPUs have on the wire, at the bytes a port that fewer GPUs have."""
+    """Return NVLS bandwidth (B/s): the wire rate of eight GPUs, at the bytes per port of fewer GPUs."""
     if case.nodes > 1 or case.collective != "all_reduce":
         return bandwidth(case)
     eight = replace(case, gpus_per_node=min(_NVLS_MEASURED, case.platform.gpus_per_node))
@@ -96,10 +95,10 @@ def _nvls_bandwidth(case: Case) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL would pick for one call, and what it would have passed over.
+    """Algorithm and protocol that NCCL would pick for one call, and the candidates it would pass over.
 
-    ``prediction`` is in the model that was asked for; ``candidates`` are the tuner's estimates, fastest first;
-    ``excluded`` says why the others do not run: algorithm, protocol, reason.
+    ``prediction`` is in the requested model; ``candidates`` are the tuner's estimates, fastest first; ``excluded``
+    states why the others do not run: algorithm, protocol, reason.
     """
 
     prediction: Prediction
@@ -108,17 +107,17 @@ class Choice:
 
     @property
     def algorithm(self) -> Algorithm:
-        """ring, tree, nvls, ..."""
+        """Chosen algorithm: ring, tree, nvls, ..."""
         return cast(Algorithm, self.prediction.algorithm)  # "direct" is no choice of the tuner
 
     @property
     def protocol(self) -> Protocol:
-        """LL, LL128 or Simple."""
+        """Chosen protocol: LL, LL128 or Simple."""
         return self.prediction.protocol
 
     @property
     def why(self) -> str:
-        """One sentence for people."""
+        """Reason for the choice, as one sentence."""
         best, *others = self.candidates
         text = f"{best.algorithm} {best.protocol}: the shortest by NCCL's tuner, {best.seconds * 1e6:.1f} us"
         if not others:
@@ -127,7 +126,7 @@ class Choice:
         return f"{text}; next {next_best.algorithm} {next_best.protocol}, {next_best.seconds * 1e6:.1f} us"
 
     def table(self) -> list[dict[str, str | float]]:
-        """All candidates for this size, fastest first: algorithm, protocol, seconds, latency, bandwidth (tuner)."""
+        """Return all candidates for this size, fastest first: algorithm, protocol, seconds, latency, bandwidth."""
         names = ("algorithm", "protocol", "seconds", "latency", "bandwidth")
         return [{name: getattr(one, name) for name in names} for one in self.candidates]
 
@@ -143,10 +142,10 @@ def choose(
     protocols: Collection[Protocol] | None = None,
     model: Model = "effective",
 ) -> Choice:
-    """What NCCL picks for a call of ``size`` bytes: the least time by its tuner over what is enabled.
+    """Choose NCCL's algorithm and protocol for a call of ``size`` bytes: the least tuner time over what is enabled.
 
     ``algorithms`` and ``protocols`` narrow the choice as NCCL_ALGO and NCCL_PROTO do; naming LL128 enables it also
-    where NCCL would not use it by itself.  Equal times go to the first in the order of ``ALGORITHMS``, ``PROTOCOLS``.
+    where NCCL would not use it otherwise. Equal times go to the first in the order of ``ALGORITHMS``, ``PROTOCOLS``.
 
     Raises InputError for an unknown word, a size or group that cannot be, and if nothing is left to choose from.
     """
@@ -177,7 +176,6 @@ def choose(
 
 
 def _narrowed(what: str, wanted: Collection[Word] | None, known: tuple[Word, ...]) -> tuple[Word, ...]:
-    """``known``, or those of it that are ``wanted``."""
     if wanted is None:
         return known
     for word in wanted:

@@ -1,9 +1,10 @@
-"""NCCL's own estimate of a collective: the formulas of its tuner, and its sizes of chunks.
+"""NCCL's tuner formulas: latency and bandwidth of a collective, and sizes of chunks.
 
     seconds = latency + size / bandwidth
 
-Source: NVIDIA/nccl 5067397 (v2.30.7) src/graph/tuning.cc.  The tuner knows no contention, no slow link, no chunks:
-the flow network adds the first two, ``simcluster.traffic.nccl.predictor`` the third.  Pure."""
+Source: NVIDIA/nccl 5067397 (v2.30.7) src/graph/tuning.cc. The tuner knows no contention, no slow link, no chunks: the
+flow network adds the first two, ``simcluster.traffic.nccl.predictor`` the third. Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ _BYTES_PER_CHANNEL = {"LL": 512 * 8.0, "LL128": 640 * 8.0, "Simple": 512 * 64.0}
 
 
 def channels(case: Case) -> int:
-    """The channels (thread blocks) of a large call.  Rings and trees are laid twice over what the search finds."""
+    """Return the channels (thread blocks) of a large call; rings and trees use twice what the search finds."""
     if case.algorithm not in ("nvls", "nvls_tree"):
         return 2 * case.graph.channels
     if case.platform.architecture != "blackwell":
@@ -56,7 +57,7 @@ def channels(case: Case) -> int:
 
 
 def engaged(case: Case, size: float) -> int:
-    """The channels that a call of this size engages; a ring's LL wants its bytes for every rank."""
+    """Return the channels that a call of this size engages; a ring's LL wants its bytes for every rank."""
     most = channels(case)
     if case.algorithm not in ("ring", "tree"):
         return most
@@ -67,11 +68,11 @@ def engaged(case: Case, size: float) -> int:
 
 
 def filling(case: Case, size: float, rate: float) -> float:
-    """Seconds that the call's pipeline takes to fill, where its data moves at ``rate`` B/s of its size.
+    """Return the seconds that a call's pipeline takes to fill, with data moving at ``rate`` B/s of its size.
 
     A ring: chunks grow with the call until every channel's buffer is in use; what they then cost is a time of the
-    generation (``fill``) and no bytes over a rate: on B200 it is what it is on A100.  A tree between nodes: a chunk a
-    hop, since the network takes whole chunks.  NVLink SHARP: two loops, and never more than the call's own time.
+    generation (``fill``) and no bytes over a rate: on B200 it is what it is on A100. A tree between nodes: one chunk
+    per hop, since the network takes whole chunks. NVLink SHARP: two loops, and never more than the call's time.
     """
     if case.algorithm in ("nvls", "nvls_tree"):
         return NVLS_FILL * min(size / 2, nvls_loop(case, size)) / rate
@@ -84,7 +85,7 @@ def filling(case: Case, size: float, rate: float) -> float:
 
 
 def tree_chunk(case: Case, size: float) -> float:
-    """The chunk of a tree: LL128 halves it for short calls, so that there are enough of them for its steps."""
+    """Return a tree's chunk size (bytes); LL128 halves it for short calls, to have enough for its steps."""
     if case.protocol != "LL128":
         return STEP
     chunk, count = LL128_CHUNK, channels(case)
@@ -96,7 +97,7 @@ def tree_chunk(case: Case, size: float) -> float:
 
 
 def nvls_loop(case: Case, size: float) -> float:
-    """Bytes of one loop over all channels and GPUs of the switch, by NVLink SHARP."""
+    """Return the bytes of one NVLink SHARP loop over all channels and GPUs of the switch."""
     together = channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS)
     chunk = NVLS_CHUNK
     if case.algorithm == "nvls_tree" and case.nodes >= 4:
@@ -108,7 +109,7 @@ def nvls_loop(case: Case, size: float) -> float:
 
 
 def short_loops(case: Case, size: float) -> float:
-    """Loops that NVLink SHARP makes in a node beyond those of its largest chunk, which the tuner's bandwidth is of."""
+    """Return the loops of NVLink SHARP in a node beyond those of its largest chunk."""
     if case.algorithm != "nvls" or case.nodes > 1:
         return 0.0
     loop = nvls_loop(case, size)
@@ -120,7 +121,7 @@ def short_loops(case: Case, size: float) -> float:
 
 
 def bandwidth(case: Case) -> float:
-    """The tuner's algorithm bandwidth for large sizes, B/s (before the size-dependent correction of trees)."""
+    """Return the tuner's algorithm bandwidth (B/s) for large sizes, before the size-dependent correction of trees."""
     why = unavailable(case)
     if why:
         raise InputError(f"NCCL does not run {case.collective} by {case.algorithm} with {case.protocol} here: {why}")
@@ -141,7 +142,7 @@ def bandwidth(case: Case) -> float:
 
 
 def _bus(case: Case) -> float:
-    """GB/s over all channels: what a channel is counted for inside the node up to 2 nodes, between nodes from there."""
+    """Return the bandwidth (GB/s) over all channels: intra-node up to 2 nodes, inter-node from there."""
     graph = case.graph
     per_channel = graph.intra if case.nodes <= 2 or case.algorithm.startswith("collnet") else graph.inter
     return min(graph.channels * per_channel, _through_node(case)) / GB
@@ -157,7 +158,7 @@ def _through_node(case: Case) -> float:
 
 
 def _ll_cap(case: Case) -> float:
-    """GB/s: one node by GPU generation; between nodes by CPU, AMD has the row of Ampere, others that of Volta."""
+    """Return the LL bandwidth cap (GB/s): by GPU generation in one node, by CPU between nodes."""
     between = "ampere" if case.platform.cpu == "amd" else "volta"
     return case.platform.tables.ll_cap[case.platform.architecture if case.nodes == 1 else between][case.column]
 
@@ -209,7 +210,6 @@ def _nvls_bandwidth(case: Case) -> float:
 
 
 def _nvls_bandwidth_by_share(case: Case, share: float) -> float:
-    """As versions up to 2.27 count it."""
     graph = case.graph
     if case.collective != "all_reduce":
         part = (case.gpus_per_node - 1) / case.gpus_per_node
@@ -222,7 +222,7 @@ def _nvls_bandwidth_by_share(case: Case, share: float) -> float:
 
 
 def latency(case: Case) -> float:
-    """The tuner's latency, s, as its table holds it: before the penalty that ``tuner_prediction`` puts on rings."""
+    """Return the tuner's latency (s) from its tables, before the penalty that ``tuner_prediction`` puts on rings."""
     base = case.platform.tables.base.get(case.algorithm, (0.0, 0.0, 0.0))[PROTOCOLS.index(case.protocol)]
     others, depth = case.gpus_per_node - 1, int(math.log2(case.nodes))
     match case.algorithm:
@@ -246,7 +246,7 @@ def latency(case: Case) -> float:
 
 
 def _ring_latency(case: Case) -> float:
-    """A step costs at least the host's work for the network, if there is one.
+    """Return a ring's latency; a step costs at least the host's work for the network, if there is one.
 
     The sources at hand give no latency of broadcast and reduce: a chain has N - 1 steps, counted as for all-gather.
     """
@@ -263,7 +263,7 @@ def _ring_latency(case: Case) -> float:
 
 
 def tuner_prediction(case: Case, size: float) -> Prediction:
-    """What the tuner compares when it chooses: latency with its penalty, bandwidth with the correction of trees."""
+    """Predict what the tuner compares: latency with its penalty, bandwidth with the correction of trees."""
     check_size(size)
     rate, delay = bandwidth(case), latency(case)
     if case.algorithm == "tree":
