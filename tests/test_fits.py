@@ -92,6 +92,6 @@ def test_a_run_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert answer["fits"] is False
     assert answer["fits_with"]["remedies"] == []
     assert answer["fits_with"]["short"]
-    assert f"no {MOST_CHANGES} changes make it fit" in capsys.readouterr().out
+    assert f"no combination of up to {MOST_CHANGES} changes fits" in capsys.readouterr().out
     assert main(["run", "tiny_dp", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["fits_with"] is None

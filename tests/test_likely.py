@@ -207,7 +207,7 @@ def test_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "tiny_3d", "--training.precision", "fp32"]) == 0
-    assert "no promise   far from all that was validated: precision fp32" in capsys.readouterr().out
+    assert "likely       unknown: far from all validated runs (precision fp32)" in capsys.readouterr().out
 
 
 def test_the_shipped_table_is_what_the_command_writes(

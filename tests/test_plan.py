@@ -363,7 +363,7 @@ def test_the_command_marks_what_is_faster_and_leaves_too_little(capsys: pytest.C
     assert rows[: len(marked)] == marked
     assert rows[len(marked)].startswith("1 ")
     assert "bounds say enough:" not in text  # a marked one may have such a size
-    assert "memory: at most 0.4 GB a GPU, 99.5 % of 80.0 GB left free (--headroom)" in text
+    assert "memory: at most 0.4 GB per GPU, 99.5 % of 80.0 GB left free (--headroom)" in text
     assert "~ ahead of the winner, but leaves less free: not recommended" in text
 
 

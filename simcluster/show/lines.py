@@ -85,7 +85,7 @@ def _distribution(found: Distribution) -> str:
 def _ranked(each: Ranked) -> str:
     place = each.layout
     return named_line(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
-                  _step(each.step_time), f"{each.memory / 1e9:.1f} GB a GPU")  # fmt: skip
+                  _step(each.step_time), f"{each.memory / 1e9:.1f} GB per GPU")  # fmt: skip
 
 
 def _collective(time: CollectiveTime) -> str:

@@ -157,7 +157,7 @@ def _remarks(found: Found) -> Iterator[str]:
     """Yield the explanations of marks in the table, and the memory limit."""
     part = found.limit.headroom
     of = f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
-    yield f"memory: at most {found.capacity / 1e9:.1f} GB a GPU{of}"
+    yield f"memory: at most {found.capacity / 1e9:.1f} GB per GPU{of}"
     if found.gap == 0 and len(found.best) < LISTED and (found.behind or PRUNED in found.counts):
         count = len(found.best)
         which = "1 is proven to be the best" if count == 1 else f"1 to {count} are proven to be the best"
@@ -281,7 +281,7 @@ def own_layout_rank(found: Found) -> list[str]:
     if own is None:
         return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
     yours, seconds = f"Yours ({layout_words(found.base)})", format_seconds(own.step_time)
-    room = "" if own.memory <= found.capacity else f", which holds {own.memory / 1e9:.1f} GB a GPU, more than the limit"
+    room = "" if own.memory <= found.capacity else f", which needs {own.memory / 1e9:.1f} GB per GPU, above the limit"
     if same_program(own_layout(found.base), winner.layout):
         return [f"{yours}, {seconds} per step, is {name_of_first(found)}."]
     if own.score > winner.score:

@@ -108,7 +108,7 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
         ),
         Fact(
             "MFU", f"{mfu:.1%}", f" of the peak{precision}",
-            f"HFU {numbers['hfu']:.1%}; no recompute in MFU, causal attention at one half",
+            f"HFU {numbers['hfu']:.1%}; excludes recompute; causal attention counted as half",
         ),
     ]  # fmt: skip
     low, over = scenario.cluster.device.peak.bf16 if scenario else None, numbers.get("mfu_bf16", mfu)
@@ -168,7 +168,7 @@ def likely_fact(found: Likely) -> Fact:
     """Return the likely interval of a measured time, and the runs that it rests on."""
     span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
     if found.far:
-        return Fact("no promise", "far", f" from all that was validated: {', '.join(found.far)} (all runs: {span})")
+        return Fact("likely", "unknown", f": far from all validated runs ({', '.join(found.far)}); all runs: {span}")
     runs = "all validated runs" if found.like == "any" else f"{found.rows:,} validated runs ({found.like})"
     return Fact("likely", span, aside=f"{found.level:.0%} of {runs}")
 
@@ -209,7 +209,7 @@ def _state(result: Result) -> list[Fact]:
     sizes = {name: getattr(memory, name) for name in _STATE}
     parts = [f"{name} {size / 1e9:.1f}" for name, size in sizes.items() if size or name != "buffers"]
     headroom = capacity - memory.total
-    parts.append(f"{'free' if headroom >= 0 else 'short of'} {abs(headroom) / 1e9:.1f}")
+    parts.append(f"{'free' if headroom >= 0 else 'over by'} {abs(headroom) / 1e9:.1f}")
     facts += [
         Fact("", f"GB: {', '.join(parts)}"),
         Fact("", recipe_words(result.scenario)),
@@ -263,7 +263,7 @@ def _remedies(remedies: Remedies) -> list[str]:
 
     if not remedies.found:
         closest = f"; closest: {command(remedies.closest)}" if remedies.closest else ""
-        return [f"  no {MOST_CHANGES} changes make it fit: {remedies.short}{closest}"]
+        return [f"  no combination of up to {MOST_CHANGES} changes fits: {remedies.short}{closest}"]
     number = remedies.found[0].changes
     what = "one change" if number == 1 else f"{number} changes together"
     lines = [f"  would fit with {what} (likely fastest first):"]
