@@ -62,6 +62,11 @@ def _counts() -> Figures:
     return f"{rows:,}", f"{whole:,}", f"{rows - whole:,}"
 
 
+def _deepseek() -> Figures:
+    ((_, found),) = scores.read()["studies"]["DeepSeek-V3, pre-training"].items()
+    return (f"{100 * found['bias']:+.1f}",)
+
+
 def _inside() -> Figures:
     """From the head of the table of intervals, which says what it was worth when it was learned."""
     head = (ROOT / "simcluster" / "documents" / "catalogue" / "residuals.yaml").read_text(encoding="utf-8")
@@ -130,6 +135,8 @@ SENTENCES = (
     Sentence(
         "All {} rows of steps together ({} whole steps and {} parts of one): {} % mean error, {} % bias.", _together
     ),
+    Sentence("The worst row is off by {} %", lambda: (f"{100 * scores.read()['overall']['steps']['worst_error']:.1f}",)),
+    Sentence("stops not included | GPU hours | | {} % |", _deepseek),
     Sentence(
         "of {} rows of whole steps (README's {} have {} that are parts of a step: a layer, "
         "a collective), each with its own study left out, the interval holds {} %,",
