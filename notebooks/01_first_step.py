@@ -19,7 +19,7 @@
 # %%
 import simcluster
 
-scenario = simcluster.load("gpt3_175b_64xa100")  # a name that ships, or the path of a YAML file
+scenario = simcluster.load("gpt3_175b_64xa100")  # a built-in name, or the path of a YAML file
 result = simcluster.simulate(scenario)
 print(f"predicted {result.step_time:.2f} s, measured {scenario.measured.step_time:.2f} s")
 
@@ -40,7 +40,7 @@ result
 
 # %%
 print(f"{result.tokens_per_s:,.0f} tokens/s, MFU {result.mfu:.1%}, HFU {result.hfu:.1%}; bubble {result.bubble_fraction:.1%}")
-print(f"{result.communication_s:.2f} s of communication, {result.overlap_fraction:.0%} of it beside computation; "
+print(f"{result.communication_s:.2f} s of communication, {result.overlap_fraction:.0%} of it overlapped with computation; "
       f"{result.exposed_communication_s:.2f} s hold a GPU up")
 
 # %% [markdown]
@@ -75,7 +75,7 @@ timeline = result.gantt(interactive=True, ranks=[0, 8])
 #
 # 12 ms of one GPU. Under the computing row: tensor parallelism on NVLink, after every block of a layer.
 # Nothing can be computed meanwhile, so these slivers are the `exposed_tp` of the bars.
-# Green: microbatch 4 is done here and goes on to the next stage.
+# Green: microbatch 4 is done here and moves on to the next stage.
 
 # %%
 result.gantt(ranks=[0], window=(0.1, 0.112), width=12)

@@ -15,7 +15,7 @@
 #
 # Every number that a course on distributed training works out by hand: once by its formula, once by this program.
 # Where they differ the formula leaves something out, and the last column says what. What the textbook itself has wrong
-# is collected on a page of its own, near the end.
+# is collected in one place near the end.
 #
 # "Simulated" is read from a replayed step, collective or run of weeks. For parameters, FLOPs, memory and dollars it is
 # what the program counts. From a budget to a loss, and every exercise with the call that answers it:
@@ -105,7 +105,7 @@ whole, half, other = (
 )
 add("all-reduce against reduce-scatter then all-gather, 64 GPUs", half.duration + other.duration, whole.duration, "ms", 1e-3)
 by_steps = collective_times(network, range(64), "all_reduce", 2**30, detail="steps")
-add("the same all-reduce, each of its 126 rounds played as 64 transfers", whole.duration, by_steps.duration, "ms", 1e-3)
+add("the same all-reduce, each of its 126 rounds simulated as 64 transfers", whole.duration, by_steps.duration, "ms", 1e-3)
 table(start)
 
 # %% [markdown]
@@ -201,7 +201,7 @@ table(start)
 # %% [markdown]
 # ### The same group inside a machine and across machines
 #
-# Eight A100 behind one NVSwitch, or one in each of eight machines: NVLink (240 GB/s, 3.4 us a round as NCCL counts it)
+# Eight A100 on one NVSwitch, or one in each of eight machines: NVLink (240 GB/s, 3.4 us a round as NCCL counts it)
 # against one 200 Gbit/s port each (23.7 GB/s, 14 us).
 
 # %%
@@ -235,7 +235,7 @@ add("Llama job: global batch = micro batch x microbatches x dp", 1 * 16 * 2,
     float(llama.scenario.training.micro_batch * microbatches * llama.scenario.parallel.dp), "sequences")
 add("Llama job: tokens in a step", 32 * 8192, llama.step_time * llama.to_dict()["tokens_per_s"], "tokens")
 add("context parallel 4, causal, contiguous pieces: longest over mean", (2 * 4 - 1) / 4,
-    note="nobody cuts so: a rank has a piece from either end, and all have the same to do")
+    note="no framework cuts it so: a rank has a piece from either end, and all have equal work")
 MOE_JOB = """
 cluster: {topology: dgx_h100, nodes: 1}
 model: {layers: 1, hidden_size: 4096, heads: 32, vocab_size: 32000, sequence_length: 8192,
@@ -308,7 +308,7 @@ quick = simulate_costs(Costs(**costs), stages=2, microbatches=8, tp=4)
 real = simulate_costs(Costs(**costs, send=0.005), stages=2, microbatches=8, tp=4)
 add("step, boundaries free: (K+P-1)(F+B)", 9 * 0.340, quick.step_time, "s")
 add("shortcut: (K+P-1) max(F, B)", 9 * 0.220, quick.step_time, "s", differs=True, note="a stage does F and B, not the longer")
-add("step, boundaries hidden behind compute", 9 * 0.340, real.step_time, "s", differs=True,
+add("step, boundaries overlapped with compute", 9 * 0.340, real.step_time, "s", differs=True,
     note="1F1B waits for them: 2c[(P-1) + (K-1) - ceil((K-1)/P)] more, c = 5 ms")
 add("step with that term", 9 * 0.340 + 2 * 0.005 * (1 + 7 - math.ceil(7 / 2)), real.step_time, "s")
 
@@ -352,7 +352,7 @@ last = overlapped.timeline_of(0).query("stream == 'dp' and name != 'gradient_nor
 add("in buckets: the last one is done", finish_of_buckets(overlapped), float(last), "ms", 1e-3)
 add("in buckets: step = max(compute, communication)", max(compute, overlapped.times.communication), overlapped.step_time,
     "ms", 1e-3, differs=True,
-    note="only the last microbatch's backward has finished gradients to send, and the last bucket hides behind nothing")
+    note="only the last microbatch's backward has finished gradients to send, and nothing overlaps with the last bucket")
 hidden = overlapped.times.communication * overlapped.times.overlap_fraction
 exposed = overlapped.times.breakdown["exposed_dp"]
 add("hidden + exposed = communication", hidden + exposed, overlapped.times.communication, "ms", 1e-3)
@@ -362,7 +362,7 @@ table(start)
 rates = [5, 10, 20, 40, 80, 160, 320, 640]
 steps = {flag: [replicas(rate, flag).step_time for rate in rates] for flag in (False, True)}
 figure, axes = plt.subplots(figsize=(7, 3), dpi=80)
-for label, colour, flag in [("blocking", "#D55E00", False), ("in buckets beside backward", "#0072B2", True)]:
+for label, colour, flag in [("blocking", "#D55E00", False), ("in buckets overlapped with backward", "#0072B2", True)]:
     axes.loglog(rates, [step * 1e3 for step in steps[flag]], "o-", color=colour, label=label)
 floor = [max(compute, ring_seconds(4, 4 * weights, rate * 1e9, 5e-6)) * 1e3 for rate in rates]
 axes.loglog(rates, floor, "--", color="#666666", label="max(compute, communication)")
@@ -472,7 +472,7 @@ table(start)
 
 # %%
 start = len(rows)
-per_layer = 2048 * (24 * 12288**2 + 4 * 2048 * 12288 / 2)  # forward: products, and half of the attention square
+per_layer = 2048 * (24 * 12288**2 + 4 * 2048 * 12288 / 2)  # forward: matmuls, and half of the attention square
 head = 2 * 2048 * 12288 * 51200
 add("GPT-3 parameters: 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) + 2 h",
     12 * 96 * 12288**2 * (1 + 13 / (12 * 12288) + (51200 + 2048) / (12 * 96 * 12288)) + 2 * 12288,
@@ -485,7 +485,7 @@ shape = llama.scenario.model
 linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
 add("Llama 3 8B, FLOP per token, half the square (Megatron-LM)", 6 * linear + 6 * 32 * 4096 * 8192,
     model_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
-whole_square = 6 * (linear + 65 * 4096) + 12 * 32 * 4096 * 8192  # and its 65 norms, as if they were products
+whole_square = 6 * (linear + 65 * 4096) + 12 * 32 * 4096 * 8192  # and its 65 norms, as if they were matmuls
 add("Llama 3 8B, FLOP per token, whole square (torchtitan)", whole_square,
     torchtitan_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
 add("MFU of one and the same run, by the two", llama.mfu * whole_square / (6 * linear + 6 * 32 * 4096 * 8192), llama.mfu, "%", 0.01,
@@ -501,7 +501,7 @@ table(start)
 # ## The long run: time, money, failures
 #
 # Time and money follow from a rate and a total (`simcluster.walls`). What a simulation adds is the rate: the MFU that a
-# formula has to guess. Failures are played: a job that saves for 60 s, is struck every 3 hours, and takes 10 minutes to
+# formula has to guess. Failures are simulated: a job that saves for 60 s, fails every 3 hours, and takes 10 minutes to
 # start again, in which it may be struck, too. ± is half of the 95 % interval.
 
 # %%
@@ -535,7 +535,7 @@ table(start)
 # %% [markdown]
 # ## Where the textbook is wrong
 #
-# Most of its numbers stand above and agree. These do not. Each is played here, and what the simulator gives is what the
+# Most of its numbers stand above and agree. These do not. Each is simulated here, and what the simulator gives is what the
 # cell has just counted.
 
 # %%

@@ -14,7 +14,7 @@
 # # Schedules, memory and overlap
 #
 # Three things decide a parallel plan: the order of microbatches on the pipeline, what a GPU must hold meanwhile, and how
-# much communication hides behind computation. First with given times, where formulas are exact; then in a real step,
+# much communication overlaps with computation. First with given times, where formulas are exact; then in a real step,
 # where they are not.
 
 # %%
@@ -78,7 +78,7 @@ figure.tight_layout()
 # ## In a real step
 #
 # GPT-3 175B on 64 A100: tensor parallelism of 8, eight stages, 64 microbatches. The bubble shrinks as promised; does
-# the step? A split backward has no weight gradient left behind which the tensor-parallel gathers could hide, so that
+# the step? A split backward has no weight gradient left that could overlap with the tensor-parallel gathers, so that
 # `exposed_tp` takes a part of what the bubble gives.
 
 # %%
@@ -134,12 +134,12 @@ for remedy in over.to_dict()["fits_with"]["remedies"]:
 # ## Overlap
 #
 # The same 7B model on 128 A100, sharded inside machines and replicated across (HSDP). Parameters are gathered ahead of
-# their use and gradients reduced behind it, or each of them blocks. On one communicator a gather that blocks also waits
+# their use and gradients reduced after it, or each of them blocks. On one communicator a gather that blocks also waits
 # for the reductions issued before it.
 
 # %%
 switches = {
-    "as shipped": {},
+    "as built in": {},
     "gathers block": {"overlap.param_gather": False},
     "reductions block": {"overlap.grad_reduce": False},
     "both block": {"overlap.param_gather": False, "overlap.grad_reduce": False},
@@ -149,22 +149,22 @@ simcluster.plots.overlap(list(sharded.items()))
 
 # %%
 Markdown("Of the communication " + ", ".join(
-    f"{each.times.overlap_fraction:.0%} hides where {name.replace('as shipped', 'nothing blocks')}" for name, each in sharded.items()
+    f"{each.times.overlap_fraction:.0%} hides where {name.replace('as built in', 'nothing blocks')}" for name, each in sharded.items()
 ) + ".")  # fmt: skip
 
 # %% [markdown]
 # Where the milliseconds went, cause by cause: the causes add up to the difference.
 
 # %%
-pair = [sharded["as shipped"], sharded["both block"]]
-causes = simcluster.differences(pair, names=["as shipped", "both block"])
-simcluster.plots.waterfall({"as shipped": pair[0].step_time, "both block": pair[1].step_time}, causes)
+pair = [sharded["as built in"], sharded["both block"]]
+causes = simcluster.differences(pair, names=["as built in", "both block"])
+simcluster.plots.waterfall({"as built in": pair[0].step_time, "both block": pair[1].step_time}, causes)
 
 # %% [markdown]
 # ## What the step waits for
 #
 # The critical path is the chain of ops that decides the step. What lies on it may still not pay: if tensor-parallel
-# communication were free, another chain would take over. So each kind is also played as free.
+# communication were free, another chain would take over. So each kind is also simulated as free.
 
 # %%
 simcluster.plots.critical(results["interleaved"])

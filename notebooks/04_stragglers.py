@@ -61,9 +61,9 @@ Markdown(
 # %% [markdown]
 # ## What it costs, and what else does
 #
-# Each cause is taken away by playing the step without it. The slow GPU is in the last stage, which also has the LM head
+# Each cause is removed by simulating the step without it. The slow GPU is in the last stage, which also has the LM head
 # and is the longest already. `by trace` is what an estimator makes of the run's trace alone, all that there is of a real
-# job: it puts what is typical in the place of the worker's times.
+# job: it puts typical times instead of the worker's.
 
 # %%
 found = simcluster.stragglers(result)
@@ -175,7 +175,7 @@ simcluster.plots.replicas(broken, title="one slow GPU, and every kernel jitters 
 # %% [markdown]
 # ## The same question to a recorded job
 #
-# Of a real job there is a trace, and nobody knows the cause. Here is one of our own making: an op a row, in the format
+# A real job leaves a trace, and its cause is unknown. Here is one of our own making: an op a row, in the format
 # of ByteDance's published traces. The estimator (arXiv:2505.05713) replays it with typical times in place of the
 # recorded ones: all but one worker's, one stage's, one replica's.
 
@@ -188,7 +188,7 @@ pd.Series(
     {
         "S": recorded.slowdown,
         "worst worker (dp rank, stage)": recorded.worst[0],
-        "of the excess goes with a typical last stage": recorded.last_stage.removed,
+        "of the excess disappears with a typical last stage": recorded.last_stage.removed,
         "S of the longest dp rank": recorded.by_replica.max(),
         "S of the longest stage": recorded.by_stage.max(),
     }

@@ -13,11 +13,11 @@
 # %% [markdown]
 # # How far to trust it
 #
-# A simulator is worth what its errors are known to be. Every published table that ships is a *study*: a base scenario, the
+# A simulator is worth what its errors are known to be. Every built-in table is a *study*: a base scenario, the
 # table as printed, and which column is which value. `simcluster validate` simulates every row; this notebook does the same
 # in Python, then takes the three worst rows apart.
 #
-# The long tables (vTrain, LLM Foundry, torchtitan, SimuMax, MLPerf, ...) do not ship; with `SIMCLUSTER_DATA` naming their
+# The long tables (vTrain, LLM Foundry, torchtitan, SimuMax, MLPerf, ...) are not included; with `SIMCLUSTER_DATA` naming their
 # folder, `simcluster validate scenarios/validation/*.yaml` scores them too. Here are the ones that anyone can run at once.
 
 # %%
@@ -118,9 +118,9 @@ Markdown(
 
 # %%
 ABLATIONS = {
-    "as shipped": {},
+    "as built in": {},
     "links alone, without NCCL's rates": {"collectives.nccl": "none"},
-    "no slowdown of compute beside communication": {"overlap.interference": "none"},
+    "no slowdown of compute by concurrent communication": {"overlap.interference": "none"},
     "sends that do not block": {"overlap.pipeline": True},
     "tensor-parallel collectives all exposed": {"overlap.tensor": False},
 }

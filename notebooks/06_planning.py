@@ -50,7 +50,7 @@ def bill(result):
 
 
 def wire(result, axis):
-    """Communication of one axis in a step: seconds on the wire, and the part of them beside compute."""
+    """Communication of one axis in a step: seconds on the wire, and the part of them that overlaps with compute."""
     row = next(row for row in result.overlap.rows() if row["axis"] == axis and not row["kind"])
     return row["wire_s"], row["hidden_s"] / row["wire_s"]
 
@@ -61,8 +61,8 @@ pd.Series(bill(first), name="first idea")
 # ## Where it goes
 #
 # The first idea is what people wrote in 2021: tensor parallelism fills a machine, a pipeline does the rest. Under the
-# roofs of an H100 its products are well placed, right of the knee: device memory does not limit them. Communication has
-# a picture of its own: what comes down to the dashed line would take as long as the step does.
+# roofs of an H100 its matmuls are well placed, right of the knee: device memory does not limit them. Communication has
+# a separate picture: what comes down to the dashed line would take as long as the step does.
 
 # %%
 simcluster.plots.roofline(first)
@@ -72,7 +72,7 @@ seconds, hidden = wire(first, "tp")
 assert seconds < first.step_time  # nothing comes down to the line
 Markdown(
     f"No communication comes down to the line. Tensor parallelism alone is on the wire for "
-    f"{seconds / first.step_time:.0%} of the step, {hidden:.0%} of that beside compute, and it lies under the roof of "
+    f"{seconds / first.step_time:.0%} of the step, {hidden:.0%} of that overlaps with compute, and it lies under the roof of "
     "NVLink: only less traffic helps."
 )
 
@@ -80,13 +80,13 @@ Markdown(
 # ## All splits of a small job
 #
 # `simcluster.plan` goes through every layout that there is: tensor and pipeline parallelism, micro batches, recomputation,
-# schedules, ZeRO stages, orders of ranks. It plays only those that a lower bound of their step leaves a chance, so what it
+# schedules, ZeRO stages, orders of ranks. It simulates only those that their lower bounds leave a chance, so what it
 # finds is the best of all. A job of four GPUs takes a second, one of a thousand some minutes; then
-# `simcluster plan scenario.yaml -o rows.parquet` does it on all cores, and goes on where it was if it is killed.
+# `simcluster plan scenario.yaml -o rows.parquet` does it on all cores, and resumes if it is killed.
 
 # %%
 small = simcluster.plan("tiny_3d", gpus=4, front=True, top=5)
-print(f"{small.total:,} combinations, {small.played} played")
+print(f"{small.total:,} combinations, {small.played} simulated")
 pd.DataFrame([{"tp": one.layout.tp, "pp": one.layout.pp, "micro batch": one.layout.micro_batch,
                "schedule": one.layout.schedule, "zero": one.layout.zero, "order": " ".join(one.layout.order),
                "step (ms)": round(1e3 * one.step_time, 3), "memory (GB)": round(one.memory / 1e9, 2)}
@@ -102,7 +102,7 @@ simcluster.plots.pareto(small, "the small job")
 # %% [markdown]
 # ## Other splits of ours
 #
-# A sweep plays every combination of what is named; what cannot be is a row with its reason.
+# A sweep simulates every combination of what is named; what cannot be is a row with its reason.
 
 # %%
 rows = simcluster.sweep(idea, {"parallel.tp": [4, 8], "parallel.pp": [8, 16]})
@@ -114,13 +114,13 @@ rows[["parallel.tp", "parallel.pp", "step_time_s", "mfu", "bubble_fraction", "me
 best = rows.iloc[0]
 ours = rows[(rows["parallel.tp"] == 4) & (rows["parallel.pp"] == 8)].iloc[0]
 behind = ours["step_time_s"] / best["step_time_s"] - 1
-assert behind < 0.01  # else there is no reason to go on with it
+assert behind < 0.01  # else there is no reason to continue with it
 assert ours["bubble_fraction"] > best["bubble_fraction"]
 Markdown(
     f"tp {best['parallel.tp']}, pp {best['parallel.pp']} is the fastest of them, at {best['step_time_s']:.3f} s; tp 4, "
     f"pp 8 takes {behind:.1%} longer. So close together, what can be repaired decides: {ours['bubble_fraction']:.0%} of "
     f"the step is bubble with tp 4, {best['bubble_fraction']:.0%} with the fastest, and another schedule has a smaller "
-    "one. So we go on with tp 4, and compare both again at the end. What has it changed?"
+    "one. So we continue with tp 4, and compare both again at the end. What has it changed?"
 )
 
 # %%
@@ -161,7 +161,7 @@ assert all(one.gain < each["flops"].gain for one in pays if one.resource != "flo
 assert gain["network"] < 0.5 * gain["between_machines"]
 held = "".join(f" ({text})" for text in twice["network"].warnings() if text.startswith("cluster.scale"))
 Markdown(
-    f"Products come first: a percent of FLOP/s is {each['flops'].gain:.2f} % of the step. A percent of NVLink is "
+    f"Matmuls come first: a percent of FLOP/s is {each['flops'].gain:.2f} % of the step. A percent of NVLink is "
     f"{each['nvlink'].gain:.2f} %, a percent of the way out of a machine {each['between_machines'].gain:.2f} %. Of that way "
     f"the network alone, twice as fast, makes the step {gain['network']:.1%} shorter{held}; with PCIe twice as fast, too, it "
     f"is {gain['between_machines']:.1%}. So a faster network is bought together with the PCIe in front of it, or for the "
@@ -182,7 +182,7 @@ seconds, hidden = wire(second, "dp")
 assert ports["peak_utilisation"].min() > 0.9 > 0.1 > spines["utilisation"].max()
 Markdown(
     f"Gradients and parameters are on their way for {seconds / second.step_time:.0%} of the step, and {hidden:.0%} of "
-    f"that time is beside compute. They fill the NICs to {ports['peak_utilisation'].max():.0%}, which over the step are "
+    f"that time overlaps with compute. They fill the NICs to {ports['peak_utilisation'].max():.0%}, which over the step are "
     f"used to {ports['utilisation'].mean():.0%}; the spines see {spines['utilisation'].mean():.1%} of what they could "
     "carry, because rings keep to their rails."
 )
@@ -191,12 +191,12 @@ Markdown(
 # ## Before the launch
 #
 # The checklist goes through what has gone wrong before, each point with its number; where one is not passed it has
-# played what would fix it. `simcluster check scenario.yaml --strict` in a launch script stops a job that fails.
+# simulated what would fix it. `simcluster check scenario.yaml --strict` in a launch script stops a job that fails.
 
 # %%
 points = preflight(second)
 pd.DataFrame([{"point": point.name, "verdict": point.verdict, "found": point.found,
-               "fix, as played": "" if point.remedy is None else str(point.remedy.values)} for point in points])  # fmt: skip
+               "fix, simulated": "" if point.remedy is None else str(point.remedy.values)} for point in points])  # fmt: skip
 
 # %%
 fixes = {path: value for point in points if point.remedy for path, value in point.remedy.values.items()}
@@ -206,8 +206,8 @@ Markdown(f"Not passed: {failed}. We take what it has tried: {', '.join(f'{path} 
 
 # %%
 launch = simcluster.simulate(from_document({**idea, "name": "launch"}, {"parallel.tp": 4, **fixes}))
-beside = {"overlap.tensor": True}  # tried for tp 8 besides: its tensor parallelism is exposed (`preflight(first)`)
-other = simcluster.simulate(from_document({**idea, "name": "tp 8, with its own"}, {**fixes, **beside}))
+overlap = {"overlap.tensor": True}  # also tried for tp 8: its tensor parallelism is exposed (`preflight(first)`)
+other = simcluster.simulate(from_document({**idea, "name": "tp 8, with its own"}, {**fixes, **overlap}))
 pd.DataFrame({result.scenario.name: bill(result) for result in (first, second, other, launch)}).T
 
 # %%

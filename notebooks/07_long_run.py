@@ -49,12 +49,12 @@ RUN = {
 }
 
 
-def play(changes=None):
+def train(changes=None):
     """The run with other values at dotted paths, as on the command line: --run.checkpoint.every "10 min"."""
     return simcluster.train(simcluster.load("tiny_3d", {"run": RUN, **(changes or {})}))
 
 
-planned = play()
+planned = train()
 pd.DataFrame({"seconds a step": planned.states})
 
 # %% [markdown]
@@ -80,7 +80,7 @@ assert abs(table["mean_s"].sum() - planned.outcomes.wall.mean()) < 1
 (100 * table[["share", "low", "high"]]).round(2).rename(columns=lambda name: f"{name} (%)")
 
 # %% [markdown]
-# ## Closed forms beside it
+# ## Closed forms for comparison
 #
 # Young's and Daly's formulas know failures, restarts and checkpoints, and nothing of spares or of slow GPUs. Where the
 # gap is more than noise, the table says what it is made of.
@@ -98,7 +98,7 @@ simcluster.plots.goodput(planned)
 # number of its own), so a difference between two policies is known much better than either of them.
 
 # %%
-often, rarely = (play({"run.checkpoint.every": words}) for words in ("10 min", "6 h"))
+often, rarely = (train({"run.checkpoint.every": words}) for words in ("10 min", "6 h"))
 every = {"10 min": often, "1 h": planned, "6 h": rarely}
 best = planned.expected.set_index("closed_form").loc["best interval, exact", "value"]
 simcluster.plots.fates({f"every {words}": training for words, training in every.items()})
@@ -125,8 +125,8 @@ def gain(training, other):
     return difference.mean(), 1.96 * difference.std(ddof=1) / len(difference) ** 0.5
 
 
-policies = {f"{count} spares": play({"run.spares.warm": count}) for count in (0, 2, 4)}
-policies["hot GPU replaced"] = play({"run.straggler": "checkpoint", "run.noticed": "30 min"})
+policies = {f"{count} spares": train({"run.spares.warm": count}) for count in (0, 2, 4)}
+policies["hot GPU replaced"] = train({"run.straggler": "checkpoint", "run.noticed": "30 min"})
 rows = {name: [100 * other.goodput, *gain(other, planned)] for name, other in policies.items()}
 pd.DataFrame(rows, index=["goodput (%)", "points more than planned", "± (95 %)"]).T.round(2)
 
@@ -155,7 +155,7 @@ asked = {f"{share:.0%}": two.restart_for(share) / 60 for share in (0.93, 0.94, 0
 pd.DataFrame({"minutes from a failure to training on": {f"now: {two.ettr:.1%}": takes / 60, **asked}}).round(1)
 
 # %%
-fast = play(
+fast = train(
     {
         "run.spares.warm": 2,
         "run.failures": [*RUN["failures"][:1], {**RUN["failures"][1], "detect": "2 min"}, *RUN["failures"][2:]],
@@ -164,7 +164,7 @@ fast = play(
 )
 assert takes / 60 > asked["95%"] > 0
 Markdown(
-    f"It takes {takes / 60:.0f} minutes now; 95 % asks for {asked['95%']:.1f}. Played with software faults noticed in 2 "
+    f"It takes {takes / 60:.0f} minutes now; 95 % asks for {asked['95%']:.1f}. Simulated with software faults noticed in 2 "
     f"minutes, not 10, and a warm-up of 1, not 5, the ratio is {fast.ettr:.1%}."
 )
 
@@ -172,7 +172,7 @@ Markdown(
 # ## What a log says
 #
 # A real job has one history, not 200. A log of it (here that of the first run, as a team would keep it: when, what,
-# where, and for how long the job stood) can be played again under another policy: the same failures strike, and what is
+# where, and for how long the job stood) can be simulated again under another policy: the same failures happen, and what is
 # done about them is new. On the command line: `simcluster train SCENARIO --replay incidents.csv --run.spares.warm 2`.
 
 # %%
@@ -191,6 +191,6 @@ worth = again.table.loc["goodput"]
 assert worth["difference"] > worth["half_width"]
 Markdown(
     f"Two spares and a checkpoint every 45 minutes would have been worth {100 * worth['difference']:.1f} points to *this* "
-    f"job. What the log says of rates, and how little {len(planned.incidents)} incidents say, is told by "
-    "`simcluster failures incidents.csv --scenario SCENARIO`, as a `failures:` section to go on with."
+    f"job. What the log says of rates, and how little {len(planned.incidents)} incidents say, is shown by "
+    "`simcluster failures incidents.csv --scenario SCENARIO`, as a `failures:` section to continue with."
 )

@@ -48,7 +48,7 @@ print(wall.summary())
 # %% [markdown]
 # ## The best model for the money
 #
-# A law of loss says how good a model of N parameters is after D tokens. For so many FLOP there is one best size: a smaller
+# A law of loss says how good a model of N parameters is after D tokens. For a number of FLOP there is one best size: a smaller
 # model learns too little from each token, a larger one sees too few of them. Each curve below is one budget.
 
 # %%
@@ -103,12 +103,12 @@ Markdown(
 # %%
 ladder = pd.DataFrame(state_ladder("13B", dp=32, device="h100").to_dict()["zero"]).set_index("zero")
 gb = ladder[["bytes", "redundant_bytes", "largest_parameters"]] / 1e9
-gb.columns = ["GB a GPU", "of all GPUs' redundant (GB)", "largest model (B)"]
+gb.columns = ["GB per GPU", "of all GPUs' redundant (GB)", "largest model (B)"]
 gb.assign(**{"fits in 80 GB": ladder["fits"], "fewest replicas": ladder["smallest_dp"].astype("Int64")}).round(1)
 
 # %% [markdown]
 # State is not all: activations come on top, and how many depends on the layout. So the job is written down as it would be
-# launched: two GPUs share each layer (tp), and 32 such pairs split the batch (dp). It is played under each stage of ZeRO.
+# launched: two GPUs share each layer (tp), and 32 such pairs split the batch (dp). It is simulated under each stage of ZeRO.
 
 # %%
 JOB = """
@@ -128,7 +128,7 @@ pd.DataFrame({f"ZeRO-{rung.zero}" + " (ours)" * rung.own: {"GB on the fullest GP
 one, two, three = rungs[1:]
 assert one.fits and not rungs[0].fits and two.step_time < 1.001 * one.step_time < three.step_time
 Markdown(
-    f"By itself a GPU would need {gb.loc[1, 'GB a GPU']:.0f} GB for the state alone under ZeRO-1; with half of each layer it "
+    f"Alone, a GPU would need {gb.loc[1, 'GB per GPU']:.0f} GB for the state alone under ZeRO-1; with half of each layer it "
     f"holds {one.held.total / 1e9:.0f} GB of everything. ZeRO-2 is as fast in {two.held.total / 1e9:.0f} GB, and ZeRO-3, which "
     f"gathers weights over and over, {three.step_time / one.step_time - 1:.1%} slower. How large a micro batch has room? "
     "`largest` answers for anything in a scenario that is a number:"
@@ -140,7 +140,7 @@ print(simcluster.largest(job, "training.micro_batch").summary())
 # %% [markdown]
 # ## What a step takes
 #
-# The MFU was a guess. The step is played, op by op, and says what it is.
+# The MFU was a guess. The step is simulated op by op, and gives it.
 
 # %%
 step = simcluster.simulate(job)
@@ -152,7 +152,7 @@ assert other.fits and other.mfu > step.mfu > 0.4
 Markdown(
     f"A step of {job.tokens_per_step:,} tokens takes {step.step_time:.3f} s: an MFU of {step.mfu:.1%}, better than the guess, "
     f"but not all that could be. Nothing but ZeRO-3, over all 64 GPUs, and no tp, takes {other.step_time:.3f} s: {other.mfu:.1%}. "
-    "(`simcluster plan` looks for such things, as in notebook 06.) We go on with ours, to see what the difference costs."
+    "(`simcluster plan` looks for such things, as in notebook 06.) We continue with ours, to see what the difference costs."
 )
 
 # %% [markdown]
@@ -220,7 +220,7 @@ Markdown(
 # ## The run
 #
 # A month is long enough for GPUs to fail. A `run:` section says when it ends (by a loss), what fails (as often as Meta saw
-# with Llama 3), where checkpoints go, and what things cost. It is played again and again, each time with other luck.
+# with Llama 3), where checkpoints go, and what things cost. It is simulated many times, each time with other failures.
 
 # %%
 RUN = {
@@ -250,14 +250,14 @@ Markdown(
     f"{run.goodput:.1%} of the time goes into steps that are kept. What can be saved is in the step: at the "
     f"{other.mfu:.1%} of the other layout the same tokens would cost \\${run.price_of_mfu.lost:,.0f} less. (A law of loss knows no batch. The table above "
     f"counted it, at {first['of_critical']:.2f} of the critical one: {first['tokens'] / goal.to_loss.tokens - 1:.0%} more tokens, "
-    f"{first['days']:.1f} days. Which of the two it will be, a small run of one's own would tell.)"
+    f"{first['days']:.1f} days. Which of the two it will be, a small run of yours would show.)"
 )
 
 # %% [markdown]
 # ## Every exercise, and the call that answers it
 #
-# The worked numbers and exercises of a course on distributed training. Each answer is what the call beside it gives, here
-# and now. `known` are the closed forms that the simulator is held against; [notebook 02](02_worked_examples.ipynb) plays
+# The worked numbers and exercises of a course on distributed training. Each answer is what the call next to it gives, here
+# and now. `known` are the closed forms that the simulator is held against; [notebook 02](02_worked_examples.ipynb) simulates
 # what is a step or a collective, next to its formula, and has a page on where the textbook is wrong.
 
 # %%
@@ -425,7 +425,7 @@ def ideal(gpus, rate="50 GB/s"):
 
 
 def sent(kind, size, gpus):
-    """GB that a GPU sends in a collective of so many bytes."""
+    """GB that a GPU sends in a collective of a number of bytes."""
     return limit_of(ideal(gpus), [range(gpus)], kind, size).load / 1e9
 
 
@@ -450,7 +450,7 @@ answers([
 ])
 
 # %% [markdown]
-# What is a study rather than a number has a notebook or a command of its own: layouts and the launch checklist
+# What is a study rather than a number has a separate notebook or command: layouts and the launch checklist
 # ([06](06_planning.ipynb), `simcluster plan`, `check`), failures week by week ([07](07_long_run.ipynb), `train`, `advise`),
 # and the way to a loss of a job of yours: `simcluster scaling SCENARIO --loss 2.05 --price 2 --vary cluster.nodes=8,32`.
 # GPT-3's year on 64 A100, with its failures and dollars, is one command, too:

@@ -15,7 +15,7 @@
 #
 # No two GPUs of a cluster are equally fast. A barrier of N of them waits for the slowest, and the mean of the largest of
 # N draws grows with N for ever. Is that what becomes of a training step? It has thousands of barriers of 8, 64 or N
-# ranks, time in which nobody computes, and ranks that wait anyway. Here the closed form for one barrier stands beside
+# ranks, time in which no rank computes, and ranks that wait anyway. Here the closed form for one barrier is compared with
 # what the dependency graph makes of the same GPUs, from 64 to 131,072 of them.
 
 # %%
@@ -67,7 +67,7 @@ assert all(
 )
 Markdown(
     f"FSDP is one barrier: it gets {share('FSDP', 64):.0%} of what the closed form says on 64 GPUs and {share('FSDP', 131_072):.0%} "
-    "on 131,072. All ranks compute nearly all of the time, and whoever is slow is waited for at every gather. "
+    "on 131,072. All ranks compute nearly all of the time, and every gather waits for the slowest rank. "
     f"1F1B gets {share('1f1b', 64):.0%} and {share('1f1b', 131_072):.0%}: its tensor-parallel traffic takes as long on slow GPUs, and "
     "while a pipeline fills and drains the time is that of all its stages, one after the other, of which most are not the "
     "slowest. Doubling the number of GPUs costs less and less: the largest of N draws grows as sqrt(2 ln N)."
@@ -76,7 +76,7 @@ Markdown(
 # %% [markdown]
 # ## Kernels that jitter
 #
-# A draw for each kernel in the place of one for each GPU: most of it averages out between two barriers, and the longer
+# A draw for each kernel instead of one for each GPU: most of it averages out between two barriers, and the longer
 # ranks compute alone, the more of it does. Tensor parallelism meets after every few kernels, and pays for each meeting.
 # The same for own scenarios: `simcluster.inflation({name: scenario}, sigmas, per="gpu" or "kernel")`.
 
