@@ -62,6 +62,10 @@ def _counts() -> Figures:
     return f"{rows:,}", f"{whole:,}", f"{rows - whole:,}"
 
 
+def _worst() -> Figures:
+    return (f"{100 * scores.read()['overall']['steps']['worst_error']:.1f}",)
+
+
 def _deepseek() -> Figures:
     ((_, found),) = scores.read()["studies"]["DeepSeek-V3, pre-training"].items()
     return (f"{100 * found['bias']:+.1f}",)
@@ -135,7 +139,7 @@ SENTENCES = (
     Sentence(
         "All {} rows of steps together ({} whole steps and {} parts of one): {} % mean error, {} % bias.", _together
     ),
-    Sentence("The worst row is off by {} %", lambda: (f"{100 * scores.read()['overall']['steps']['worst_error']:.1f}",)),
+    Sentence("The worst row is off by {} %", _worst),
     Sentence("stops not included | GPU hours | | {} % |", _deepseek),
     Sentence(
         "of {} rows of whole steps (README's {} have {} that are parts of a step: a layer, "
