@@ -1,1 +1,1 @@
-"""Questions asked of many steps: what if, sweeps, search for layouts, jobs side by side."""
+"""Studies that simulate many steps: comparisons, sweeps, search for layouts, and several jobs on one cluster."""

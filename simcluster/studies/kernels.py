@@ -1,6 +1,6 @@
-"""The kernels that a rank of a stage launches: shapes, how tensor parallelism splits each, FLOP, bytes and its roof.
+"""Table of the kernels that one rank of a stage launches: shapes, tensor-parallel split, FLOP, bytes and roof.
 
-Planning and the device's roofline alone; nothing is simulated.  Matmuls that are cut into pieces to overlap with
+Planning and the device's roofline alone; nothing is simulated. Matmuls that are cut into pieces to overlap with
 communication (``overlap.tensor_pieces``) are listed whole.
 """
 
@@ -31,8 +31,10 @@ Roof = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True, slots=True)
 class LayersSection:
-    """A section of a block with the block's name, and how many of the layers have it; ``once`` a step, or in every
-    microbatch."""
+    """A section of a model block and the number of layers that share it.
+
+    ``once``: it runs once per step instead of once per microbatch.
+    """
 
     block: str
     section: Section
@@ -42,12 +44,12 @@ class LayersSection:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow(Shown):
-    """One kernel of a rank: ``batch`` matmuls of m x k with k x n (0 where it has no shape), FLOP, bytes, seconds.
+    """One kernel of a rank: ``batch`` matmuls of m x k with k x n (0 if not a matmul), FLOP, bytes, seconds.
 
-    ``whole`` are m, k, n, batch of the same kernel on a model that is not split, None for one without a shape or that
-    is there for the split alone.  ``split`` says what of it the rank has: "column 1/8", "heads 1/8", "whole".
-    ``seconds`` is one launch; ``launches`` are those of a step, on this rank.  ``roof`` is what is the longest at full
-    rate, and ``of_roof`` the part of that rate which is reached.
+    ``whole`` are m, k, n, batch of the same kernel of the unsplit model, None for a kernel without a shape or one that
+    only the split needs. ``split`` is the rank's share: "column 1/8", "heads 1/8", "whole". ``seconds`` is one launch;
+    ``launches`` are per step and rank. ``roof`` is the slowest resource at full rate, and ``of_roof`` the fraction of
+    its rate that the kernel reaches.
     """
 
     block: str
@@ -69,16 +71,16 @@ class KernelRow(Shown):
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte of device memory."""
+        """Arithmetic intensity: FLOP per byte of device memory traffic."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of all launches of a step."""
+        """Seconds of all launches of the kernel in a step."""
         return self.seconds * self.launches
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON: CONTRACT.md, "Kernels"."""
+        """Return the row as JSON-ready values, documented in CONTRACT.md under "Kernels"."""
         return {
             "block": self.block, "name": self.name, "phase": self.phase, "kind": self.kind,
             "m": self.m, "k": self.k, "n": self.n, "batch": self.batch,
@@ -91,7 +93,7 @@ class KernelRow(Shown):
 
 @checked
 def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
-    """Return what a rank of the stage launches in a step, in the order of the model, identical launches in one row.
+    """Return the kernels that a rank of the stage launches in a step, in model order, one row per distinct kernel.
 
     InputError for a stage that the job does not have.
     """
@@ -129,7 +131,7 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
 def layer_sections(
     model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
 ) -> list[LayersSection]:  # fmt: skip
-    """Return the sections of these layers and of the model's ends in the model's order, identical layers once."""
+    """Return the sections of these layers and of the model's ends in model order, equal layers merged."""
     found: list[LayersSection] = []
 
     def add(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
@@ -188,7 +190,7 @@ def _row(
 
 
 def _split(kernel: Kernel, whole: Kernel | None) -> str:
-    """Return the rank's part of a kernel: of a matmul's weights columns (n) or rows (k), of an attention heads."""
+    """Return the rank's share of a kernel in words: columns (n) or rows (k) of weights, heads, experts or tokens."""
     if whole is None:
         return "for the split"
     if not kernel.m:

@@ -1,8 +1,8 @@
-"""Several jobs on one cluster at once: each is slowed down by the others where their traffic meets.
+"""Several jobs that run concurrently on one cluster and slow each other down on shared links.
 
 Jobs begin together and continue until the measured steps of every job are over, at least eight of each, so that none is
-measured when a neighbour has left.  The first step of each, for which all begin at the same instant, and the last are
-not measured.  How jobs meet shifts from step to step where their steps differ in length: a job's step time is the mean
+measured after a neighbour has left. The first step of each, for which all begin at the same instant, and the last are
+not measured. How jobs meet shifts from step to step where their steps differ in length: a job's step time is the mean
 over the measured ones.
 """
 
@@ -54,7 +54,7 @@ _SLACK = 1.25  # how much longer jobs are played than they are expected to take:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A job, and the GPUs (numbers in the cluster) that its ranks 0, 1, ... run on."""
+    """A job and the cluster's GPUs (by index) on which its ranks 0, 1, ... run."""
 
     scenario: Scenario
     gpus: tuple[int, ...]
@@ -62,7 +62,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Shared(Shown):
-    """A job that shares its cluster: the result of all its steps, its step time (s), and that of the job ``alone``.
+    """Result of one job on a shared cluster: its step time (s) next to other jobs, and ``alone``.
 
     Both times are means over the steps ``measured``, on the same GPUs; ``window`` is when those began and ended (s).
     """
@@ -75,7 +75,7 @@ class Shared(Shown):
 
     @property
     def slowdown(self) -> float:
-        """How many times as long its step takes because of the others."""
+        """Ratio of the job's step time on the shared cluster to that without the other jobs."""
         return self.step_time / self.alone
 
 
@@ -83,12 +83,12 @@ class Shared(Shown):
 def simulate_together(
     jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
 ) -> Records[Shared]:
-    """Simulate jobs on one cluster, each alone and all at once; a job may be a pair of its scenario and its GPUs.
+    """Simulate jobs on one cluster, each alone and all concurrently.
 
-    Faults of ranks are a job's own, and what is wrong with links is wrong for all jobs, alone and together; jobs count
-    their ranks and machines from 0, and times count from the begin of all jobs.  Raises InputError when a GPU is given
-    twice or is not in the cluster, when a job's ranks and GPUs differ in number, or when jobs ask for collectives
-    played differently.
+    A job may be a pair of its scenario and its GPUs. Faults of ranks belong to one job; faults of links act on all
+    jobs, alone and together. Jobs count their ranks and nodes from 0, and times count from the start of all jobs.
+    Raises InputError when a GPU is given twice or is not in the cluster, when a job's ranks and GPUs differ in number,
+    or when jobs ask for different collectives.
     """
     placed = [_placed(job) for job in jobs]
     shared = cluster_of(cluster, "simulate_together")
@@ -108,7 +108,7 @@ def simulate_together(
 
 
 def simulate_placed(job: Placed, cluster: Cluster) -> Result:
-    """Return the result of a job alone on these GPUs of a cluster."""
+    """Simulate one job alone on its GPUs of a cluster and return its result."""
     (found,) = _Jobs([job], cluster, folded=True)([job], [job.scenario.steps])
     return found
 
@@ -121,9 +121,9 @@ def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
 
 
 def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:
-    """Return every job's result, when its steps end, and how many steps after its first end before any job's last.
+    """Return the result of each job, the ends of its steps (s), and its number of steps to be measured.
 
-    Jobs are simulated again, longer, until that is as many of each as are to be measured.
+    Jobs are simulated again, longer, until each has enough measured steps before any job ends.
     """
     wanted = [max(_MEASURED, job.scenario.steps) for job in jobs]
     paces, slack = [play([job], [1])[0].step_time for job in jobs], _SLACK
@@ -181,7 +181,7 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
 
 
 class _Jobs:
-    """Simulates some of the jobs on a cluster; link faults of one job act on all of them."""
+    """Simulator of any subset of the jobs on a cluster; link faults of one job act on all of them."""
 
     def __init__(self, jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> None:
         self._faults = [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]
@@ -189,7 +189,7 @@ class _Jobs:
         self._cluster, self._folded = with_permanent(links, cluster, 0), folded  # none is drawn
 
     def __call__(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
-        """Return the results of these jobs, each with this number of steps."""
+        """Simulate these jobs together, each for its number of steps."""
         return on_fitting_grid(lambda: self._play(jobs, steps))
 
     def _play(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
@@ -231,10 +231,10 @@ class _Jobs:
 
 
 class JobSpec(Spec):
-    """A scenario that runs on part of the cluster: its own ``cluster`` section does not count.
+    """Specification of a scenario on part of a shared cluster; the scenario's ``cluster`` section is ignored.
 
-    ``machines`` lists the machines that it takes, all their GPUs; by default it takes the next free GPUs, as many as
-    its ``gpus`` (or ``set``) says, or all that are left.
+    ``machines`` lists the nodes whose GPUs it takes; by default it takes the next free GPUs, as many as its ``gpus``
+    (or ``set``) names, or all that are free.
     """
 
     scenario: str
@@ -243,12 +243,12 @@ class JobSpec(Spec):
 
 
 def _by_name(cluster: object) -> object:
-    """Return the section of a topology that is given by its name or path alone, as in a scenario."""
+    """Return the cluster section of a topology that is given by its name or path alone, as in a scenario."""
     return {"topology": cluster} if isinstance(cluster, str) else cluster
 
 
 class JobsSpec(Spec):
-    """Jobs that share a cluster."""
+    """Specification of the jobs that share a cluster: the file of ``simcluster share``."""
 
     name: Annotated[str, AfterValidator(one_line)] = "jobs"
     cluster: Annotated[dict[str, Any], BeforeValidator(_by_name)]
@@ -258,9 +258,10 @@ class JobsSpec(Spec):
 def load_jobs(
     path: str | Path, overrides: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()
 ) -> tuple[list[Placed], Cluster]:
-    """Return the jobs of a file (``simcluster share``), placed; paths in it are relative to it.
+    """Read a file of jobs (``simcluster share``); return the placed jobs and their cluster.
 
-    ``overrides`` change the file's document.  Raises InputError that names the file, the job and what does not fit.
+    Paths in the file are relative to it. ``overrides`` change the file's document. Raises InputError that names the
+    file, the job and the problem.
     """
     document = apply_overrides(read_document(Path(path)), overrides)
     spec = validate(JobsSpec, document)
@@ -290,7 +291,7 @@ def load_jobs(
 
 
 def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[int]:
-    """Return the GPUs of a job's machines; of one without machines, all that are left."""
+    """Return the GPUs of a job's nodes or, if it names none, all free GPUs."""
     if job.machines is None:
         return [gpu for gpu in range(cluster.num_gpus) if gpu not in taken]
     missing = [machine for machine in job.machines if machine not in cluster.host_of]
@@ -300,7 +301,7 @@ def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[
 
 
 def _taken_by(job: JobSpec, scenario: Scenario, cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
-    """Return the GPUs that a job takes of its machines, or of those that are left; InputError unless it fills them."""
+    """Return the GPUs that a job uses among its nodes' or the free ones; InputError if the numbers do not match."""
     if job.machines is None:
         if len(gpus) < scenario.gpus:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Comparison of all rules of packing on the same documents."""
+"""Comparison of all rules of sequence packing on the same documents."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def compare_packing(
 ) -> pd.DataFrame:
     """Pack documents (lengths in tokens) by each rule of PACKING into sequences of ``length`` tokens.
 
-    Columns: sequences, utilization (real tokens over allocated ones), attention (sum of squares over n s^2: what core
-    attention takes where it stays inside documents), dropped (tokens lost at ends of sequences); with ``tokens`` to be
-    trained on and a ``batch`` of sequences, steps; with ``unique`` ones, epochs.  Raises InputError for documents that
-    are none.
+    Columns: sequences, utilization (real tokens over allocated ones), attention (sum of squares over n s^2: core
+    attention where it stays inside documents), dropped (tokens lost at ends of sequences); with ``tokens`` to be
+    trained on and a ``batch`` of sequences, steps; with ``unique`` tokens, epochs. Raises InputError for invalid
+    lengths.
     """
     import pandas as pd
 

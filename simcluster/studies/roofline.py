@@ -1,6 +1,6 @@
-"""What limits each kernel and each kind of communication of a result: FLOP for each byte, and FLOP/s that it reaches.
+"""Roofline of a result: the limit of each kernel and of each kind of communication.
 
-The roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), with a roof for the network beside those of
+The roofline model (Williams, Waterman, Patterson, CACM 52(4), 2009), with a roof for the network next to those of
 compute and of memory: a collective of B bytes for each FLOP of the step lets a GPU do no more than rate / B FLOP/s,
 however fast it computes.
 """
@@ -20,9 +20,9 @@ from simcluster.studies.kernels import PHASES, layer_sections
 
 @dataclass(frozen=True, slots=True)
 class KernelPoint:
-    """One kernel of the model: ``flops`` and ``bytes`` (of device memory) of a launch, and the ``seconds`` it takes.
+    """One kernel in a roofline: FLOP, bytes of device memory and seconds of a launch.
 
-    ``step_seconds`` are those of all its launches in a step, the mean of a rank.
+    ``step_seconds`` is the sum of its launches in a step, averaged over ranks.
     """
 
     name: str
@@ -35,9 +35,10 @@ class KernelPoint:
 
 @dataclass(frozen=True, slots=True)
 class WirePoint:
-    """All calls of one kind of communication on one axis in a step, the mean of a rank.
+    """All calls of one kind of communication on one parallel axis in a step, averaged over ranks.
 
-    ``bytes`` are what its busiest port must carry (nccl-tests' bus bandwidth times the time), ``seconds`` on the wire.
+    ``bytes`` are the load of its busiest port (nccl-tests' bus bandwidth times the time), ``seconds`` the time on the
+    wire.
     """
 
     axis: str
@@ -48,11 +49,11 @@ class WirePoint:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The roofs of a GPU and what lies under them.  FLOP/s, B/s, FLOP and seconds of one rank and step.
+    """The roofs of a GPU, and the kernels and communication under them, per rank and step (FLOP/s, B/s, FLOP, s).
 
-    ``peak`` is of the step's products, ``memory`` of device memory as on the data sheet; ``inside`` and ``outside`` are
-    what a GPU alone can send within its machine and out of it, ``ring`` what a port of a ring over all GPUs reaches, to
-    which all NICs of a machine add (0 where there is no such way).  ``flops`` are executed.
+    ``peak`` applies to the step's matmuls, ``memory`` is device memory bandwidth as on the data sheet; ``inside`` and
+    ``outside`` are what a GPU alone can send within its node and out of it, ``ring`` is the port rate of a ring over
+    all GPUs, to which all NICs of a node add (0 where there is no such path). ``flops`` are executed.
     """
 
     peak: float
@@ -67,7 +68,7 @@ class Roofline:
 
 
 def roofline(result: Result) -> Roofline:
-    """Return what limits the kernels and the communication of a result."""
+    """Compute the roofline of a result: its GPU's roofs, kernels and communication."""
     cluster, facts = describe(result.scenario.cluster.built), result.facts
     return Roofline(
         peak=facts.peak_flops,
@@ -83,7 +84,7 @@ def roofline(result: Result) -> Roofline:
 
 
 def _kernels(result: Result) -> Iterator[KernelPoint]:
-    """Yield kernels by block and phase, equal ones in one point, longest first."""
+    """Yield kernels by block and phase, equal ones merged, longest first."""
     scenario = result.scenario
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")

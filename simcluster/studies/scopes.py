@@ -1,7 +1,7 @@
-"""What fast studies are proved for: the search for layouts, the quick step, and the sweep of replicas.
+"""Allow-lists of the scenarios for which fast studies are proved: plan search, quick step, sweep of replicas.
 
-Each is an allow-list: a plan of any other scenario is rejected, other rows of a sweep get a full run, and other
-replicas are simulated one by one on the engine.
+A plan of any other scenario is rejected, other rows of a sweep get a full run, and other replicas are simulated one by
+one on the engine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ flows; and about any layout of it, so a value that a layout decides is free.
 
 
 def _by_name(scenario: Scenario) -> bool:
-    """Return whether the schedule is known by its name alone."""
+    """Return whether the name of the schedule alone determines it."""
     schedule = scenario.pipeline.schedule
     return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
 

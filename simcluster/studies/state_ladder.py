@@ -1,6 +1,6 @@
-"""Bytes of model state per GPU under each stage of ZeRO, and the fewest GPUs and the largest model that fit.
+"""Bytes of model state per GPU under each ZeRO stage, and the fewest GPUs and the largest model that fit.
 
-Model state is weights, gradients and optimizer, counted by a recipe; activations are not in it.
+Model state is weights, gradients and optimizer, counted by a recipe, without activations.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ DEFAULT_RECIPE = "mixed-18"
 
 @dataclass(frozen=True, slots=True)
 class ZeroStage:
-    """One stage of ZeRO and the bytes that a GPU holds.
+    """One ZeRO stage and the model state that it needs.
 
-    ``bytes_per_parameter`` and ``bytes`` are of one GPU; ``reduction`` is how many times less that is than without
-    ZeRO.  ``total`` is what all GPUs hold, ``redundant`` what of it is there more than once.  ``smallest_dp`` is the
-    fewest replicas whose shards fit on the GPU (None: no number does), ``largest`` the most parameters that fit.
+    ``bytes_per_parameter`` and ``bytes`` are per GPU; ``reduction`` is the ratio to the bytes without ZeRO. ``total``
+    is the sum over all GPUs, ``redundant`` the part of it that is stored more than once. ``smallest_dp`` is the fewest
+    replicas whose shards fit on the GPU (None: no number does), ``largest`` the most parameters that fit.
     """
 
     zero: int
@@ -46,7 +46,7 @@ class ZeroStage:
 
 @dataclass(frozen=True, slots=True)
 class StateLadder(Shown):
-    """Model state of a number of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes, by stage of ZeRO."""
+    """Model state of a number of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes, by ZeRO stage."""
 
     parameters: float
     recipe: Recipe
@@ -57,11 +57,11 @@ class StateLadder(Shown):
 
     @property
     def table(self) -> DataFrame:
-        """A row per stage of ZeRO."""
+        """Table with one row per ZeRO stage."""
         return Records(self.stages).table.set_index("zero")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON: CONTRACT.md, "Walls and states"."""
+        """Return the ladder as JSON-ready values, documented in CONTRACT.md under "Walls and states"."""
         recipe = self.recipe
         names = {"total": "total_bytes", "redundant": "redundant_bytes", "largest": "largest_parameters"}
         stages = [{names.get(each, each): value for each, value in asdict(stage).items()} for stage in self.stages]
@@ -84,8 +84,8 @@ def state_ladder(
 ) -> StateLadder:
     """Return the four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a known device (or file).
 
-    ``recipe`` says how many bytes are kept for each parameter, part by part (``model.recipes``).  InputError for an
-    unknown recipe or device, and for numbers that are none.  Source: arXiv:1910.02054 section 5.
+    ``recipe`` names the bytes per parameter of each part (``model.recipes``). InputError for an unknown recipe or
+    device, and for invalid numbers. Source: arXiv:1910.02054 section 5.
     """
     count, replicas = parse_count(parameters, "parameters"), parse_whole(dp, "dp")
     chosen, capacity = recipe_named(recipe), load_device(device).memory
@@ -110,9 +110,9 @@ def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: floa
 
 
 def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
-    """Return the fewest replicas whose shards fit in ``capacity`` bytes; None where what is not sharded is more.
+    """Return the fewest replicas whose shards fit in ``capacity`` bytes; None if the unsharded part alone does not.
 
-    With r bytes a parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
+    With r bytes per parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
     """
     if capacity <= 0:
         raise InputError(f"a GPU of {capacity:g} bytes holds nothing; give it some memory")

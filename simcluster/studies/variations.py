@@ -37,12 +37,11 @@ Variants = ResultLike | Sequence[ResultLike] | Mapping[str, ResultLike]
 
 @checked
 def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per variant: its step time, the difference from the first (s, and as a fraction), METRICS,
-    breakdown, recipe.
+    """Compare variants in a table: step time, difference from the first (s and fraction), METRICS, breakdown, recipe.
 
     A variant is a result, or a scenario (its name, path, document or Scenario): ``compare(one, other)``,
-    ``compare([one, other])`` or, with labels, ``compare({"now": one, "then": other})``.  The index holds labels or
-    ``names`` (left out: the scenarios' own; what differs, where those are the same).  Raises InputError for no variant,
+    ``compare([one, other])`` or, with labels, ``compare({"now": one, "then": other})``. The index holds labels or
+    ``names`` (default: the scenarios' names; what differs, where those are the same). Raises InputError for no variant,
     or for names that do not match.
     """
     import pandas as pd
@@ -62,11 +61,11 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
 
 @checked
 def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return one row per variant: the seconds by which its step is longer than the first one's, cause by cause.
+    """Explain by cause how much longer (s) each variant's step is than the first one's, one row per variant.
 
     The columns are ``attribution.CAUSES``: those of the breakdown, with each axis' exposed communication split into
     traffic (another time on free links), hiding (another part overlaps with compute) and contention (links shared with
-    others).  A row sums to the difference of the step times.  Variants, names and errors are as in ``compare``.
+    others). A row sums to the difference of the step times. Variants, names and errors are as in ``compare``.
     """
     import pandas as pd
 
@@ -78,7 +77,7 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
 def named_results(
     given: Sequence[Variants], names: Sequence[str] | None, caller: str
 ) -> tuple[list[Result], list[str]]:
-    """Return every variant's result, simulated if it is a scenario, and its label; arguments as of ``compare``."""
+    """Return each variant's result, simulated if it is a scenario, and its label; arguments as in ``compare``."""
     if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
         given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
     variants: Sequence[Any] = given
@@ -102,9 +101,9 @@ def named_results(
 def possible_variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
-    """Return every combination of the varied values, named by what was varied; the file itself if nothing is.
+    """Return the scenario of each combination of varied values, by name; the file's scenario if nothing varies.
 
-    Invalid combinations are replaced by the reason; InputError if the file is invalid.
+    An invalid combination maps to its InputError; raises InputError if the file is invalid.
     """
     grid = list(vary)
     if not grid:
@@ -122,7 +121,7 @@ def possible_variations(
 
 
 def in_label(path: str, value: object) -> str:
-    """Return a varied value as a label has it: faults in words, all else as YAML has it in one line.
+    """Return a varied value as text for a label: faults in words, everything else as YAML on one line.
 
     >>> in_label("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), in_label("faults", [])
     ('slow link, nic of 0, speed 0.5', 'none')
@@ -143,7 +142,10 @@ Outcomes = dict[str, Result | InputError]
 
 
 def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
-    """Simulate each valid variant; equal names get a number.  InputError where none of them is valid."""
+    """Simulate each valid variant; equal names get a number.
+
+    Raises InputError if no variant is valid.
+    """
     pairs = list(scenarios)
     found: Outcomes = {}
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
@@ -159,13 +161,13 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
 
 
 def attribution(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how each entry of the breakdown differs from the first variant's (s); a row sums to the difference."""
+    """Return the difference of each breakdown entry from the first variant's (s); a row sums to the difference."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return labels of scenarios: names, and what differs where several have the same one."""
+    """Return distinct labels of scenarios: their names, with the settings that differ where names are equal."""
     names = [scenario.name for scenario in scenarios]
     found = list(names)
     for name in dict.fromkeys(names):
@@ -178,7 +180,7 @@ def labels(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return each one's values that are not the same in all, as in "schedule 1f1b"; nothing where they are many."""
+    """Return each scenario's values of the settings that differ, as in "schedule 1f1b"; "" if they are many."""
     documents = [scenario.document() for scenario in scenarios]
     paths = dict.fromkeys(each.path for other in documents[1:] for each in settings_between(documents[0], other))
     if len(paths) > _MOST_SETTINGS:
@@ -193,14 +195,14 @@ def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _named(path: str, value: object) -> str:
-    """Return a key with its value, as in "schedule 1f1b"; faults need no key."""
+    """Return a key with its value as text, as in "schedule 1f1b"; faults need no key."""
     if path == "faults":
         return in_label(path, value) if value else "no faults"
     return f"{path.rpartition('.')[2]} {in_label(path, value)}"
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return names with a number after those that come twice."""
+    """Return the names with a number appended to each repeated one."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

@@ -1,1 +1,1 @@
-"""One part of a job by itself: a collective, a cluster, a schedule with given times."""
+"""Benchmarks of one part of a job: a collective, a cluster, or a schedule with given durations."""

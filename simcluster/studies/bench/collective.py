@@ -1,4 +1,4 @@
-"""Time of one collective on a cluster where nothing else runs: the numbers that nccl-tests print.
+"""Time of one collective on an otherwise idle cluster: the numbers that nccl-tests prints.
 
 It is simulated on the same network and from the same descriptions as a whole training step: as a *flow* (one activity
 that starts when the last rank has arrived) or in *steps* (every hop of every round is a transfer).
@@ -47,11 +47,11 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, ca
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime(Shown):
-    """When each rank of one collective arrived and finished, in seconds, position by position in ``gpus``.
+    """Arrival and finish times (s) of every rank in one simulated collective, in the order of ``gpus``.
 
-    ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why.
-    ``size`` is in bytes by nccl-tests' convention: the full buffer (of an all-gather the gathered one, of a
-    reduce-scatter a rank's input).
+    ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why. ``size`` is in
+    bytes by nccl-tests' convention: the full buffer (of an all-gather the gathered one, of a reduce-scatter a rank's
+    input).
     """
 
     kind: str
@@ -64,22 +64,22 @@ class CollectiveTime(Shown):
 
     @property
     def algorithm(self) -> str:
-        """A key of ALGORITHMS[kind]."""
+        """Name of the collective's algorithm, a key of ``ALGORITHMS[kind]``."""
         return self.method.algorithm
 
     @property
     def duration(self) -> float:
-        """Seconds from the last arrival to the last finish."""
+        """Seconds from the last rank's arrival to the last rank's finish."""
         return max(self.finishes) - max(self.arrivals)
 
     @property
     def algbw(self) -> float:
-        """Algorithm bandwidth in B/s: size over duration (infinite for a collective that takes no time)."""
+        """Algorithm bandwidth in B/s: size / duration, infinite for a duration of 0."""
         return self.size / self.duration if self.duration > 0 else math.inf
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in B/s: what every rank's port carries if the algorithm is optimal (nccl-tests)."""
+        """Bus bandwidth in B/s as nccl-tests defines it: the load of each rank's port under an optimal algorithm."""
         return self.algbw * BUS_FACTOR[self.kind](len(self.gpus))
 
 
@@ -98,16 +98,17 @@ def collective_times(
 ) -> CollectiveTime:
     """Simulate one collective of ``size`` bytes over the GPUs (indices in ``cluster.gpus``) of a group.
 
-    ``cluster`` is one that is built, a built-in topology's name or path or document, or the scenario that has it.
-    ``kind`` is a key of ALGORITHMS.  ``nccl`` names the platform whose latencies, rates and choices NCCL would have
-    there (see ``methods``): "auto" is the cluster's, "none" leaves all to the links.  ``algorithm`` is one of the
-    kind's; "auto" takes what NCCL would pick, without a platform the first.  A ``send`` goes from the first of two
-    GPUs to the second, a broadcast comes from position ``root`` of the group and a reduce goes to it.  ``size`` may be
-    a matrix for an ``all_to_all``: ``size[i][j]`` bytes from position i to position j.  ``arrivals`` are seconds at
-    which the ranks reach it (default: all at 0), taken to the clock's grid.  InputError for an unknown collective,
-    algorithm, detail or platform, a size that is not positive, fewer than two ranks, a rank twice, a GPU that the
-    cluster does not have, a root that the group does not have, a matrix that is not one of sizes for this group, and
-    arrivals that are not a time from 0 on per rank.
+    ``cluster`` is a built cluster, a built-in topology's name, path or document, or a scenario. ``kind`` is a key of
+    ALGORITHMS. ``nccl`` names the platform whose latencies, rates and choices of NCCL are modelled (see ``methods``):
+    "auto" is the cluster's platform, "none" uses the links alone. ``algorithm`` is one of the kind's algorithms; "auto"
+    is NCCL's choice or, without a platform, the first one. A ``send`` goes from the first of two GPUs to the second; a
+    broadcast comes from position ``root`` of the group, and a reduce goes to it. ``size`` may be a matrix for an
+    ``all_to_all``: ``size[i][j]`` bytes from position i to position j. ``arrivals`` are the seconds at which the ranks
+    reach it (default: all at 0), rounded to the clock's grid.
+
+    Raises InputError for an unknown collective, algorithm, detail or platform; a size that is not positive, or not a
+    matrix for this group; fewer than two ranks, a duplicate rank, a GPU outside the cluster; a root outside the group;
+    or negative arrivals.
     """
     return concurrent_times(
         cluster_of(cluster, "collective_times"), [gpus], kind, size, algorithm=algorithm, detail=detail,
@@ -127,7 +128,10 @@ def concurrent_times(
     nccl: str = "auto",
     root: int = 0,
 ) -> tuple[CollectiveTime, ...]:
-    """Simulate the same collective in several groups at once, on one network; otherwise as ``collective_times``."""
+    """Simulate the same collective concurrently in several groups on one network.
+
+    Arguments and errors are those of ``collective_times``.
+    """
     methods = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=detail == "steps")
     total, parts = _size_of(kind, size)
     _check(cluster, groups, kind, total, detail, root)
@@ -169,7 +173,10 @@ def collective_traffics(
     nccl: str = "auto",
     root: int = 0,
 ) -> list[tuple[Traffic, ...]]:
-    """Return the activities of every group's collective, in series; errors as above."""
+    """Return the network activities of each group's collective, in series.
+
+    Arguments and errors are those of ``collective_times``.
+    """
     methods = methods_for(cluster, kind, algorithm, nccl=nccl)
     total, parts = _size_of(kind, size)
     _check(cluster, groups, kind, total, "flow", root)
@@ -182,7 +189,10 @@ def collective_traffics(
 
 
 def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
-    """Return activities with when they start and end (s) if all groups begin theirs at 0, in series."""
+    """Simulate groups of activities that all begin at 0; return each activity with its start and end (s).
+
+    The activities of one group run in series.
+    """
     program = ExplicitProgram()
     for traffics in groups:
         lane = program.add_lane(len(program.lanes))
@@ -204,7 +214,7 @@ def num_transfers(
     algorithm: str = "auto",
     nccl: str = "auto",
 ) -> int:
-    """Return how many transfers ``detail="steps"`` simulates for one group, with which its running time grows."""
+    """Return the number of transfers that ``detail="steps"`` simulates for one group's collective."""
     group, (total, parts) = group_of(cluster, gpus), _size_of(kind, size)
     method = methods_for(cluster, kind, algorithm, nccl=nccl, in_rounds=True).of(group, kind, total)
     return sum(phase.rounds * len(phase.hops) for phase in phases_of(method, group, kind, parts))
@@ -213,9 +223,9 @@ def num_transfers(
 def methods_for(
     cluster: Cluster, kind: str, algorithm: str = "auto", *, nccl: str = "auto", in_rounds: bool = False
 ) -> Methods:
-    """Return how collectives of this kind are done on the cluster; InputError for unknown words.
+    """Return the algorithms and protocols by which a cluster runs one kind of collective, as for nccl-tests.
 
-    The time of a single call, as nccl-tests measures it: with what of its launch a stopwatch sees.
+    The time of a single call includes the part of its launch that nccl-tests measures. InputError for unknown names.
     """
     if kind not in ALGORITHMS:
         raise InputError(f"unknown collective {kind!r}{did_you_mean(kind, ALGORITHMS)}; known: {', '.join(ALGORITHMS)}")
@@ -231,7 +241,7 @@ def methods_for(
 def _patterns(
     cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
 ) -> tuple[Pattern, ...]:
-    """Return what a group's collective puts on links, whatever its size, kept for later calls."""
+    """Return the cached link patterns of a group's collective, which do not depend on its size."""
     known = _KNOWN.setdefault(cluster, {})
     key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
     if key not in known:
@@ -244,7 +254,7 @@ def _patterns(
 
 
 def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
-    """Add a communication, and a lane for each member, which reaches it at its arrival (s)."""
+    """Add a communication to the program, with one lane per member that reaches it at its arrival time (s)."""
     program.meetings.append(communication)
     for position, arrival in enumerate(arrivals):
         lane = program.add_lane(len(program.lanes))
@@ -256,7 +266,7 @@ def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: Com
 
 
 def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
-    """Return the size that shares are parts of, in bytes, and the matrix where sizes differ."""
+    """Return the collective's total bytes and, for an ``all_to_all`` with a matrix of sizes, that matrix."""
     if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
         raise InputError(f"size is {size!r}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them")
     if not isinstance(size, Real) and kind != "all_to_all":
@@ -302,7 +312,7 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
 def _arrivals_of(
     groups: Sequence[Sequence[int]], arrivals: Sequence[Sequence[float]] | None
 ) -> tuple[tuple[float, ...], ...]:
-    """Return times on the clock's grid, in seconds; 0 where none are given."""
+    """Return the arrival times (s) of each group's ranks on the clock's grid, 0 by default."""
     if arrivals is None:
         return tuple((0.0,) * len(group) for group in groups)
     if [len(times) for times in arrivals] != [len(group) for group in groups]:
@@ -314,5 +324,5 @@ def _arrivals_of(
 
 
 def _turned(positions: Sequence[Any], root: int) -> list[Any]:
-    """Return the positions of a group with the root first: a description's root is position 0."""
+    """Return the positions of a group rotated so that the root comes first, as descriptions of collectives expect."""
     return [*positions[root:], *positions[:root]]

@@ -1,4 +1,4 @@
-"""Load of a single collective on every link, and where its flows collide."""
+"""Load of a single collective on each link, and collisions of its flows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """What one link carries: ``flows`` at once at most, ``bytes`` in all, ``busy`` seconds of the link for itself.
+    """Load of one link: its maximum of concurrent flows and its total bytes.
 
-    ``collisions`` is how many times as many flows that is as with whole flows dealt out evenly on the links of its
-    level: 1 or less is good.
+    ``collisions`` is the ratio of these flows to an even spread of whole flows over the links of its level: 1 or less
+    is good.
     """
 
     link: Link
@@ -36,17 +36,17 @@ class LinkLoad:
 
     @property
     def busy(self) -> float:
-        """Seconds that the bytes take at full speed: no collective with them is shorter."""
+        """Seconds that the link's bytes take at its full capacity: a lower bound of the collective's time."""
         return self.bytes / self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class LevelLoad:
-    """Links that join equal kinds of node ("leaf -> spine") and are equally fast (B/s).
+    """Load of all links between the same two tiers ("leaf -> spine") with the same capacity (B/s).
 
     Of ``links`` that the traffic could have taken ``used`` carry some; ``mean`` is flows per link if all shared evenly,
-    ``most`` those on the fullest link, ``worst``.  Those that could are, upwards, the links that leave the nodes which
-    send here, and downwards those that enter the nodes which receive (within a tier, whichever are fewer).
+    ``most`` those on the fullest link, ``worst``. Links that could carry traffic are, upwards, those that leave the
+    nodes which send here, and downwards those that enter the nodes which receive (within a tier, whichever are fewer).
     """
 
     ends: str
@@ -60,19 +60,20 @@ class LevelLoad:
 
     @property
     def collisions(self) -> float:
-        """How many times as much the fullest link carries as it would with whole flows dealt out evenly: 1 is best.
+        """Ratio of the fullest link's flows to an even spread of whole flows over the level's links: 1 is best.
 
-        What MODELLING.md C.3 calls slowdown, if these links are what limits the flows.
+        MODELLING.md C.3 calls this slowdown, if these links limit the flows.
         """
         return _collisions(self.most, self.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class BusiestLinks:
-    """The links that a collective keeps busy longest.
+    """The links that limit a collective: those it keeps busy longest.
 
-    ``ends`` says what they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at ``bandwidth`` B/s,
-    which takes ``busy`` seconds.  ``latency`` is what the rounds' latencies add up to, in seconds, mean over the hops.
+    ``ends`` names the nodes that they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at
+    ``bandwidth`` B/s, which takes ``busy`` seconds. ``latency`` is the sum of the rounds' latencies in seconds, mean
+    over the hops.
     """
 
     ends: str
@@ -86,14 +87,14 @@ class BusiestLinks:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLoads:
-    """Links by busy time, longest first, and levels by that of their worst link."""
+    """Loads of links, sorted by busy time, and of levels, sorted by the busy time of their worst link."""
 
     links: tuple[LinkLoad, ...]
     levels: tuple[LevelLoad, ...]
 
 
 def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
-    """Return the load of activities on every link: of every group in series, of all groups at once."""
+    """Return the load that several groups' activities put on each link: in series within a group, groups concurrent."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
     for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
@@ -128,9 +129,9 @@ def limit_of(
     nccl: str = "auto",
     root: int = 0,
 ) -> BusiestLinks:
-    """Return the links that the collective keeps busy longest when all groups run it at once.
+    """Return the links that a collective keeps busy longest when all groups run it at once.
 
-    Errors as those of ``collective.collective_times``.
+    Arguments and errors are those of ``collective.collective_times``.
     """
     return limit_among(
         cluster, collective_traffics(cluster, groups, kind, size, algorithm=algorithm, nccl=nccl, root=root)
@@ -138,7 +139,7 @@ def limit_of(
 
 
 def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
-    """Return the same of activities: of every group in series, of all groups at once."""
+    """Return the links that several groups' activities keep busy longest: groups concurrent, each in series."""
     load: dict[int, float] = {}
     latency = 0.0
     for traffics in groups:
@@ -158,10 +159,10 @@ def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Busies
 def utilisation_over_time(
     cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
 ) -> tuple[Floats, Floats]:
-    """Return edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each, (links, bins).
+    """Return the edges (s) of ``bins`` equal time bins, and the utilisation of each link in each bin, (links, bins).
 
-    The groups' activities are simulated on one network.  An activity moves its bytes at an even pace from its start to
-    its end, so that a bin may be above 1 where the means of several meet.
+    The groups' activities are simulated on one network. An activity moves its bytes at an even pace from its start to
+    its end, so a bin may be above 1 where the means of several meet.
     """
     spans = played(cluster, traffics)
     edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)

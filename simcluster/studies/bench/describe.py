@@ -1,4 +1,4 @@
-"""Measurement of a cluster for its report; each kind of place is measured once, however many GPUs share it."""
+"""Measurement of a cluster for its topology report; equivalent GPUs are measured once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _GPU = 1.3e-4
 
 
 def describe(cluster: Cluster) -> TopologyReport:
-    """Return the report of a cluster.  InputError for one so large that it would take too long."""
+    """Measure a cluster and return its topology report.
+
+    InputError for a cluster so large that it would take too long.
+    """
     estimate = _GPU * cluster.num_gpus
     what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(estimate)} to describe"
     require_begun(estimate, what, "describe fewer machines of the same kind")
@@ -64,17 +67,20 @@ def describe(cluster: Cluster) -> TopologyReport:
 
 
 def bisection_bandwidth(cluster: Cluster) -> float:
-    """Return the B/s between two halves of the cluster; see ``TopologyReport.bisection``.  0 for a single GPU."""
+    """Return the bandwidth (B/s) between two halves of the cluster, 0 for a single GPU.
+
+    ``TopologyReport.bisection`` defines the halves.
+    """
     return _bisection(cluster, compute_part(cluster.graph), None)
 
 
 def _ring_all_reduce(
     cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
 ) -> RingReport | None:
-    """Return rings over all GPUs; None for a single one.
+    """Return the report of a ring all-reduce over all GPUs; None for a single GPU.
 
-    ``classes`` and ``leaf_of`` number the GPUs' kinds of place and the leaves that they are linked to; ``label`` has
-    the names of nodes.
+    ``classes`` and ``leaf_of`` number the GPUs' classes and the leaves that they are linked to; ``label`` has the names
+    of nodes.
     """
     gpus = range(cluster.num_gpus)
     if len(gpus) < 2:
@@ -114,7 +120,7 @@ def _count_nodes(graph: Graph) -> tuple[tuple[str, int], ...]:
 
 
 def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup, ...]:
-    """Return groups in graph order; a link and an equal one in the other direction count once."""
+    """Return groups of equal links in graph order; a link and its equal reverse count once."""
     if not len(table.start):
         return ()
     names = list(dict.fromkeys(labels[node] for node in table.nodes))
@@ -155,7 +161,7 @@ def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
 
 
 def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
-    """Return ends and B/s of the links between the first GPU and that of the last machine; equal ones once."""
+    """Return labels and capacities (B/s) of the distinct links from the first GPU to the first one of the last node."""
     first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
     way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
     there = way[: -(-len(way) // 2)]
@@ -179,7 +185,7 @@ def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float
 
 
 def _inner_part(graph: Graph, gpus: Iterable[str]) -> Graph:
-    """Return the part that the GPUs of one machine use between each other: NVLink where they have it."""
+    """Return the subgraph over which the GPUs of one node reach each other: NVLink where all have it."""
     way = ["gpu", "nvswitch"]
     if not all(places.has_nvlink(graph, gpu) for gpu in gpus):
         way += ["pcie", "host", "switch"]  # a switch: GPUs that are ports themselves
@@ -211,7 +217,7 @@ def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
 
 
 def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
-    """Return these nodes and the links between them in the graph's order (networkx's subgraph has a set's)."""
+    """Return the subgraph of these nodes in the graph's order, which networkx's ``subgraph`` does not keep."""
     wanted = frozenset(nodes)
     part: Graph = nx.DiGraph()
     part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in wanted)

@@ -1,6 +1,7 @@
-"""Simulation of a step from given times instead of a model and a device: textbook examples, measured profiles.
+"""Simulation of a pipeline schedule with given durations: textbook examples and measured profiles.
 
-The same stage programs, folding, engine and metrics as for a scenario; only durations are given.
+Stage programs, folding, engine and metrics are those of a scenario; only the durations are given instead of computed
+from a model and a device.
 """
 
 from __future__ import annotations
@@ -56,15 +57,17 @@ def simulate_costs(
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
 ) -> Run:
-    """Simulate steps of a pipeline with these times on tp x dp x stages ranks.
+    """Simulate training steps of a pipeline with given durations on tp x dp x stages ranks.
 
-    ``costs`` is one for a whole stage, all alike, or one for each slice of the model (virtual stage) in forward order.
-    ``schedule`` is a name, one with parameters (``schedules.specs``), a function or a ready Schedule; chunks are those
-    that it has.  Messages go beside computation or, ``blocking_sends``, hold up the sender; at a ``rendezvous`` a stage
-    waits for those that it sends and receives between two passes, all together, as Megatron-LM does without overlap.
-    With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync`` seconds more.
-    ``slowness[rank]`` multiplies that rank's compute times.  Raises InputError as the schedule does, for a size below
-    1, costs that are not one a slice, and for the slowness of a rank that is not there.
+    ``costs`` is one Costs for each whole stage, the same for all, or one for each slice of the model (virtual stage) in
+    forward order. ``schedule`` is a name, a name with parameters (``schedules.specs``), a function or a Schedule, whose
+    number of ``chunks`` must match. Messages overlap with computation or, with ``blocking_sends``, block the sender;
+    with ``rendezvous`` a stage waits for all that it sends and receives between two passes, as Megatron-LM does without
+    overlap. With ``optimizer_sync`` all_reduce every stage waits for all others before its optimizer, and ``sync``
+    seconds more. ``slowness[rank]`` multiplies that rank's compute times.
+
+    Raises InputError if the schedule does, for a size below 1, for a number of costs other than the number of slices,
+    and for the slowness of a rank that does not exist.
     """
     plan = Plan(tp=tp, dp=dp, pp=stages)
     require_steps(steps, optimizer_sync, sync)
@@ -95,9 +98,10 @@ def simulate_costs(
 
 
 def seconds_between_steps(run: Run) -> float:
-    """Return the time between the ends of the last two steps, as a training log shows it; of one step its length.
+    """Return the seconds between the ends of the last two steps, as a training log shows; of one step its length.
 
-    Differs from the length of a step where stages go on without waiting for each other: they are in two steps at once.
+    Differs from the length of a step where stages continue without waiting for each other: they are in two steps at
+    once.
     """
     spans = run.spans
     ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]

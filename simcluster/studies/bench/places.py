@@ -1,8 +1,8 @@
-"""Classes of nodes and GPUs that are equal in a cluster, and what one GPU of each class reaches, and how fast.
+"""Equivalence classes of a cluster's nodes and GPUs, and the bandwidths and routes of one GPU per class.
 
 The classes are the coarsest equitable partition (colour refinement): two nodes share a class only if their links lead,
-with equal capacity and latency, to the same classes in the same numbers.  So a question about thousands of nodes is
-answered on a handful.  In arrays, because clusters have 10^5 links.
+with equal capacity and latency, to the same classes in the same numbers. So thousands of nodes are measured on a
+handful. In arrays, because clusters have 10^5 links.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "sourc
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinkTable:
-    """The directed links of a graph as arrays, in graph order.
+    """Arrays of a graph's directed links, in graph order.
 
-    ``start`` and ``end`` are places in ``nodes``; ``sort`` is a place in ``sorts``, the different values of the links'
-    attributes (LINK_KEYS).
+    ``start`` and ``end`` are indices into ``nodes``; ``sort`` is an index into ``sorts``, the distinct values of the
+    links' attributes (LINK_KEYS).
     """
 
     nodes: tuple[str, ...]
@@ -38,7 +38,7 @@ class LinkTable:
 
     @classmethod
     def of(cls, graph: Graph) -> LinkTable:
-        """Return the table of a graph's links."""
+        """Build the table of a graph's links."""
         place = {node: i for i, node in enumerate(graph)}
         sorts: dict[tuple[Any, ...], int] = {}
         flat: list[int] = []
@@ -51,12 +51,12 @@ class LinkTable:
         return cls(tuple(place), columns[:, 0], columns[:, 1], columns[:, 2], tuple(sorts))
 
     def values(self, key: str) -> npt.NDArray[Any]:
-        """Return an attribute of every link."""
+        """Return one attribute of each link as an array."""
         place = LINK_KEYS.index(key)
         return np.array([values[place] for values in self.sorts])[self.sort] if self.sorts else np.zeros(0)
 
     def backward(self) -> Ints:
-        """Return for every link the one between the same nodes the other way, -1 where there is none."""
+        """Return for each link the index of its reverse link, or -1."""
         size = len(self.nodes)
         there, back = self.start * size + self.end, self.end * size + self.start
         order = np.argsort(there)
@@ -65,7 +65,7 @@ class LinkTable:
 
 
 def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
-    """Return the class number of every node, in graph order; nodes of different ``colour`` have different classes."""
+    """Return the equivalence class of each node, in graph order; nodes of different ``colour`` differ in class."""
     classes = _numbered([colour[node] for node in table.nodes])
     kind = _numbered(list(zip(table.values("bandwidth").tolist(), table.values("latency").tolist(), strict=True)))
     here = np.concatenate([table.start, table.end])
@@ -86,9 +86,9 @@ def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
 
 
 def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None = None) -> tuple[float, float]:
-    """Return the most B/s from all nodes with ``side`` 0 to all with ``side`` 1, and back, through the other nodes.
+    """Return the maximum flow (B/s) from the nodes with ``side`` 0 to those with ``side`` 1, and back.
 
-    Computed between classes, with their links added up.  That is exact: by equitability a flow between classes spreads
+    Computed between classes, with their links added up. That is exact: by equitability a flow between classes spreads
     over their links in proportion to capacity and is conserved at every node.
     """
     table = table or LinkTable.of(graph)
@@ -115,7 +115,7 @@ def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None
 
 
 def _maximum(network: Any, start: Hashable, end: Hashable) -> float:
-    """Return the maximum flow by augmenting paths: on a few dozen nodes fast, and exact enough with floats."""
+    """Return the maximum flow by augmenting paths, which are fast and exact enough on a few dozen nodes."""
     return float(nx.maximum_flow_value(network, start, end, flow_func=nx.algorithms.flow.edmonds_karp))
 
 
@@ -124,7 +124,7 @@ def _count(classes: Ints) -> int:
 
 
 def _numbered(labels: Iterable[Hashable]) -> Ints:
-    """Return the numbers of labels, by first appearance."""
+    """Return an integer for each label, counted by first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
 
@@ -134,14 +134,14 @@ def _numbered(labels: Iterable[Hashable]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class GpuClass:
-    """A GPU that represents its class, and the GPUs of its machine, itself included (numbers)."""
+    """The representative GPU of an equivalence class, and the GPUs of its node."""
 
     gpu: int
     machine: tuple[int, ...]
 
 
 def machines(cluster: Cluster) -> dict[int, list[int]]:
-    """Return GPUs by machine, both by number."""
+    """Return the GPU indices of each node, by node number."""
     mates: dict[int, list[int]] = {}
     for gpu, host in enumerate(cluster.host_of):
         mates.setdefault(host, []).append(gpu)
@@ -149,7 +149,7 @@ def machines(cluster: Cluster) -> dict[int, list[int]]:
 
 
 def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
-    """Return the first GPU of every class; ``classes`` are the GPUs'."""
+    """Return the first GPU of each equivalence class, with the GPUs of its node."""
     mates = machines(cluster)
     first: dict[int, int] = {}
     for gpu, of_gpu in enumerate(classes):
@@ -158,7 +158,7 @@ def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
 
 
 def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
-    """Return the NIC ports of the place's machine; a NIC that represents several counts as those."""
+    """Return the number of NIC ports of a GPU's node, counting all ports of merged NICs."""
     found: dict[str, None] = {}
     stack = [cluster.gpus[gpu] for gpu in place.machine]
     seen = set(stack)
@@ -174,22 +174,22 @@ def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
 
 
 def leaves(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
-    """Return the switches that the GPUs' nearest NICs are linked to, in order."""
+    """Return the leaf switches that the GPUs' nearest NICs are linked to, in order."""
     exits = dict.fromkeys(node for gpu in gpus for node in cluster.uplinks(gpu))
     return list(dict.fromkeys(s for node in exits for s in graph.adj[node] if graph.nodes[s]["kind"] == "switch"))
 
 
 def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
-    """Return for every GPU a number for the set of switches that its nearest NICs are linked to."""
+    """Return for each GPU an integer that identifies its set of leaf switches."""
     return [int(each) for each in _numbered(tuple(leaves(cluster, graph, [gpu])) for gpu in range(cluster.num_gpus))]
 
 
 def longest_routes(
     cluster: Cluster, found: Iterable[GpuClass], classes: Sequence[int], leaf_of: Sequence[int]
 ) -> tuple[int, float]:
-    """Return hops and seconds of the longest routes from each place to its machine and to every class at every leaf.
+    """Return the largest number of links and the largest latency (s) among routes between GPUs of all classes.
 
-    For each class and leaf the first GPU and the last are tried, so that one is in another machine if any is.
+    For each class and leaf the first GPU and the last are tried, so that one is in another node if any is.
     """
     first: dict[tuple[int, int], int] = {}
     last: dict[tuple[int, int], int] = {}
@@ -202,7 +202,7 @@ def longest_routes(
 
 
 def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
-    """Return the B/s from the GPU to the others of its machine together; over NVLink alone where it has NVLink."""
+    """Return the bandwidth (B/s) from a GPU to all others of its node, over NVLink alone if it has NVLink."""
     name = cluster.gpus[place.gpu]
     others = frozenset(cluster.gpus[gpu] for gpu in place.machine) - {name}
     shut = ("pcie", "host", "nic") if has_nvlink(graph, name) else ("nic",)
@@ -210,7 +210,7 @@ def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
 
 
 def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
-    """Return the B/s of the GPU out of its machine by its nearest NICs: alone, and when all of the machine send."""
+    """Return the bandwidth (B/s) of a GPU out of its node: when it sends alone, and when all of its node send."""
 
     def to_switches(gpus: Sequence[int]) -> float:  # past no other NICs than the nearest
         nics = frozenset(node for gpu in gpus for node in cluster.uplinks(gpu))
@@ -232,7 +232,7 @@ def has_nvlink(graph: Graph, gpu: str) -> bool:
 
 
 def _flow(graph: Graph, sources: Iterable[str], is_sink: Callable[[str], bool], passes: Callable[[str], bool]) -> float:
-    """Return the most B/s from the sources to all sinks, as routes go: not by other GPUs or back out of a NIC."""
+    """Return the maximum flow (B/s) from sources to sinks along valid routes: not through other GPUs or NICs."""
     network: nx.DiGraph[str] = nx.DiGraph()
     start, end = "\0from", "\0to"  # no node of a document is called so
     network.add_nodes_from((start, end))

@@ -1,4 +1,4 @@
-"""What ``simcluster topology`` says of a cluster: the numbers, and their text for people."""
+"""The report of ``simcluster topology``: numbers of a cluster and their text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = 13
 
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """Links that are alike: ``count`` of them each way (or one way only), B/s per direction, ``latency`` in seconds."""
+    """A group of equal links: ``count`` in each direction (or one way only), B/s per direction, latency in seconds."""
 
     ends: str
     medium: str
@@ -28,11 +28,11 @@ class LinkGroup:
 
 @dataclass(frozen=True, slots=True)
 class RingReport:
-    """A ring all-reduce of a large message over all GPUs, alone on the cluster.
+    """A large ring all-reduce over all GPUs of an otherwise idle cluster.
 
     ``channels`` rings share the message (NCCL's rail rings, ``collectives.ring.rings_along``), each at the rate that
-    the most loaded link on their way leaves them (B/s); ``limit`` is that link's kind.  ``busbw`` (B/s), as nccl-tests
-    counts it, is channels x rate: T = 2 (N - 1) / N x S / busbw.
+    its most loaded link leaves it (B/s); ``limit`` is the kind of that link. ``busbw`` (B/s), as nccl-tests counts it,
+    is channels x rate: T = 2 (N - 1) / N x S / busbw.
     """
 
     busbw: float
@@ -43,9 +43,10 @@ class RingReport:
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """A network that collectives do not use (B/s): ``per_machine`` is what one machine can send into it.
+    """A network of the cluster that collectives do not use (B/s).
 
-    ``bisection`` is from the first half of its NICs to the rest.
+    ``per_machine`` is the bandwidth of one node into it, ``bisection`` that from the first half of its NICs to the
+    rest.
     """
 
     name: str
@@ -58,21 +59,20 @@ class NetworkReport:
 
 @dataclass(frozen=True, slots=True)
 class TopologyReport:
-    """A cluster in numbers (B/s and s); but for ``networks``, of the network that collectives use.
+    """Numbers of a cluster (B/s and s), measured on the network that collectives use, except for ``networks``.
 
-    * ``inside``: what one GPU can send to the others of its machine (0 if it is alone), over NVLink alone where it has
-      NVLink; ``outside``: what it can send out of the machine, by the NICs nearest to it, when the others are silent,
-      ``outside_shared`` when all of them send.  The least of all GPUs.
-    * ``nics``: NIC ports of a machine (0 where GPUs are ports themselves), ``nics_per_gpu``: those for each of its
-      GPUs, ``rails``: leaves that a machine is linked to; the most of all machines.
-    * ``way_out``: the links from the first GPU to its like in the last machine, in series: their ends, and what one of
-      them carries (B/s); none in a cluster of one machine.
-    * ``bisection``: the maximum flow from the first half of the machines (of the GPUs, if there is one machine) to the
+    * ``inside``: what one GPU can send to the others of its node (0 if it is alone), over NVLink alone where it has
+      NVLink; ``outside``: what it can send out of the node, by the NICs nearest to it, when the others are silent,
+      ``outside_shared`` when all of them send.  The minimum over all GPUs.
+    * ``nics``: NIC ports of a node (0 where GPUs are ports themselves), ``nics_per_gpu``: NIC ports per GPU,
+      ``rails``: leaves that a node is linked to; the maximum over all nodes.
+    * ``way_out``: the links from the first GPU to the corresponding one in the last node, in series: their ends and the
+      capacity of one of them (B/s); empty in a cluster of one node.
+    * ``bisection``: the maximum flow from the first half of the nodes (of the GPUs, if there is one node) to the
       rest, in placement order, in the weaker direction.
     * ``oversubscription``: for each tier with another above it, line rate down over line rate up, of its worst switch;
       for switches linked across, to others of their tier (dragonfly), line rate down over across.
-    * ``longest_hops``, ``longest_latency``: of the routes from one GPU of each kind of place to one of each kind under
-      every leaf.
+    * ``longest_hops``, ``longest_latency``: of the routes from one GPU per class to one per class under each leaf.
     """
 
     name: str
@@ -96,7 +96,7 @@ class TopologyReport:
     networks: tuple[NetworkReport, ...]
 
     def lines(self) -> list[str]:
-        """Return the report as ``simcluster topology`` prints it."""
+        """Return the report as the lines that ``simcluster topology`` prints."""
         lines = [f"{self.name}: {_gpus(self)}", *_wrapped("nodes", _counted(self.nodes)), *_link_lines(self.links)]
         lines += [line for head, text in self._facts() for line in _wrapped(head, text)]
         for network in self.networks:
@@ -140,7 +140,7 @@ class TopologyReport:
             )
 
     def format(self) -> str:
-        """Return the lines as one text."""
+        """Return the report as one text."""
         return "\n".join(self.lines())
 
 
