@@ -1,1 +1,1 @@
-"""Studies that simulate many steps: comparisons, sweeps, search for layouts, and several jobs on one cluster."""
+"""Studies that simulate many steps: what-if, sweeps, search for layouts, several jobs on one cluster."""

@@ -1,1 +1,1 @@
-"""The best layouts of a job on so many GPUs: the space, a lower bound of the step time, and a search that proves."""
+"""Search for the best layouts of a job: the space, a lower bound of the step time, and a proven optimum."""

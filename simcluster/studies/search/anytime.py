@@ -1,8 +1,7 @@
-"""An anytime search: simulates layouts until none can be better, and always knows the best so far and a proven gap.
+"""Anytime search: simulates layouts until none can be better; at any time it has a best one and a proven gap.
 
 It simulates the scenario's own layout, then what practice would try (``first_layouts``), then layouts by ascending
-bounds, which are computed meanwhile.  The result is the same in whatever order and by however many workers layouts were
-simulated.
+bounds, which are computed meanwhile. The result does not depend on the order or on the number of workers.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _OWN = -1  # the number of the scenario's own layout, where it is not in the spa
 
 
 class AnytimeSearch:
-    """An anytime search of one space; its attributes hold what it has found whenever it is stopped.
+    """An anytime search of one space of layouts, whose attributes hold its results whenever it is stopped.
 
-    ``best`` are score and number of the best, ``tight`` numbers of layouts that beat the winner and leave less memory
-    free, ``points`` those of the front; ``proven`` is true when all of it is complete.
+    ``best`` are score and number of the best layouts, ``tight`` the numbers of layouts that beat the winner and leave
+    less memory free, ``points`` those of the front; ``proven`` is true when all of it is complete.
     """
 
     def __init__(
@@ -56,12 +55,12 @@ class AnytimeSearch:
 
     @property
     def best(self) -> list[tuple[float, int]]:
-        """Score and number, best first."""
+        """Scores and numbers of the best layouts, best first."""
         return self.ranking.best
 
     @property
     def gap(self) -> float | None:
-        """The part of its score by which another layout may be better than the first, at most; None if not known."""
+        """Largest fraction of its score by which another layout can beat the best one; None if not known."""
         if self.settled:
             return 0.0
         if self._lower is None or not self.best:
@@ -70,15 +69,15 @@ class AnytimeSearch:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the search began."""
         return time.monotonic() - self._began
 
     def score(self, number: int) -> float:
-        """Return the score of a layout that was simulated."""
+        """Return the score of a simulated layout."""
         return self.known.score(self.known.layouts[number], self.player.rows[number]["step_time_s"])
 
     def left(self) -> int | None:
-        """Return how many may still have to be simulated; None while bounds are missing."""
+        """Return the number of layouts that may still have to be simulated; None while bounds are missing."""
         if self.frontier is None:
             return None
         if self.settled:
@@ -90,7 +89,7 @@ class AnytimeSearch:
     # --- the search ---------------------------------------------------------------------------------------------------
 
     def run(self, *, own: bool, front: bool, near_misses: bool) -> None:
-        """Search for everything that was asked for; whatever it raises, results so far are kept.
+        """Run the search to its end; results found before an exception are kept.
 
         ``own``: simulate the scenario's own layout as well.
         """
@@ -134,7 +133,7 @@ class AnytimeSearch:
             self._collect(_PATIENCE, None, aside)
 
     def _begin_with_first(self, own: bool) -> None:
-        """Simulate the scenario's own layout, or the one nearest to it that fits, then what practice would try."""
+        """Simulate the scenario's own layout, or the nearest one that fits, then layouts that practice would try."""
         known, capacity = self.known, self.limit.usable
         found, fits = own_number(self.player.base, known, capacity) if own else (None, False)
         if found is not None:
@@ -153,7 +152,7 @@ class AnytimeSearch:
         self._collect(0.0)
 
     def _announce(self, number: int) -> None:
-        """Report the layout that is simulated first, and the least that its step takes."""
+        """Report the layout that is simulated first and the lower bound of its step time."""
         layout = self.known.layouts[number]
         self._tried = layout, self.known.first(number)[0] / self.known.score(layout, 1.0)
         self._tell(self.state())
@@ -164,7 +163,7 @@ class AnytimeSearch:
             self._begin(self._first.popleft(), None, self.ranking)
 
     def _exhaust(self, frontier: Frontier, ranking: Ranking, phase: str) -> None:
-        """Simulate the candidates of a frontier until no other can be among the best of the ranking."""
+        """Simulate the candidates of a frontier until no other one can enter the ranking."""
         self._phase = phase
         while True:
             self._raise_lower(frontier, ranking)
@@ -179,7 +178,7 @@ class AnytimeSearch:
                 self._collect(_PATIENCE, frontier, ranking)
 
     def _meanwhile(self, frontier: Frontier | None, ranking: Ranking) -> None:
-        """Collect what is done, now and then, while bounds are tightened."""
+        """Collect finished tasks at intervals while bounds are tightened."""
         if time.monotonic() - self._looked < _LOOK:
             return
         self._looked = time.monotonic()
@@ -194,7 +193,7 @@ class AnytimeSearch:
             self._lower = max(self._lower or 0.0, min([frontier.lowest, *running]))
 
     def _take(self, candidate: Candidate, frontier: Frontier, ranking: Ranking) -> None:
-        """Use what is known of a layout whose turn it is, or simulate it."""
+        """Use the known result of a candidate layout, or begin to simulate it."""
         number = candidate.number
         if number in self._refused:
             frontier.refused.append((candidate.bound, self._refused[number]))
@@ -220,7 +219,7 @@ class AnytimeSearch:
             self._workers.begin(LayoutTask(self.player.text, layout, account, within))
 
     def _collect(self, seconds: float, frontier: Frontier | None = None, ranking: Ranking | None = None) -> None:
-        """Note the rows of finished tasks, after waiting at most ``seconds`` for one."""
+        """Record the rows of finished tasks, after waiting at most ``seconds`` for one."""
         self.deadline.check()
         if self._running or not self._workers.free:
             for task, row in self._workers.finished(seconds):
@@ -251,14 +250,14 @@ class AnytimeSearch:
     # --- results and progress -----------------------------------------------------------------------------------------
 
     def asked(self) -> list[int]:
-        """Return the layouts that had to be simulated for the best; of a stopped search, all simulated ones."""
+        """Return the numbers of the layouts that had to be simulated; of a stopped search, of all simulated ones."""
         if not self.settled:
             return sorted(self.player.rows)
         fitting = (number for number in self.player.rows if self.known.most(number) <= self.limit.usable)
         return sorted(number for number in fitting if self.known.bounds[number][0] < self.ranking.limit)
 
     def rivals(self) -> list[int]:
-        """Return the layouts against which the winner is explained."""
+        """Return the numbers of the layouts with which the winner is compared in the explanation."""
         first = self.best[0][1]
         scores = {number: self.score(number) for number in (first, *self.asked())}
         return rivals(self.known.layouts, scores, first, next_too=self.top == 1)
@@ -281,7 +280,7 @@ class AnytimeSearch:
         )  # fmt: skip
 
     def _seconds_left(self, left: int | None) -> float | None:
-        """Estimate by what part of the layouts whose turn could have come had to be simulated, and their mean time."""
+        """Estimate the remaining seconds from the fraction of layouts that had to be simulated and their mean time."""
         limit = self.ranking.limit
         if self._phase != "layouts" or not left or not self._plays or limit == float("inf"):
             return None

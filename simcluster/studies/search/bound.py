@@ -1,21 +1,24 @@
-"""A lower bound of a layout's step time, in three steps from cheap to tight; none exceeds the simulated time.
+"""Lower bounds of a layout's step time, in three steps from cheap to tight; none exceeds the simulated time.
 
-Why it is a bound.  The engine runs each lane of a rank in order.  An op begins when those that it waits for have ended,
+Why it is a bound. The engine runs each lane of a rank in order. An op begins when those that it waits for have ended,
 and takes at least its planned time: computation is only slowed down (interference, drag), and communication takes at
-least what it takes alone on free links in the fastest group (``free_links``).  So by induction over the ops in the
-order of their ends, everything in a run ends no earlier than in the longest path through a part of the same ops and
-waits, each at its least time.
+least its time alone on free links in the fastest group (``free_links``). So by induction over the ops in the order of
+their ends, each op of a run ends no earlier than in the longest path through a subset of the same ops and waits, each
+at its least time.
 
 * ``outline``: on a stage, the first forward comes after one microbatch's forwards of the slices before its first (the
   fill); then it does all its passes; then those slices' backwards follow (the drain; not where a schedule splits the
   backward).  Communication of passes over cp and ep is ignored.  Gradient norm and optimizer follow; the slowest stage
   counts, since the norm waits for all.  A stage does not wait for the drain, which ends on the first stage.
-* ``with_ends``: adds what else holds up a stage's main lane: sends, the reduction after the pipeline and the gather
-  after the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 what each microbatch sends over dp.
-* ``with_schedule``: simulates the schedule with these times (``schedules.timing``) instead of fill and drain; what goes
-  over dp by its turns.
 
-Float sums in another order, and the engine's grid, differ by less than ``ROUNDING`` takes off."""
+* ``with_ends``: adds what else blocks a stage's main lane: sends, the reduction after the pipeline and the gather
+  after the optimizer, where the scenario does not overlap them; under ZeRO 2 and 3 each microbatch's calls over dp.
+
+* ``with_schedule``: simulates the schedule with these times (``schedules.timing``) instead of fill and drain, and the
+  dp lane by the schedule's turns.
+
+Float sums in another order, and the engine's grid, differ by less than the margin ``ROUNDING``.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,10 @@ _Stages = Sequence[Mapping[Call, float]]
 
 
 class Bounds:
-    """Lower bounds of the layouts of one scenario; parts that layouts share are computed once."""
+    """Lower bounds of the step times of one scenario's layouts; shared parts are computed once."""
 
     def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
-        """Prepare bounds of these ``layouts``, and no others."""
+        """Prepare the bounds of these ``layouts``, and no others."""
         self.base = base
         self._methods = methods_of(base)
         self._known: dict[object, Any] = {}
@@ -70,7 +73,7 @@ class Bounds:
     # --- the three steps ----------------------------------------------------------------------------------------------
 
     def outline(self, layout: Layout) -> float:
-        """Return the bound by passes, fill and drain, norm and optimizer (s)."""
+        """Return the cheapest lower bound of the step time (s): passes, fill and drain, norm and optimizer."""
         times, many = self._near_times(layout), self._microbatches(layout)
         stages = self._outlined(layout, times)
         if stages is None:  # some stage does at least the mean of all stages' work
@@ -85,7 +88,7 @@ class Bounds:
         return self._with_optimizer(layout, few, [stage.end for stage in few], [(0.0, 0.0)] * len(few), drained)
 
     def with_ends(self, layout: Layout) -> float:
-        """Return the bound that adds what blocks at the ends, and sends (s)."""
+        """Return the lower bound of the step time (s) that adds blocking sends, reductions and gathers."""
         stages = self._outlined(layout, self._times(layout))
         if stages is None:
             return self.outline(layout)
@@ -100,7 +103,7 @@ class Bounds:
         return self._with_optimizer(layout, stages, ends, self._tails(layout, stages, least), drained)
 
     def with_schedule(self, layout: Layout) -> float:
-        """Return the bound with the schedule simulated (s); InputError if it cannot be made."""
+        """Return the lower bound of the step time (s) with a simulated schedule; InputError if it cannot be made."""
         stages = self._outlined(layout, self._times(layout))
         if stages is None or SCHEDULES[layout.schedule].made_for_times:
             return self.with_ends(layout)
@@ -113,7 +116,7 @@ class Bounds:
     # --- their parts --------------------------------------------------------------------------------------------------
 
     def _times(self, layout: Layout) -> LeastPassTimes:
-        """Return the least times of the layout's passes, with all communication over tp, cp and ep."""
+        """Return the least times of the layout's passes, including communication over tp, cp and ep."""
         if layout.cp == layout.ep == 1:
             return self._near_times(layout)
 
@@ -124,7 +127,7 @@ class Bounds:
         return self._once(("times", layout.grid, shape_of_layout(layout)), times)
 
     def _near_times(self, layout: Layout) -> LeastPassTimes:
-        """Return the same without communication over cp and ep, which many layouts share."""
+        """Return the least times of the layout's passes without cp and ep communication, shared by many layouts."""
 
         def times() -> dict[LayerShape, LeastPassTimes]:  # of many calls together
             parts = {shape: self._parts(each) for shape, each in self._near[near_of(layout)].items()}
@@ -150,7 +153,7 @@ class Bounds:
         return not self.base.overlap.pipeline and self.base.pipeline.p2p == "async"
 
     def _outlined(self, layout: Layout, times: LeastPassTimes) -> list[Stage] | None:
-        """Return the stages, None where the name of the schedule does not decide the cut or the route."""
+        """Return the outlines of the stages; None if the schedule's name does not determine the cut or the route."""
         pipeline, many = self._pipeline(layout), self._microbatches(layout)
         if pipeline is None:
             return None
@@ -169,9 +172,9 @@ class Bounds:
         tails: Sequence[tuple[float, float]],
         drained: float = 0.0,
     ) -> float:
-        """Return the step time of stages whose passes end at ``ends``; ``tails`` block after these (``_tails``).
+        """Return the step time (s) of stages whose passes end at ``ends``, followed by the blocking ``tails``.
 
-        ``drained`` is when the first stage's last backward ends at the earliest, after those of other stages (s).
+        ``drained`` is a lower bound of the end of the first stage's last backward, after those of other stages (s).
         """
         calls, before, done = self._calls(layout), 0.0, 0.0
         for stage, end, (blocked, after) in zip(stages, ends, tails, strict=True):
@@ -181,7 +184,7 @@ class Bounds:
         return (1 - ROUNDING) * (before + done)
 
     def _tails(self, layout: Layout, stages: Sequence[Stage], least: _Stages) -> list[tuple[float, float]]:
-        """Return the seconds over dp that block each stage after its passes, and after the optimizer."""
+        """Return the seconds of dp communication that block each stage after its passes, and after the optimizer."""
         calls = self._calls(layout)
 
         def tails() -> list[tuple[float, float]]:
@@ -193,13 +196,13 @@ class Bounds:
         return self._once(("tails", id(calls), layout.schedule, layout.chunks), tails)
 
     def _over_dp(self, layout: Layout, least: _Stages, turns: Turns | None = None) -> list[tuple[float, float]]:
-        """Return what holds up the passes of every stage over dp, and the time of its dp lane (s)."""
+        """Return for each stage the seconds of dp communication that block its passes, and the time of its dp lane."""
         calls, pipeline, many = self._calls(layout), self._pipeline(layout), self._microbatches(layout)
         assert pipeline is not None
         return [calls.over_dp(pipeline, number, many, each, turns) for number, each in enumerate(least)]
 
     def _sent(self, layout: Layout, least: _Stages) -> list[float]:
-        """Return the seconds of the sends of every stage, of one microbatch."""
+        """Return the seconds of each stage's sends for one microbatch."""
         size = self._times(layout).made_of.send_bytes
 
         def sums() -> list[float]:
@@ -211,14 +214,14 @@ class Bounds:
         return self._once(("sends", layout.grid, layout.schedule, layout.chunks, size), sums)
 
     def _hops(self, layout: Layout) -> list[tuple[int, int]]:
-        """Return the stages of each send of a microbatch, forward and back."""
+        """Return the source and target stages of each send of a microbatch, forward and backward."""
         pipeline = self._pipeline(layout)
         assert pipeline is not None
         pairs = [(here, there) for (here, _), (there, _) in pairwise(pipeline.route) if here != there]
         return [hop for here, there in pairs for hop in ((here, there), (there, here))]
 
     def _least(self, layout: Layout) -> list[Least]:
-        """Return the least seconds of calls over dp and between stages, by stage, for all layouts on the same grid."""
+        """Return the least seconds of calls over dp and between stages, by stage; equal for all layouts on one grid."""
 
         def stages() -> list[Least]:
             way = Way(layout.plan, self.base.cluster.built, self._methods, self._drawn)
@@ -227,7 +230,7 @@ class Bounds:
         return self._once(("least", layout.grid), stages)
 
     def _scheduled(self, layout: Layout, least: _Stages) -> list[float]:
-        """Return when the last action of every stage is over, at the least, by the schedule as it is made."""
+        """Return the least end (s) of each stage's last action in the schedule of the layout."""
         times, schedule, pipeline = self._times(layout), schedule_of(layout.on(self.base)), self._pipeline(layout)
         assert pipeline is not None
 
@@ -249,7 +252,10 @@ class Bounds:
 def action_costs(
     pipeline: PipelineRoute, times: LeastPassTimes, least: _Stages, *, sends_block: bool
 ) -> Callable[[Kind, int, int], float]:
-    """Return the least seconds of an action by kind, stage and chunk: a pass, the gather before it, a blocking send."""
+    """Return a function that gives the least seconds of an action by kind, stage and chunk.
+
+    They include the gather before a pass and a blocking send after it.
+    """
     slices, route, made = times.of_slices(pipeline), pipeline.route, times.made_of
 
     def seconds(kind: Kind, stage: int, chunk: int) -> float:

@@ -1,4 +1,4 @@
-"""Evaluation of layouts: steps simulated here, in processes or on an executor, and the store of finished ones."""
+"""Evaluation of layouts: steps simulated in this process, other processes or an executor, and their store."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _KILLED = (
 
 
 class SearchState(NamedTuple):
-    """Progress of a search: its phase, and the best ``layout`` so far with its step (s).
+    """Progress of a search: its phase, and the best ``layout`` so far with its step time (s).
 
-    Another layout may be better than it by the part ``gap`` at most.  ``left`` is how many may still have to be
-    ``played`` (None: not known yet).  ``first`` is the layout that is simulated first, since practice would try it, and
-    it fits; a step of it takes ``first_time`` (s) at the least.  ``own``: the best so far is the scenario's own layout.
+    Another layout may be better than it by the fraction ``gap`` at most. ``left`` is how many layouts may still have to
+    be simulated (None: not known yet), ``played`` how many were. ``first`` is the layout that is simulated first, since
+    practice would try it, and it fits; its step takes at least ``first_time`` (s). ``own``: the best so far is the
+    scenario's own layout.
     """
 
     phase: str
@@ -55,10 +56,10 @@ Progress = Callable[[SearchState], object]
 
 
 class LayoutTask(NamedTuple):
-    """A layout to simulate, of a base scenario (its document as JSON); None is the scenario's own.
+    """Task to simulate a layout of a base scenario (its document as JSON); None is the scenario's own layout.
 
-    All have an account ``with_account``; otherwise those that are simulated in full and take at most
-    ``account_within`` seconds.
+    Rows have a breakdown ``with_account``; otherwise only steps that are simulated in full and take at most
+    ``account_within`` seconds have one.
     """
 
     text: str
@@ -67,7 +68,7 @@ class LayoutTask(NamedTuple):
     account_within: float = 0.0
 
     def play(self) -> Row:
-        """Return its numbers."""
+        """Simulate the layout and return its row of numbers."""
         if self.with_account:
             return accounted(self.text, self.layout)
         return measured(self.text, self.layout, self.account_within)
@@ -76,8 +77,8 @@ class LayoutTask(NamedTuple):
 def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> Row:
     """Return the numbers of a layout's step, by the quick step (``sweep.quick``) where that is exact.
 
-    A step that is simulated in full and takes at most ``account_within`` seconds has its account as well, so that it is
-    not simulated again.
+    A step that is simulated in full and takes at most ``account_within`` seconds has its breakdown as well, so that it
+    is not simulated again.
     """
     try:
         scenario = _laid_out(text, layout)
@@ -93,13 +94,16 @@ def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> R
 
 
 def accounted(text: str, layout: Layout | None) -> Row:
-    """Return the same of a valid layout, with the account of its time: of 1,024 ranks that takes ten times as long."""
+    """Return the numbers of a valid layout's step with the breakdown of its time, which takes longer.
+
+    For 1,024 ranks it takes ten times as long.
+    """
     result = replay(_laid_out(text, layout))
     return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
 
 
 def details(result: Result) -> Row:
-    """Return what a row has besides the numbers of a timed step: columns of a plan's table, and the account."""
+    """Return the numbers of a result that a timed row lacks: columns of a plan's table, and the breakdown."""
     return {
         **{name: metric.of(result) for name, metric in columns_of("plan").items()},
         "exposed_communication_s": exposed_communication(result),
@@ -115,13 +119,13 @@ def _laid_out(text: str, layout: Layout | None) -> Scenario:
 
 @lru_cache(maxsize=1)
 def _base(text: str) -> Scenario:
-    """Read a base scenario once in a process, so that the clusters of all its layouts are one object."""
+    """Read a base scenario once per process, so that the clusters of all its layouts are one object."""
     return from_document(json.loads(text))
 
 
 @dataclass
 class LayoutPlayer:
-    """The simulated layouts of one base scenario, by number (``rows``); layouts in the store are not simulated again.
+    """Rows of the simulated layouts of one base scenario, by number, backed by a store of finished ones.
 
     ``text`` is the scenario's document as JSON, as ``measured`` takes it.
     """
@@ -136,7 +140,7 @@ class LayoutPlayer:
         self._keys = VariantKeys(Base(document))
 
     def stored(self, layout: Layout | None) -> Row | None:
-        """Return the row that the store has of a layout; of the scenario's own for None."""
+        """Return the stored row of a layout (None: the scenario's own), or None if there is none."""
         return self.store.row(self._key(layout))
 
     def keep(self, layout: Layout | None, row: Row) -> None:
@@ -150,20 +154,20 @@ class LayoutPlayer:
 
 
 class Workers(Protocol):
-    """Workers that simulate layouts: ``free`` of them are idle."""
+    """Interface of workers that simulate layouts: ``free`` of them are idle."""
 
     @property
     def free(self) -> int: ...
 
     def begin(self, task: LayoutTask) -> None:
-        """Give a free one a task."""
+        """Give a task to a free worker."""
 
     def finished(self, seconds: float) -> list[tuple[LayoutTask, Row]]:
-        """Return finished tasks, after waiting at most ``seconds`` for one."""
+        """Return finished tasks with their rows, after waiting at most ``seconds`` for one."""
 
 
 class InThisProcess:
-    """One worker: simulates its task, however long it takes, when finished tasks are asked for."""
+    """One worker in this process, which simulates its task when finished tasks are requested."""
 
     def __init__(self) -> None:
         self._tasks: list[LayoutTask] = []
@@ -181,7 +185,7 @@ class InThisProcess:
 
 
 class InProcesses:
-    """Separate processes, which are ended at once when the search ends."""
+    """Workers in separate processes, which are ended at once when the search ends."""
 
     def __init__(self, count: int) -> None:
         self._crew: Crew[LayoutTask, Row] = Crew(LayoutTask.play, count)
@@ -212,7 +216,7 @@ class InProcesses:
 
 
 class OnExecutor:
-    """Any concurrent.futures.Executor, which belongs to the caller."""
+    """Workers of a concurrent.futures.Executor that belongs to the caller."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -240,7 +244,7 @@ class OnExecutor:
 
 @contextmanager
 def workers_of(executor: Executor | int | None) -> Iterator[Workers]:
-    """Yield the workers: a number of processes, this one for None or 1, or a given executor."""
+    """Yield the workers: a number of processes, this process (None or 1), or a given executor."""
     if executor is None or executor == 1:
         yield InThisProcess()
         return

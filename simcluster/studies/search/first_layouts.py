@@ -1,6 +1,6 @@
-"""Layouts to begin with: what practice would try first, the best of it by bounds.
+"""Layouts that a search simulates first: those that practice would try, chosen by their bounds.
 
-As Megatron-LM's papers have it (arXiv:2104.04473, section 3.5: tp within a machine, then pp, small microbatches;
+As Megatron-LM's papers have it (arXiv:2104.04473, section 3.5: tp within a node, then pp, small microbatches;
 arXiv:2205.05198: sequence parallelism with tp): a distributed optimizer, 1F1B or interleaved with two chunks, which are
 fastest to simulate; or, as FSDP has it (arXiv:2304.11277), sharded parameters instead of stages.
 """
@@ -23,8 +23,11 @@ _OUTLINED = 128
 
 
 def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None]) -> list[int]:
-    """Return one or two layouts that fit: by their bounds the best with a distributed optimizer, and the best that
-    shards the parameters instead of stages, if it has the lower bound.  ``between`` is called between outlines."""
+    """Return the one or two layouts that a search simulates first: the best by bounds that fit in ``capacity`` bytes.
+
+    One has a distributed optimizer; another shards the parameters instead of stages, if its bound is lower. ``between``
+    is called between outlines.
+    """
     staged: list[int] = []
     sharded: list[int] = []
     for number in _usual(known):
@@ -37,7 +40,7 @@ def first_layouts(known: BoundCache, capacity: float, between: Callable[[], None
 
 
 def _usual(known: BoundCache) -> Iterator[int]:
-    """Yield the numbers of layouts that practice would think of: of each program the first."""
+    """Yield the numbers of layouts that practice would try, each program once."""
     machines: dict[int, int] = {}
     seen: set[object] = set()
     for number, layout in enumerate(known.layouts):
@@ -81,7 +84,7 @@ def _best(known: BoundCache, capacity: float, numbers: list[int], between: Calla
 def own_number(base: Scenario, known: BoundCache, capacity: float) -> tuple[int | None, bool]:
     """Return the number of the scenario's own layout and True, if it is in the space and fits.
 
-    Otherwise, return the first that fits with its own values and another recomputation, and False.
+    Otherwise, return the first that fits with its values and another recomputation, and False.
     """
     own = own_layout(base)
     if own is None:

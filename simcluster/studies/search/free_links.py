@@ -1,4 +1,4 @@
-"""Least time of communication: alone, on free links.
+"""Lower bounds of communication times: each call alone on free links.
 
 The engine never simulates a collective or a transfer faster: its rates are max-min fair shares of link capacities, at
 most those of the collective alone, and groups that share links or wait for each other only take longer.
@@ -25,7 +25,7 @@ Drawn = dict[Hashable, tuple[Pattern, ...]]
 def least_seconds(
     calls: Sequence[Sequence[Call]], plan: Plan, cluster: Cluster, methods: Methods
 ) -> list[dict[Call, float]]:
-    """Return the seconds of the calls of each stage (``calls[stage]``), in the fastest group or pair of its ranks."""
+    """Return the least seconds of each stage's calls (``calls[stage]``), in the fastest group or pair of its ranks."""
     programs = []
     for stage, wanted in enumerate(calls):
         ops = [Op(call, call.axis or "pp", "call", "call") for call in dict.fromkeys(wanted)]
@@ -48,10 +48,10 @@ def least_seconds(
 
 
 class Way:
-    """The first rank of every stage, with the groups and pairs that these ranks are in.
+    """The first rank of each stage, with the groups and pairs in which these ranks communicate.
 
-    A run's ops of these ranks are a chain: a lower bound of this chain is one of the step.  ``drawn`` is shared by ways
-    on the same cluster: all 1,024 ranks, of which every layout needs its norm, take 0.7 s to draw.
+    The ops of these ranks in a run are a chain: a lower bound of this chain is one of the step. ``drawn`` is shared by
+    layouts on the same cluster: all 1,024 ranks, of which every layout needs its norm, take 0.7 s to route.
     """
 
     def __init__(self, plan: Plan, cluster: Cluster, methods: Methods, drawn: Drawn) -> None:
@@ -71,7 +71,7 @@ class Way:
         return _alone(activities(self._drawn[name], call.size, method), self._capacity)
 
     def _members(self, call: Call, stage: int) -> tuple[int, ...]:
-        """Return the group or pair of the stage's rank."""
+        """Return the ranks of a call's group or pair."""
         if isinstance(call, Transfer):
             return self._ranks[stage], self._ranks[call.to_stage]
         name = call.axis, stage
@@ -83,7 +83,7 @@ class Way:
 
 
 class Least(dict[Call, float]):
-    """Least seconds of a stage's calls over dp and of its sends, computed when they are needed."""
+    """Least seconds of one stage's dp calls and sends, computed on first use."""
 
     def __init__(self, way: Way, stage: int) -> None:
         super().__init__()
@@ -101,15 +101,17 @@ def _alone(traffics: Sequence[Traffic], capacity: Sequence[float]) -> float:
 
 
 class _Alone:
-    """Activities of groups and pairs, each alone."""
+    """Network activities of groups and pairs, each timed alone."""
 
     def __init__(self, communicators: Communicators, capacity: Sequence[float]) -> None:
         self._communicators, self.capacity = communicators, capacity
         self._usages: dict[int, Sequence[Usage]] = {}
 
     def signature(self, number: int, calls: Sequence[Call]) -> Hashable:
-        """Return a name that is equal for groups in which all these calls take as long: done by the same methods, at
-        the same rates and latencies, which do not depend on sizes."""
+        """Return a key that is equal for groups in which all these calls take equally long.
+
+        Their methods, rates and latencies are equal, which do not depend on sizes.
+        """
         found: list[Hashable] = []
         known: set[Hashable] = set()
         for call in calls:

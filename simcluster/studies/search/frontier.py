@@ -1,4 +1,4 @@
-"""Best-first order of layouts by ascending bounds, which are tightened as late as possible, and the best found."""
+"""Best-first order of layouts by lower bounds, which are tightened as late as possible, and the ranking of results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TIGHTEST = 2  # how often a bound can be tightened
 
 
 class Candidate(NamedTuple):
-    """A layout to simulate: its number, and least score."""
+    """A layout to simulate: its number and the lower bound of its score."""
 
     number: int
     layout: Layout
@@ -38,10 +38,10 @@ class Evaluator(NamedTuple):
 
 @dataclass
 class BoundCache:
-    """Bounds, floors of memory and rules of layouts, by number; searches of the same layouts share it.
+    """Cached score bounds, memory floors and rule checks of layouts, by number.
 
-    ``judge`` returns the evaluator of a layout, ``score`` the value of a step's seconds to the objective.  ``bounds``
-    are (least score, how many times it was tightened).
+    Searches of the same layouts share it. ``judge`` returns the evaluator of a layout, ``score`` the value of a step's
+    seconds to the objective. ``bounds`` are (least score, how many times it was tightened).
     """
 
     layouts: Sequence[Layout]
@@ -54,14 +54,14 @@ class BoundCache:
         self._wrong: dict[object, str] = {}
 
     def first(self, number: int) -> tuple[float, int]:
-        """Return the bound of a layout as far as it is known; the outline at least."""
+        """Return the cached bound of a layout's score and its level, computed by the outline if missing."""
         if number not in self.bounds:
             layout = self.layouts[number]
             self.bounds[number] = self.score(layout, self.judge(layout).bounds.outline(layout)), 0
         return self.bounds[number]
 
     def tighter(self, number: int) -> tuple[float, int]:
-        """Return the next tighter bound, never below the one before."""
+        """Tighten the bound of a layout's score by one level; return it, never below the previous one."""
         (before, level), layout = self.bounds[number], self.layouts[number]
         bounds = self.judge(layout).bounds
         seconds = (bounds.with_ends, bounds.with_schedule)[level](layout)
@@ -71,7 +71,7 @@ class BoundCache:
     def reason(self, layout: Layout) -> str:
         """Return why a layout is illegal, "" for a legal one.
 
-        All other rules have been checked (``space``); those that are left depend on the schedule as it is made, and are
+        All other rules have been checked (``space``); the remaining ones depend on the schedule as it is made, and are
         checked for layouts that are to be simulated.
         """
         name = layout._replace(tp=0, sequence_parallel=False, recompute="", cp_comm="", order=())
@@ -81,12 +81,12 @@ class BoundCache:
         return self._wrong[name]
 
     def most(self, number: int) -> float:
-        """Return the bytes that a layout holds on its fullest GPU."""
+        """Return the planned bytes on a layout's fullest GPU."""
         layout = self.layouts[number]
         return self.judge(layout).memory.most(layout)
 
     def fits(self, number: int, capacity: float) -> bool:
-        """Return whether a layout is legal and holds at most ``capacity`` bytes."""
+        """Return whether a layout is legal and needs at most ``capacity`` bytes per GPU."""
         try:
             within = self.floors[number] <= capacity and not self.reason(self.layouts[number])
             return within and self.most(number) <= capacity
@@ -94,12 +94,12 @@ class BoundCache:
             return False
 
     def narrower(self, number: int) -> float:
-        """Return the bytes that the point of a front after a layout may hold."""
+        """Return the memory limit (bytes) for the next point of the front after this layout."""
         return _NARROWER * self.most(number)
 
 
 class Frontier:
-    """The layouts that may fit in ``capacity`` bytes and hold more than ``above``, lowest bound first.
+    """Queue of the layouts that may need between ``above`` and ``capacity`` bytes per GPU, lowest bound first.
 
     ``refused`` has least score and reason of those that turned out to be impossible.
     """
@@ -112,7 +112,7 @@ class Frontier:
         self.refused: list[tuple[float, str]] = []
 
     def next(self, limit: float, between: Callable[[], object] = lambda: None) -> Candidate | None:
-        """Return the next to simulate; None if the bounds of all that are left are ``limit`` or more.
+        """Return the next layout to simulate; None if all remaining bounds are ``limit`` or more.
 
         ``between`` is called whenever a bound was tightened, which can take seconds.
         """
@@ -132,12 +132,12 @@ class Frontier:
 
     @property
     def lowest(self) -> float:
-        """The least score of all that are left; inf if there is none."""
+        """Least score bound of the remaining layouts; inf if there is none."""
         return self._heap[0][0] if self._heap else float("inf")
 
     @property
     def left(self) -> list[tuple[float, int]]:
-        """Least scores and numbers of all that are left."""
+        """Score bounds and numbers of the remaining layouts."""
         return [(bound, number) for bound, _, number in self._heap]
 
     def _impossible(self, number: int) -> str:
@@ -151,9 +151,9 @@ class Frontier:
 
 
 class Ranking:
-    """Scores of simulated layouts, by number; of several that are one program the first number is the one shown.
+    """Ranking of simulated layouts by score; of several with one program, the first number is shown.
 
-    ``top`` of them are wanted, of scores below ``below``.
+    ``top`` of them are wanted, with scores below ``below``.
     """
 
     def __init__(self, layouts: Sequence[Layout], top: int, below: float = float("inf")) -> None:
@@ -162,14 +162,14 @@ class Ranking:
         self._best: list[tuple[float, int]] | None = []  # None: another one has been added since
 
     def add(self, score: float, number: int) -> None:
-        """Add a layout that was simulated."""
+        """Add a simulated layout."""
         if score < self._below and (score, number) not in self._scores:
             insort(self._scores, (score, number))
             self._best = None
 
     @property
     def best(self) -> list[tuple[float, int]]:
-        """Score and number of the best, best first."""
+        """Scores and numbers of the best layouts, best first."""
         if self._best is None:
             found: dict[object, tuple[float, int]] = {}
             for score, number in self._scores:
@@ -181,14 +181,14 @@ class Ranking:
 
     @property
     def limit(self) -> float:
-        """The score below which another one would be among the best."""
+        """Score below which another layout would be among the best."""
         return self.best[-1][0] if len(self.best) == self._top else self._below
 
 
 def rivals(layouts: Sequence[Layout], scores: Mapping[int, float], winner: int, *, next_too: bool) -> list[int]:
-    """Return the numbers of the best layout with another tp, and of that with another pp, than the winner's.
+    """Return the best layouts whose tp, or whose pp, differs from the winner's, by number.
 
-    With ``next_too`` the best of another program than the winner's comes before them.  ``scores`` are those of the
+    With ``next_too`` the best of another program than the winner's comes before them. ``scores`` are those of the
     layouts that had to be simulated.
     """
     ordered, own = sorted(scores, key=lambda number: (scores[number], number)), layouts[winner]

@@ -1,4 +1,4 @@
-"""A layout of a job: the values that a plan decides, as changes of a scenario."""
+"""Layout of a job: the values that a plan decides, as changes of a scenario."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATHS: Mapping[str, str] = {
 
 
 class Layout(NamedTuple):
-    """One way to lay the job out."""
+    """A layout of a job: the values that a plan decides."""
 
     gpus: int
     tp: int
@@ -49,11 +49,11 @@ class Layout(NamedTuple):
     etp: int | None = None
 
     def values(self) -> dict[str, Any]:
-        """Return its values as changes of a scenario at dotted paths."""
+        """Return the layout as changes of a scenario, by dotted path."""
         return {path: list(self.order) if name == "order" else getattr(self, name) for name, path in _PATHS.items()}
 
     def on(self, base: Scenario) -> Scenario:
-        """Return the scenario with this layout, not checked."""
+        """Return the scenario with this layout, without checking its rules."""
         changes: dict[str, dict[str, Any]] = {"parallel": {}, "pipeline": {}, "training": {}}
         for name, path in _PATHS.items():
             section, _, key = path.partition(".")
@@ -64,29 +64,29 @@ class Layout(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        """The rank grid."""
+        """Rank grid of the layout."""
         return Plan(tp=self.tp, pp=self.pp, dp=self.dp, cp=self.cp, ep=self.ep, etp=self.etp or 0, order=self.order)
 
     @property
     def grid(self) -> tuple[object, ...]:
-        """The values that decide which ranks communicate."""
+        """Values of the layout that decide which ranks communicate."""
         return self.gpus, self.tp, self.pp, self.order, self.cp, self.ep, self.etp
 
     @property
     def unordered(self) -> Layout:
-        """The same without the order of ranks: two orders can be one program on other nodes."""
+        """The layout without its order of ranks: two orders can be one program on other nodes."""
         return self._replace(order=())
 
 
 def own_layout(base: Scenario) -> Layout | None:
-    """Return the layout of a scenario; None under a schedule that has parameters."""
+    """Return the layout of a scenario; None if its schedule has parameters."""
     if not isinstance(base.pipeline.schedule, str):
         return None
     return Layout(**{name: attrgetter(path)(base) for name, path in _PATHS.items()})._replace(dp=base.dp)
 
 
 def same_program(one: Layout | None, other: Layout) -> bool:
-    """Return whether two layouts differ at most in the order of axes of one rank."""
+    """Return whether two layouts differ at most in the order of axes that have one rank."""
     if one is None or one.unordered != other.unordered:
         return False
     first, second = ([axis for axis in each.order if getattr(each, axis) > 1] for each in (one, other))
@@ -106,7 +106,7 @@ def overrides(base: Scenario, layout: Layout) -> dict[str, Any]:
 
 
 def written(value: object) -> str:
-    """Return a value as the command line takes it."""
+    """Return a value as text for the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
-"""Bytes that a layout holds on its fullest GPU: at least, in closed form, and at most, from its schedule.
+"""Bytes on a layout's fullest GPU: a lower bound in closed form, and the planned maximum of its schedule.
 
-Before any backward begins, a microbatch has gone through all slices, so every stage holds what the forwards of its
-slices keep of it, and the model state; more where the schedule is known to do more forwards first: the floor.
+Before any backward begins, a microbatch has gone through all slices, so every stage holds the activations that the
+forwards of its slices keep, and the model state; more where the schedule is known to do more forwards first: the floor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simcluster.studies.search.pipelines import Holdings, StageCalls, pipeline_o
 
 
 class LayoutMemory:
-    """Bytes that layouts of one scenario hold; parts that they share are computed once."""
+    """Memory of one scenario's layouts in bytes; shared parts are computed once."""
 
     def __init__(self, base: Scenario) -> None:
         self._base = base
@@ -31,7 +31,10 @@ class LayoutMemory:
         self._most: dict[Layout, float] = {}
 
     def floor(self, layout: Layout) -> float:
-        """Return the bytes of model state and of one microbatch's activations, where none goes to the host."""
+        """Return a lower bound of the bytes on the fullest GPU: model state and first activations.
+
+        Activations count only where none are offloaded to the host.
+        """
         kept, many = self._kept_of_layer(layout), self._base.training.global_batch // (layout.dp * layout.micro_batch)
         return max(
             (
@@ -42,14 +45,17 @@ class LayoutMemory:
         )
 
     def most(self, layout: Layout) -> float:
-        """Return the bytes by its schedule, with what may wait between stages; InputError if it cannot be made."""
+        """Return the planned bytes on the fullest GPU, with data that may wait between stages.
+
+        InputError if the schedule cannot be made.
+        """
         name = layout.unordered
         if name not in self._most:
             self._most[name] = held(layout.on(self._base))
         return self._most[name]
 
     def _find_stages(self, schedule: str, pp: int, chunks: int) -> list[tuple[int, tuple[int, ...], Holdings]]:
-        """Return each kind of stage: the first of its stages, layers of its slices, and all that it holds."""
+        """Return each distinct kind of stage: its first stage, the layers of its slices, and its part of the model."""
         pipeline = pipeline_of(self._base, schedule, pp, chunks)
         found: dict[tuple[tuple[int, ...], Holdings], int] = {}
         for stage, numbers in enumerate(pipeline.slices if pipeline else ()):
@@ -69,7 +75,7 @@ class LayoutMemory:
         return self._known[name]
 
     def _kept_of_layer(self, layout: Layout) -> float:
-        """Return the least bytes that the forward of a layer keeps of a microbatch."""
+        """Return the least bytes of activations that a layer's forward keeps per microbatch."""
         if self._base.memory.offload.activations:
             return 0.0
         name = layout.tp, shape_of_layout(layout)
@@ -81,6 +87,6 @@ class LayoutMemory:
 
 
 def _alive(layout: Layout, stage: int, many: int) -> int:
-    """Return of how many slices a stage has done the forwards when its first backward begins, by its schedule."""
+    """Return how many slices' forwards precede the first backward of a stage in its schedule."""
     first_forwards = SCHEDULES[layout.schedule].first_forwards
     return first_forwards(layout.pp, many, layout.chunks, stage) if first_forwards else 1

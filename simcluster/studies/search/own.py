@@ -1,4 +1,4 @@
-"""The scenario's own layout next to those of a search, and the ladder of layouts from one GPU up."""
+"""The scenario's own layout in a search, and the memory ladder of layouts from one GPU up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcluster.studies.search.evaluation import Row
 
 @dataclass(frozen=True)
 class OwnLayout:
-    """The scenario's own layout as a search simulates it: its score, bytes of the fullest GPU, and its numbers."""
+    """The scenario's own layout as a search simulates it: its score, bytes of the fullest GPU, and numbers."""
 
     score: float
     memory: float
@@ -23,14 +23,14 @@ class OwnLayout:
 
     @property
     def step_time(self) -> float:
-        """Seconds."""
+        """Step time in seconds."""
         return float(self.row["step_time_s"])
 
 
 def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -> OwnLayout:
-    """Return the scenario's own layout, of which ``row`` is the evaluation.
+    """Return the evaluated layout of the scenario itself, given its ``row``.
 
-    ``score`` returns the score of a number of GPUs and the seconds of a step.  Raises the InputError of the evaluation.
+    ``score`` returns the score of a number of GPUs and the seconds of a step. Raises the InputError of the evaluation.
     """
     if row["status"] != "ok":
         raise InputError(str(row["error"]))
@@ -39,8 +39,10 @@ def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A step of the ladder: a layout in words, as changes of the scenario, and the bytes of its fullest GPU (B); None
-    where it cannot be, with ``why``."""
+    """A layout on the memory ladder, in words and as changes of the scenario, with the bytes of its fullest GPU.
+
+    ``memory`` is None for an invalid layout, with the reason ``why``.
+    """
 
     words: str
     changes: Mapping[str, Any]
@@ -49,9 +51,9 @@ class Rung:
 
 
 def ladder(base: Scenario) -> tuple[Rung, ...]:
-    """Return what the fullest GPU holds from one GPU up: ZeRO over dp, tp within a machine, pp across machines.
+    """Return the memory of the fullest GPU for ever larger layouts: ZeRO over dp, tp within a node, pp across nodes.
 
-    The micro batch is 1.  The first that fits is the simplest layout that does.
+    The micro batch is 1. The first that fits is the simplest layout that does.
     """
     whole: dict[str, Any] = {} if base.parallel.cp_comm == "ring" else {"parallel.cp_comm": "ring"}
     whole |= {} if base.parallel.etp is None else {"parallel.etp": None}

@@ -1,8 +1,8 @@
-"""Least seconds of the passes of a microbatch: planned compute, and communication alone on free links.
+"""Least seconds of a microbatch's passes: planned compute, and communication alone on free links.
 
-A pass is cut into its parts: layers, embedding, LM head.  Whatever overlaps with the main lane of a part is joined
+A pass is cut into its parts: layers, embedding, LM head. Ops that overlap with the main lane of a part are joined
 before its last op, so a pass takes at least the sum of its parts, and a part its longest path, with computation
-undisturbed.  Where sequences are packed with documents, core attention takes the mean of all microbatches.  Host work
+undisturbed. Where sequences are packed with documents, core attention takes the mean of all microbatches. Host work
 that issues kernels is ignored.
 """
 
@@ -38,7 +38,7 @@ Sums = Mapping[Kind, float]
 
 
 class LayerShape(NamedTuple):
-    """The values of a layout that decide the passes of a layer."""
+    """The values of a layout that determine the passes of a layer."""
 
     micro_batch: int
     sequence_parallel: bool
@@ -50,7 +50,7 @@ class LayerShape(NamedTuple):
 
 
 class PassPart(NamedTuple):
-    """A part of a pass: a layer that recomputes (``again``) or does not, with or without experts; or an end."""
+    """A part of a pass: embedding, LM head or a layer, which may recompute (``again``) and have experts."""
 
     name: str
     again: bool = False
@@ -64,7 +64,7 @@ EMBEDDING, LM_HEAD, BOUNDARY = PassPart("embedding"), PassPart("lm_head"), PassP
 class PassParts:
     """Segments of the parts of a pass, by part and kind.
 
-    Each rank sends ``send_bytes`` across a stage boundary.  ``gathered``: they are split over tp, so that a pass begins
+    Each rank sends ``send_bytes`` across a stage boundary. ``gathered``: they are split over tp, so that a pass begins
     with gathering them.
     """
 
@@ -76,7 +76,7 @@ class PassParts:
 
     @cached_property
     def calls(self) -> list[Collective]:
-        """All collectives, each once."""
+        """Distinct collectives of all segments."""
         ops = (op.work for segment in self.segments.values() for op in segment.ops)
         return list(dict.fromkeys(work for work in ops if isinstance(work, Collective)))
 
@@ -91,11 +91,11 @@ class LeastPassTimes:
 
     @property
     def boundary(self) -> Sums:
-        """Seconds of gathering an input that is split over tp."""
+        """Seconds to gather an input that is split over tp, by kind of pass."""
         return self.parts[BOUNDARY]
 
     def of(self, layers: range, *, embedding: bool, lm_head: bool) -> Sums:
-        """Return the seconds of a slice with these layers, by kind."""
+        """Return the least seconds of a model slice with these layers, by kind of pass."""
         name = layers.start, layers.stop, embedding, lm_head
         if name not in self._known:
             shape, model = self.made_of.shape, self.made_of.model
@@ -106,13 +106,13 @@ class LeastPassTimes:
         return self._known[name]
 
     def of_slices(self, pipeline: PipelineRoute) -> list[Sums]:
-        """Return the seconds of every slice of a pipeline, by kind."""
+        """Return the least seconds of each slice of a pipeline, by kind of pass."""
         last = len(pipeline.counts) - 1
         each = enumerate(pipeline.layers)
         return [self.of(layers, embedding=not number, lm_head=number == last) for number, layers in each]
 
     def stages(self, pipeline: PipelineRoute, many: int, *, split: bool) -> list[Stage]:
-        """Return the outline of a step of ``many`` microbatches, by a schedule that may ``split`` the backward."""
+        """Return each stage's outline of a step of ``many`` microbatches; ``split``: the backward is split."""
         slices = self.of_slices(pipeline)
         forward = [each["F"] for each in slices]
         backward = [min(each["B"], each["I"] + each["W"]) if split else each["B"] for each in slices]
@@ -125,7 +125,7 @@ class LeastPassTimes:
 
 
 def shape_of_layout(layout: Layout) -> LayerShape:
-    """Return the values that decide the passes of a layout."""
+    """Return the values of a layout that determine the passes of its layers."""
     return LayerShape(layout.micro_batch, layout.sequence_parallel, layout.recompute, *layout[11:])
 
 
@@ -143,7 +143,7 @@ def parts_of(base: Scenario, layout: Layout) -> PassParts:
 
 
 def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]) -> LeastPassTimes:
-    """Return the times of passes whose collectives take at ``least`` these seconds."""
+    """Return the least times of passes, given the ``least`` seconds of their collectives."""
     attention = mean_attention(base.faults, base.seed, batch_of(base), base.dp)
     found = {name: least_segment_seconds(segment, least, attention) for name, segment in parts.segments.items()}
     names = dict.fromkeys((*(part for part, _ in found), BOUNDARY))
@@ -151,9 +151,9 @@ def times_of(base: Scenario, parts: PassParts, least: Mapping[Collective, float]
 
 
 def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], attention: float) -> float:
-    """Return the longest path through a segment whose collectives take at ``least`` these seconds.
+    """Return the longest path (s) through a segment, given the ``least`` seconds of its collectives.
 
-    ``attention`` is the part of whole sequences' core attention that packed documents leave.  Raises InputError for
+    ``attention`` is the fraction of whole sequences' core attention that packed documents leave. Raises InputError for
     kinds of ops that the search does not know.
     """
     ends: dict[int, float] = {}
@@ -174,7 +174,7 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
 
 
 def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -> dict[Collective, float]:
-    """Return the least seconds of calls over tp, in any of the job's tp groups."""
+    """Return the least seconds of the calls over tp, among all tp groups of the job."""
     wanted = [call for call in dict.fromkeys(calls) if call.axis == "tp"]
     if not wanted:
         return {}
@@ -185,7 +185,7 @@ def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -
 
 
 def near_of(layout: Layout) -> object:
-    """Return the values that decide the tp groups of a layout, and which ranks share its layers."""
+    """Return a key of a layout that determines its tp groups and which ranks share its layers."""
     order = () if _tp_is_fastest(layout) else (layout.pp, layout.order)
     return layout.gpus, layout.tp, order, layout[11:]
 
@@ -197,7 +197,7 @@ def _tp_is_fastest(layout: Layout) -> bool:
 
 
 def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment]:
-    """Return the parts of a pass, by part and kind."""
+    """Return the segments of the parts of a pass, by part and kind."""
     parts = {EMBEDDING: Pass((), embedding=True, begins=False), LM_HEAD: Pass((), lm_head=True, begins=False)}
     for layer in range(job.model.layers):
         kind_of = PassPart("layer", shape.recomputes(layer), job.model.has_experts(layer))
@@ -216,8 +216,10 @@ def _segments(job: Job, shape: RankShape) -> dict[tuple[PassPart, Kind], Segment
 
 
 def _after_another_op(segment: Segment) -> Segment:
-    """Return a part's ops after an op of no time, so that a ring's first copy overlaps with the first piece of its
-    matmul, and the second piece waits for the copy."""
+    """Return the segment of a part that follows another op, for which an op of no time is inserted.
+
+    A ring's first copy overlaps with the first piece of its matmul, and the second piece waits for the copy.
+    """
     first = segment.ops[0]
     if first.kind != "send_recv" or not isinstance(first.work, Collective):
         return segment

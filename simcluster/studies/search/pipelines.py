@@ -1,4 +1,4 @@
-"""Stages of a layout before its schedule is made: what they hold of the model, reduce and gather."""
+"""Stages of a layout before its schedule is made: their part of the model, reductions and gathers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Calls = tuple[Collective, ...]
 
 
 class Holdings(NamedTuple):
-    """A part of the model: its layers, how many of these have experts, and whether it has the model's ends."""
+    """A stage's part of the model: its layers, how many have experts, and whether it has the model's ends."""
 
     layers: int
     mixtures: int
@@ -33,7 +33,7 @@ class Holdings(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage in the outline of a step: seconds before, during and after its passes, and what it holds."""
+    """Outline of a stage's step: seconds before, during and after its passes, and its part of the model."""
 
     fill: float
     work: float
@@ -42,13 +42,13 @@ class Stage(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When its own passes end (s)."""
+        """End of the stage's passes (s)."""
         return self.fill + self.work
 
 
 @dataclass(frozen=True)
 class PipelineRoute:
-    """A route through the stages and the layers of each slice, and which layers have experts (none: no layer has)."""
+    """A route through the stages, the layers of each slice, and which layers have experts (empty: none)."""
 
     route: Route
     counts: tuple[int, ...]
@@ -56,13 +56,13 @@ class PipelineRoute:
 
     @cached_property
     def layers(self) -> list[range]:
-        """The numbers of the layers of every slice."""
+        """Layer numbers of each slice."""
         firsts = [sum(self.counts[:number]) for number in range(len(self.counts))]
         return [range(first, first + count) for first, count in zip(firsts, self.counts, strict=True)]
 
     @cached_property
     def slices(self) -> list[tuple[int, ...]]:
-        """The numbers of every stage's slices."""
+        """Slice numbers of each stage."""
         found: list[list[int]] = [[] for _ in range(1 + max(stage for stage, _ in self.route))]
         for number, (stage, _) in enumerate(self.route):
             found[stage].append(number)
@@ -70,7 +70,7 @@ class PipelineRoute:
 
     @cached_property
     def held(self) -> list[Holdings]:
-        """What every stage holds."""
+        """Each stage's part of the model."""
         parts = [[self.of_slice(number) for number in numbers] for numbers in self.slices]
         return [
             Holdings(
@@ -81,13 +81,16 @@ class PipelineRoute:
         ]  # fmt: skip
 
     def of_slice(self, number: int) -> Holdings:
-        """Return what one slice holds."""
+        """Return the part of the model in one slice."""
         mixtures = sum(self.mixtures[layer] for layer in self.layers[number]) if self.mixtures else 0
         return Holdings(self.counts[number], mixtures, number == 0, number == len(self.counts) - 1)
 
 
 def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> PipelineRoute | None:
-    """Return route and cut; None where the schedule's name does not decide the route, or the run decides the cut."""
+    """Return the route and cut of a pipeline; None if they are not known before the run.
+
+    The schedule's name may not determine the route, and layers may be cut by the times of the run.
+    """
     route_of, wanted, layers = SCHEDULES[schedule].route, base.pipeline.layers_per_stage, base.model.layers
     mixtures = tuple(map(base.model.has_experts, range(layers))) if base.model.moe else ()
     if route_of is None or wanted == "auto":
@@ -108,7 +111,7 @@ Turns = Mapping[tuple[int, int], int]
 
 
 def turns_of(schedule: Schedule) -> Turns:
-    """Return the turns of a schedule."""
+    """Return how often each stage turns from a forward to a backward of the same chunk."""
     found = {(stage, chunk): 0 for stage in range(len(schedule.rows)) for chunk in range(schedule.num_chunks)}
     for stage, row in enumerate(schedule.rows):
         passes = [action for action in row if action.kind != "W"]
@@ -119,7 +122,7 @@ def turns_of(schedule: Schedule) -> Turns:
 
 
 class StageCalls:
-    """Parameters of a stage's ranks, and their collectives over dp, for one rank grid and ZeRO stage.
+    """Parameters and dp collectives of a stage's ranks, for one rank grid and ZeRO stage.
 
     Experts on ep ranks are held by fewer ranks than the rest of a layer is (``owned_parameters``).
     """
@@ -135,7 +138,7 @@ class StageCalls:
         self._kinds = {kind: of_layers(base.model, self.plan, [layer]) for kind, layer in self._first.items()}
 
     def of(self, held: Holdings) -> OwnedParameters:
-        """Return the parameters that a rank of a stage holds."""
+        """Return the parameters that a rank holds of its stage's part of the model."""
         ends = stage_parameters_per_tp_rank(self.base.model, self.plan.tp, layers=0, first=held.first, last=held.last)
         common, experts = float(ends), 0.0
         for kind, count in ((False, held.layers - held.mixtures), (True, held.mixtures)):
@@ -145,7 +148,7 @@ class StageCalls:
         return OwnedParameters(common, experts)
 
     def spared(self, held: Holdings) -> float:
-        """Return the most bytes of Adam's state that a rank's matrices do without."""
+        """Return the most bytes of Adam state that a rank saves because other optimizers update its matrices."""
         optimizer, shards = self.data.optimizer, (self.shards, self.expert_shards) if self.zero else (1, 1)
         found = 0.0
         for kind, count in ((False, held.layers - held.mixtures), (True, held.mixtures)):
@@ -164,7 +167,7 @@ class StageCalls:
         return self._updates[held]
 
     def tail(self, held: Holdings) -> tuple[Calls, Calls]:
-        """Return what is reduced after the pipeline, and gathered after the optimizer, where that blocks."""
+        """Return the blocking collectives after the pipeline (reductions) and after the optimizer (gathers)."""
         overlap, data, own = self.base.overlap, self.data, self.of(held)
         reduced = gathered = ()  # type: Calls
         if self.zero < 2 and not overlap.grad_reduce:
@@ -182,12 +185,12 @@ class StageCalls:
         self, pipeline: PipelineRoute, number: int, many: int, least: Mapping[Call, float],
         turns: Turns | None = None,
     ) -> tuple[float, float]:  # fmt: skip
-        """Return how long ``many`` microbatches over dp hold up the passes of a stage, and keep its dp lanes busy (s).
+        """Return the seconds by which dp communication blocks a stage's passes, and the busy time of its dp lanes.
 
-        Without overlap a use of a unit waits for its gather, which begins after the use before it, and for the last
-        reduction; so all of them are in series.  Not counted are units that stay from forward to backward (as many as
-        are there at once), and partial units.  Units can stay where a schedule ``turns`` from forward to backward of a
-        chunk, or anywhere if that is not known.
+        Of a step of ``many`` microbatches. Without overlap a use of a unit waits for its gather, which begins after the
+        use before it, and for the last reduction; so all of them are in series. Not counted are units that stay from
+        forward to backward (as many as are there at once), and partial units. Units can stay where a schedule ``turns``
+        from forward to backward of a chunk, or anywhere if that is not known.
         """
         fsdp, overlap, data = self.base.fsdp, self.base.overlap, self.data
         times = many if fsdp.sync_every_microbatch else 1
@@ -228,5 +231,5 @@ class StageCalls:
         return own
 
     def _over(self, kind: str, held: OwnedParameters, each: float) -> Calls:
-        """Return the collectives over the ranks that hold the same, in series."""
+        """Return the collectives over the ranks that hold the same parameters, in series."""
         return tuple(Collective(kind, axis, size) for axis, size in held.calls(self.plan, each))

@@ -1,4 +1,4 @@
-"""The best layouts of a job: the whole space, pruned by a bound that never exceeds the simulated step."""
+"""Plan: the best layouts of a job from the whole space, pruned by a proven lower bound of the step time."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ _ACCOUNTED = ("bubble_fraction", "exposed_communication_s")
 
 
 class Ranked(NamedTuple):
-    """A layout that was simulated, with its numbers.
+    """A simulated layout with its score, memory and numbers.
 
-    ``score`` is what the objective counts (seconds, dollars, GPU seconds of a step), ``memory`` the bytes of its
-    fullest GPU with what may wait between stages.  ``same`` are layouts of the same program under another order of
-    ranks, which were simulated too and take as long.
+    ``score`` is the value of the objective (seconds, dollars, GPU seconds per step), ``memory`` the bytes of its
+    fullest GPU with data that may wait between stages. ``same`` are layouts of the same program under another order of
+    ranks, which were simulated too and take equally long.
     """
 
     score: float
@@ -73,16 +73,16 @@ class Ranked(NamedTuple):
 
     @property
     def step_time(self) -> float:
-        """Seconds."""
+        """Step time in seconds."""
         return float(self.row["step_time_s"])
 
     def note(self, base: Scenario) -> str:
-        """Return which framework launches it, where few do."""
+        """Return which frameworks can launch the layout, if few can; else ""."""
         layout = self.layout
         return launch_words(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
 
     def to_dict(self, base: Scenario) -> dict[str, Any]:
-        """Return it as JSON; null is what a search was stopped before."""
+        """Return the layout as JSON-ready values; None for numbers that a stopped search did not reach."""
         return {
             "set": overrides(base, self.layout),
             "same_as": [overrides(base, layout) for layout in self.same],
@@ -103,19 +103,19 @@ def _with_nulls(row: Row) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Found(Shown):
-    """Result of a search: the ``best`` layouts, best first, each with its account.
+    """Result of a plan search: the ``best`` layouts, best first, each with a breakdown of its time.
 
-    ``counts`` are how many combinations there are besides the ``played`` that had to be, by reason; they sum to
-    ``total`` with them. ``others`` are simulated layouts not among the best, ``elsewhere`` for every other tp and pp,
-    by axis and size, the least score that a layout with it can have (none of them was simulated). ``front`` are the
-    fastest layouts in less and less memory, if it was asked for. ``tight`` are the best of those that beat the winner
-    and leave less than the headroom free, if those were asked for: no recommendation. ``own`` is the scenario's own
-    layout, where it is on one of the numbers of GPUs and was simulated, and ``ladder`` what layouts from one GPU up
-    hold. ``left_out`` names the parts of the scenario that are not in times and memory.
+    ``counts`` are the numbers of combinations that were not simulated, by reason; with ``played``, the number that had
+    to be simulated, they sum to ``total``. ``others`` are simulated layouts not among the best, ``elsewhere`` for every
+    other tp and pp, by axis and size, the lower bound of the score of its layouts (none of them was simulated).
+    ``front`` are the fastest layouts in less and less memory, if it was asked for. ``tight`` are the best of those that
+    beat the winner and leave less than the headroom free, if those were asked for: no recommendation. ``own`` is the
+    scenario's own layout, where it is on one of the numbers of GPUs and was simulated, and ``ladder`` the memory of
+    layouts from one GPU up. ``left_out`` names the parts of the scenario that are not in times and memory.
 
-    ``proven`` is true if it is the best of all.  Where it is not, since the search was ``stopped`` ("time limit" or
-    "interrupt"), another layout may be better than the first by the part ``gap`` at most (None: no bound is known yet),
-    and as many as ``left`` may still be among the best.  ``seconds`` are those that the search took.
+    ``proven`` is true if it is the best of all. Where it is not, since the search was ``stopped`` ("time limit" or
+    "interrupt"), another layout may be better than the first by the fraction ``gap`` at most (None: no bound is known
+    yet), and up to ``left`` layouts may still be among the best. ``seconds`` is the duration of the search.
     """
 
     base: Scenario
@@ -140,17 +140,17 @@ class Found(Shown):
 
     @property
     def capacity(self) -> float:
-        """Bytes that a layout may hold."""
+        """Bytes that a layout may use on each GPU."""
         return self.limit.usable
 
     @property
     def scenario(self) -> Scenario:
-        """The winner's scenario, checked."""
+        """Checked scenario of the best layout."""
         return from_document(self.base.document(), tuple(overrides(self.base, self.best[0].layout).items()))
 
     @property
     def behind(self) -> tuple[Ranked, ...]:
-        """The next layouts that had to be simulated, without their accounts: ten with the best.
+        """Next best simulated layouts, without breakdowns, which make ten with the best.
 
         Layouts that were not simulated may lie between them.
         """
@@ -164,8 +164,10 @@ class Found(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per simulated layout, best first: its values, score and numbers, and whether it leaves the headroom
-        free; those that do not come last."""
+        """Table with one row per simulated layout, best first; those that leave too little headroom come last.
+
+        Columns: the layout's values, its score and numbers, and whether it leaves the headroom free.
+        """
         import pandas as pd
 
         rows = []
@@ -181,7 +183,7 @@ class Found(Shown):
         return pd.DataFrame.from_records(rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the search result as JSON-ready values."""
         lists = {name: [each.to_dict(self.base) for each in getattr(self, name)]
                  for name in ("best", "behind", "tight", "front")}  # fmt: skip
         return {
@@ -231,21 +233,21 @@ def plan(
     """Find the best layout of a scenario's job on ``gpus`` GPUs (one number, or several), or the ``top`` best, proven.
 
     The space: every tp and pp that divide the GPUs, micro batch, recomputation, schedule with its chunks, sequence
-    parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis.  The result is the
+    parallelism, ZeRO stage and order of ranks (``space``); ``vary`` names other values of an axis. The result is the
     best of it: a layout is not simulated only if it is illegal, does not fit, or a lower bound of its step shows that
-    it cannot be among the best (``bound``).  One step is simulated, without the scenario's faults and as flows.
+    it cannot be among the best (``bound``). One step is simulated, without the scenario's faults and as flows.
 
-    A layout leaves the part ``headroom`` of a GPU's memory free, 0.1 by default. With ``near_misses`` the search also
-    finds and marks those that leave less and are faster than all that leave it (``Found.tight``). ``max_memory`` (at
-    most what the device has) is the limit itself: no headroom is subtracted unless one is given, too. ``price`` is
+    A layout leaves the fraction ``headroom`` of a GPU's memory free, 0.1 by default. With ``near_misses`` the search
+    also finds and marks those that leave less and are faster than all that leave it (``Found.tight``). ``max_memory``
+    (at most what the device has) is the limit itself: no headroom is subtracted unless one is given, too. ``price`` is
     dollars per GPU and hour, for the objective cost. ``front`` finds the fastest layouts in less and less memory.
 
-    After ``time_limit`` (s, or "5 min"), or on KeyboardInterrupt, it returns the best so far with what is proven of
-    them (``Found.proven``, ``Found.gap``).  ``executor`` is a number of processes or a concurrent.futures.Executor.
-    With a ``store`` (a file) a search that was stopped or killed resumes.  ``progress`` is called twice a second.
+    After ``time_limit`` (s, or "5 min"), or on KeyboardInterrupt, it returns the best so far with its proven gap
+    (``Found.proven``, ``Found.gap``). ``executor`` is a number of processes or a concurrent.futures.Executor. With a
+    ``store`` (a file) a search that was stopped or killed resumes. ``progress`` is called twice a second.
 
-    Raises InputError for what the cluster cannot give, an unknown objective or axis, a missing price, where no layout
-    is legal or fits, with the closest, and if none could be simulated in time.
+    Raises InputError for more GPUs than the cluster has, an unknown objective or axis, a missing price, where no layout
+    is legal or fits (naming the closest), and if none could be simulated in time.
     """
     base = alone(given := scenario_of(scenario, "plan"))
     counts = [gpus] if isinstance(gpus, int) else list(gpus or [base.gpus])
@@ -273,7 +275,7 @@ def plan(
 
 
 def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: float | None) -> str:
-    """Return what stopped a search; raise where nothing was found."""
+    """Return what stopped a search; re-raise if it found nothing."""
     timed = isinstance(stop, TimeUp)
     if search is not None and search.best:
         return TIME_LIMIT if timed else INTERRUPT
@@ -286,7 +288,7 @@ def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: flo
 
 
 def _score(objective: Objective, price: float | None) -> Callable[[int, float], float]:
-    """Return the score of a number of GPUs and the seconds of a step."""
+    """Return the function that scores a number of GPUs and the seconds of a step."""
     worth = {"step_time": 0.0, "cost": (price or 0.0) / 3600, "tokens_per_s_per_gpu": 1.0}[objective]
     return (lambda gpus, seconds: seconds * gpus * worth) if worth else (lambda gpus, seconds: seconds)
 

@@ -1,7 +1,4 @@
-"""What a search is asked for: checked before it begins, with the parts of a scenario that it ignores.
-
-Where no layout was found, the message says what would help.
-"""
+"""The request of a plan: its checks, the parts of a scenario that it ignores, and errors without a result."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 def check_request(base: Scenario, counts: Sequence[int], objective: str, price: float | None, top: int) -> None:
-    """Raise InputError for an objective, numbers of GPUs or a scenario that cannot be searched."""
+    """Raise InputError for an objective, numbers of GPUs or a scenario that a plan cannot search."""
     if objective not in OBJECTIVES:
         raise InputError(
             f"unknown objective {objective!r}{did_you_mean(objective, OBJECTIVES)}; use {listed(OBJECTIVES)}"
@@ -64,21 +61,21 @@ def alone(scenario: Scenario) -> Scenario:
 
 
 class Ignored(NamedTuple):
-    """Parts of a scenario that a search ignores: kinds of ``faults`` and ``keys``, sorted."""
+    """The parts of a scenario that a plan ignores: kinds of ``faults`` and other ``keys``, sorted."""
 
     faults: tuple[str, ...]
     keys: tuple[str, ...]
 
     @classmethod
     def of(cls, scenario: Scenario) -> Ignored:
-        """Return what ``alone`` changes of a scenario's step."""
+        """Return the parts of a scenario that ``alone`` removes."""
         faults = {fault.kind for fault in scenario.faults if fault.without() != fault}
         several = [key for key in ("replicas", "steps") if getattr(scenario, key) > 1]
         detail = [] if scenario.collectives.detail == "flow" else ["collectives.detail"]
         return cls(tuple(sorted(faults)), (*detail, *several))
 
     def in_words(self) -> list[str]:
-        """Return a sentence for each of the two that there is."""
+        """Return one sentence about ignored faults and one about ignored keys, if there are any."""
         what = {"sequence_lengths": "documents of different lengths (sequence_lengths)"}
         named = ", ".join(what.get(kind, kind) for kind in self.faults)
         told = [f"not in times and memory: the scenario's faults ({named}); run the winner with them"] if named else []
@@ -87,14 +84,14 @@ class Ignored(NamedTuple):
 
 
 class MemoryLimit(NamedTuple):
-    """Bytes of a GPU that a layout may hold (``whole``), of which the part ``headroom`` stays free."""
+    """Limit of memory per GPU (``whole``, bytes), of which the fraction ``headroom`` stays free."""
 
     whole: float
     headroom: float
 
     @property
     def usable(self) -> float:
-        """Bytes."""
+        """Bytes that a layout may use on each GPU."""
         return usable(self.whole, self.headroom)
 
     def __str__(self) -> str:
@@ -103,9 +100,9 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> MemoryLimit:
-    """Return the memory that may be used: a ``wanted`` size, else all of the GPU less the usual headroom.
+    """Return the memory limit of a plan: a ``wanted`` size, else all of the GPU less the usual headroom.
 
-    Raises InputError for more than it has, and for a headroom that leaves nothing.
+    Raises InputError for more than the GPU has, and for a headroom that leaves nothing.
     """
     device = base.cluster.device
     if headroom is None:
@@ -123,7 +120,7 @@ def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | s
 
 
 def seconds_of(limit: str | float | None) -> float | None:
-    """Return the seconds of a time limit; InputError for a value that is not a time above 0."""
+    """Return the seconds of a time limit; InputError unless it is a time above 0."""
     if limit is None:
         return None
     try:
@@ -137,7 +134,7 @@ def seconds_of(limit: str | float | None) -> float | None:
 
 
 def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
-    """Raise InputError with the reasons where no layout is legal."""
+    """Raise InputError with the reasons if no layout is legal."""
     if any(space.found[0] for space in spaces):
         return
     counts: Counter[str] = Counter()
@@ -155,7 +152,7 @@ def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
 
 
 def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: MemoryLimit) -> str:
-    """Return why nothing was found: which layout holds least, and what would make it fit."""
+    """Return the error text of a plan without a result: the layout that needs least memory, and what would help."""
     capacity = limit.usable
     closest: tuple[float, int] | None = None
     for number in sorted(range(len(known.floors)), key=lambda number: known.floors[number]):

@@ -1,7 +1,7 @@
-"""The space of a plan: every way to lay a job out, which of them are legal, and why the others are not.
+"""The space of a plan: all layouts of a job, and why some of them are illegal.
 
 Rules are the scenario's own, asked about a few values at a time: tp about the model's widths, the schedule about stages
-and chunks.  A layout that passes them all is checked as a whole before it is simulated.
+and chunks. A layout that passes them all is checked as a whole before it is simulated.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Space:
-    """The layouts of a scenario on ``gpus`` GPUs: values ``tried`` by path, ``varied`` those that the user named."""
+    """The layouts of a scenario on ``gpus`` GPUs: values ``tried`` by path; the user named those of ``varied``."""
 
     base: Scenario
     gpus: int
@@ -81,9 +81,9 @@ class Space:
 
     @cached_property
     def found(self) -> tuple[list[Layout], dict[str, int]]:
-        """Legal layouts in the order of the axes, each program once, and counts of all other combinations by reason.
+        """Legal layouts in the order of the axes, each program once, and counts of other combinations by reason.
 
-        The scenario's own layout follows them where it is none of these.
+        The scenario's own layout comes last if it is not among these.
         """
         legal: list[Layout] = []
         counts: Counter[str] = Counter()
@@ -103,7 +103,7 @@ class Space:
 
     @cached_property
     def pairs(self) -> list[tuple[str, int]]:
-        """Schedules with their numbers of chunks."""
+        """Schedules paired with their numbers of chunks."""
         several = [each for each in self.tried["pipeline.chunks"] if each > 1]
         names = self.tried["pipeline.schedule"]
         return [(name, count) for name in names for count in (several if SCHEDULES[name].takes_chunks else (1,))]
@@ -140,7 +140,7 @@ class Space:
                         yield from self._inner(rules, layout)
 
     def _inner(self, rules: LayoutRules, outer: Layout) -> Iterator[tuple[Layout | None, str, int]]:
-        """Yield all ways to recompute, schedules, ZeRO stages and orders of given sizes."""
+        """Yield the layouts of given sizes: every recomputation, schedule, ZeRO stage and order."""
         orders, sharded = self.tried["parallel.order"], self._sharded(rules, outer)
         grids: dict[tuple[str, ...], tuple[str, ...]] = {}  # orders by their axes of several ranks
         for order in orders:
@@ -162,7 +162,7 @@ class Space:
                     yield None, SAME, len(orders) - len(grids)
 
     def _sharded(self, rules: LayoutRules, layout: Layout) -> list[tuple[int, str]]:
-        """Return the stages of ZeRO, each with what is wrong with it ("" for nothing)."""
+        """Return the ZeRO stages, each with the reason why it is illegal ("" if legal)."""
         replicas = layout.dp * layout.cp
         found = [(zero, rules.zero(replicas, zero)) for zero in self.tried["parallel.zero"]]
         if replicas > 1 or layout.etp is not None:
@@ -171,7 +171,7 @@ class Space:
         return [(zero, wrong or (SAME if zero != first else "")) for zero, wrong in found]
 
     def _recomputes(self, rules: LayoutRules, recompute: str) -> str:
-        """Return why this recomputation is illegal."""
+        """Return why this recomputation is illegal, "" if legal."""
         tried, software = self.tried["training.recompute"], self.base.software
         core_alone = self.base.training.recompute_modules == ("core_attn",)
         if recompute == "selective" and core_alone and self.base.training.attention == "fused" and "none" in tried:
@@ -180,9 +180,9 @@ class Space:
 
 
 def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Space:
-    """Return the space on ``gpus`` GPUs; ``vary`` replaces the values that are tried by default on an axis.
+    """Return the space of layouts on ``gpus`` GPUs; ``vary`` replaces the default values of an axis.
 
-    Raises InputError for a path that is no axis, and for an axis without values.
+    Raises InputError for a path that is not an axis, and for an axis without values.
     """
     for path, values in vary.items():
         if path not in AXES:
@@ -220,7 +220,7 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
 
 
 def _require(path: str, value: object, base: Scenario) -> None:
-    """Raise InputError for a value that no scenario can have there."""
+    """Raise InputError for a value that no scenario can have at this path."""
     whole = value if isinstance(value, int) and not isinstance(value, bool) else 0
     order = base.parallel.order
     wanted, fits = {
@@ -240,18 +240,18 @@ def _require(path: str, value: object, base: Scenario) -> None:
 
 
 class LayoutRules:
-    """Reasons why values of a layout are illegal ("" where they are legal), each found once."""
+    """Checks of a layout's values, which return why they are illegal ("" if legal); cached."""
 
     def __init__(self, base: Scenario, gpus: int) -> None:
         self._base, self._gpus = base, gpus
         self._broken, self._broken_schedule = cache(self._find_broken), cache(self._find_broken_schedule)
 
     def tensor(self, tp: int, sequence: bool) -> str:
-        """Return why this tp is illegal."""
+        """Return why this tensor parallelism is illegal, "" if legal."""
         return self._broken(("parallel.tp", "parallel.sequence_parallel"), tp=tp, sequence_parallel=sequence)
 
     def spread(self, tp: int, sequence: bool, cp: int, comm: str, ep: int, etp: int | None, dp: int) -> str:
-        """Return why this split of sequences over cp and experts over ep is illegal."""
+        """Return why this split of sequences over cp and of experts over ep is illegal, "" if legal."""
         moe = self._base.model.moe
         if cp == 1 and moe is None and ep == 1 and etp is None:
             return ""
@@ -264,20 +264,20 @@ class LayoutRules:
         return self._broken(where, tp=tp, sequence_parallel=sequence, cp=cp, cp_comm=comm, ep=ep, etp=etp, dp=dp)
 
     def zero(self, dp: int, zero: int) -> str:
-        """Return why this ZeRO stage is illegal with ``dp`` replicas."""
+        """Return why this ZeRO stage is illegal with ``dp`` replicas, "" if legal."""
         found = self._broken(("parallel.zero", "overlap.param_gather", "fsdp"), tp=self._gpus // dp, zero=zero)
         return REASONS["parallel.zero"] if found else ""
 
     def recompute(self, recompute: str) -> str:
-        """Return why this recomputation is illegal."""
+        """Return why this recomputation is illegal, "" if legal."""
         return self._broken(("training.recompute",), recompute=recompute)
 
     def batch(self, dp: int, micro: int) -> str:
-        """Return why this micro batch is illegal on ``dp`` replicas."""
+        """Return why this micro batch is illegal on ``dp`` replicas, "" if legal."""
         return REASONS["training.global_batch"] if self._base.training.global_batch % (dp * micro) else ""
 
     def schedule(self, pp: int, schedule: str, chunks: int, microbatches: int) -> str:
-        """Return why this schedule is illegal, as far as stages, chunks and counts decide it."""
+        """Return why this schedule is illegal for these stages, chunks and microbatches, "" if legal."""
         if pp == 1 and schedule != "1f1b":
             return REASONS["one stage"]
         if SCHEDULES[schedule].in_groups and microbatches % pp:
@@ -296,7 +296,7 @@ class LayoutRules:
         return REASONS["pipeline.chunks"] if uneven else ""
 
     def _find_broken(self, where: tuple[str, ...], *, recompute: str = "", **parallel: Any) -> str:
-        """Return the first problem at one of these keys, of a scenario with one stage and default values elsewhere."""
+        """Return the first rule broken under these keys, in a scenario of one stage with defaults elsewhere."""
         base = self._base
         values = {"tp": 1, "sequence_parallel": False, "zero": 0, "cp": 1, "cp_comm": "ring", "ep": 1, "etp": None}
         values |= {"pp": 1, "dp": self._gpus // parallel.get("tp", 1), **parallel}

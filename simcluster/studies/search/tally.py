@@ -1,7 +1,7 @@
-"""Counts of a search: the layouts that had to be simulated, and why the others did not have to be.
+"""Counts of a search: layouts that had to be simulated, and the reasons why others did not.
 
-Many processes simulate some layouts whose turn never comes, and what practice tries first may be slow.  Neither shows
-in the result of a finished search, which is the same on any number of processes.
+Many processes simulate some layouts whose turn never comes, and what practice tries first may be slow. Neither shows in
+the result of a finished search, which is the same on any number of processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_REACHED = "not reached: the search was stopped"
 
 
 class Tally:
-    """The layouts that a search had to simulate (``asked``, numbers), and counts of all others by reason."""
+    """Counts of the layouts of a search: those that had to be simulated (``asked``), and all others by reason."""
 
     def __init__(self, search: AnytimeSearch) -> None:
         self._search, self._known, self._limit = search, search.known, search.ranking.limit
@@ -31,16 +31,16 @@ class Tally:
 
     @property
     def others(self) -> list[int]:
-        """Simulated for the best or the front and not among the best; best first."""
+        """Layouts simulated for the best or the front that are not among the best; best first."""
         others = {*self.asked, *self._of_front()} - {number for _, number in self._search.best}
         return sorted(others, key=lambda number: (self._search.score(number), number))
 
     def same(self, number: int) -> list[int]:
-        """Return the others that are the same program as a layout."""
+        """Return the other layouts that are the same program as this one."""
         return [other for other in self._programs.get(self._program(number), []) if other != number]
 
     def counts(self, spaces: Sequence[Space]) -> dict[str, int]:
-        """Return how many combinations were not simulated, by reason."""
+        """Return the numbers of combinations that were not simulated, by reason."""
         search, known = self._search, self._known
         counts: Counter[str] = Counter()
         for space in spaces:
@@ -60,7 +60,7 @@ class Tally:
         return dict(counts)
 
     def elsewhere(self) -> dict[tuple[str, int], float]:
-        """Return the least score that a layout with each tp and pp can have of which none had to be simulated."""
+        """Return lower bounds of the score for each tp and pp of which no layout had to be simulated."""
         found: dict[tuple[str, int], float] = {}
         if not self._search.settled or self._limit == float("inf"):
             return found
@@ -73,7 +73,7 @@ class Tally:
         return found
 
     def _least(self, number: int) -> float:
-        """Return the first of its bounds that is high enough, however often it was tightened; inf if none is."""
+        """Return the first bound of a layout's score that excludes it from the best; inf if none does."""
         known, layout = self._known, self._known.layouts[number]
         last, level = known.bounds[number]
         bounds = known.judge(layout).bounds
@@ -87,7 +87,7 @@ class Tally:
         return self._known.layouts[number].unordered, self._search.score(number)
 
     def _of_tight(self) -> Iterator[int]:
-        """Yield the layouts that had to be simulated for the best that leave too little memory free."""
+        """Yield the layouts that had to be simulated to find the best with too little headroom."""
         search, known = self._search, self._known
         if not search.settled or not search.limit.headroom:
             return

@@ -1,1 +1,1 @@
-"""Sweeps: many variants of a scenario, each result durable as soon as it is there."""
+"""Sweeps: many variants of a scenario, each row stored as soon as it is finished."""

@@ -1,4 +1,4 @@
-"""Workers of a Dask cluster: the same simulator on all of them, and one message where they are lost."""
+"""Workers of a Dask cluster: a check that all run this simulator, and one message when the cluster is lost."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _REMEDY = "start the workers anew in the environment of this command"
 
 
 def digest_there() -> str:
-    """Return the digest of the sources of the worker that calls it."""
+    """Return the digest of the simulator's sources in the worker that runs this."""
     return sources_digest()
 
 
 def play_checked(digest: str, measure: Measure, chunk: Sequence[Numbered]) -> tuple[list[Finished], float]:
-    """Simulate a chunk where the simulator's sources have that digest; InputError elsewhere."""
+    """Simulate a chunk of tasks if the simulator's sources have this digest; else raise InputError."""
     if sources_digest() != digest:
         raise InputError(f"a worker of the Dask cluster {_OTHER}: {_REMEDY}")
     return play_chunk(measure, chunk)
 
 
 def within(seconds: float, call: Callable[[], Answer]) -> Answer:
-    """Return the answer of a call that may never return; TimeoutError if it takes longer.
+    """Return the result of a call that may never return; TimeoutError if it takes longer than ``seconds``.
 
-    Dask's own limits hold for some of what a call waits for: a scheduler that takes a connection and says nothing, as
-    behind a network that drops what is sent, is waited for without end.
+    Dask's own limits do not cover a scheduler that accepts a connection and never answers, as behind a network that
+    drops packets.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
 
@@ -71,7 +71,7 @@ def within(seconds: float, call: Callable[[], Answer]) -> Answer:
 
 @contextmanager
 def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
-    """Yield an executor on a cluster, its number of workers, and what watches them.
+    """Yield an executor on a Dask cluster, its number of workers, and an object that watches them.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """
@@ -106,7 +106,7 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
 
 @dataclass
 class _Cluster(Lookout):
-    """The cluster at an address, while it answers."""
+    """A Dask cluster at an address, watched while it answers."""
 
     address: str
     client: Client
@@ -114,7 +114,7 @@ class _Cluster(Lookout):
     _empty_since: float | None = field(default=None, init=False)
 
     def workers(self) -> list[str]:
-        """Return their addresses; InputError where the scheduler does not answer."""
+        """Return the addresses of the workers; InputError if the scheduler does not answer."""
         try:
             if self.client.status != "running":
                 raise ConnectionError(_SAID["CancelledError"])  # Dask tries to connect again, to which nothing was said
@@ -127,7 +127,7 @@ class _Cluster(Lookout):
         return list(about["workers"])
 
     def check(self, workers: Sequence[str]) -> None:
-        """Raise InputError where one has another simulator, or none; those that do not answer are asked later."""
+        """Raise InputError if a worker has another simulator or none; silent workers are checked later."""
         from distributed import wait
 
         mine = sources_digest()
@@ -179,7 +179,7 @@ class _Cluster(Lookout):
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Silence Dask's logs and tracebacks, which messages of ours replace.
+    """Silence Dask's logs and tracebacks, which this module's messages replace.
 
     The event loop of a lost cluster continues to complain afterwards, so then all stays silent.
     """
@@ -197,7 +197,7 @@ def _silenced() -> Iterator[None]:
 
 
 def _not_of_dask(record: logging.LogRecord) -> bool:
-    """Return whether a record of an event loop is about something else."""
+    """Return whether a log record of an event loop does not come from Dask."""
     trace = record.exc_info[2] if record.exc_info else None
     while trace is not None:
         if "distributed" in trace.tb_frame.f_globals.get("__name__", ""):

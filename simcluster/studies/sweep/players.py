@@ -1,9 +1,9 @@
-"""Work split of a sweep: variants are dealt to processes by what they share, so that little is made twice.
+"""Work split of a sweep: each process gets variants that share most, so that little is computed twice.
 
-A variant takes some milliseconds because most of it is there from others: the network of its layout (50 ms), the order
-of its schedule, its passes.  So each process has a separate part of all variants, ordered by that; a process that is
-done takes half of the longest part that is left, cut where neighbours share least.  (1,000 configurations of 175B on
-1,024 GPUs, two processes: each of 23 networks is drawn in one of them alone, and they end within 0.2 s of each other.)
+A variant takes some milliseconds because most of its parts are cached by others: the network of its layout (50 ms), the
+order of its schedule, its passes. So each process has a separate range of all variants, ordered by that; a process that
+is done takes half of the longest remaining range, cut where neighbours share least. (1,000 configurations of 175B on
+1,024 GPUs, two processes: each of 23 networks is routed in one of them alone, and they end within 0.2 s of each other.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = tuple[str, ...]
 
 
 class Deal:
-    """The parts of a list that members have, whose neighbours share as much as their keys do."""
+    """Ranges of a task list that processes own; neighbours in the list share as much as their keys do."""
 
     def __init__(self, keys: Sequence[Key], members: int) -> None:
         self._keys = keys
@@ -47,7 +47,7 @@ class Deal:
         self._seconds = [math.inf] * members  # per task of the last that a member has done
 
     def take(self, member: int) -> range:
-        """Return the next tasks of a member; empty if nothing is left that is worth it."""
+        """Return the next tasks of a process; empty if no remaining work is worth moving."""
         if not self._parts[member]:
             self._take_over(member)
         part = self._parts[member]
@@ -56,11 +56,11 @@ class Deal:
         return part[:count]
 
     def took(self, member: int, seconds: float) -> None:
-        """Note the seconds per task of what a member took last."""
+        """Record the seconds per task of a process's last tasks."""
         self._seconds[member] = seconds
 
     def _take_over(self, member: int) -> None:
-        """Take the second half of the longest part that is left."""
+        """Move the second half of the longest remaining range to this process."""
         other = max(range(len(self._parts)), key=lambda each: len(self._parts[each]))
         part = self._parts[other]
         if not part or len(part) * self._seconds[other] < _WORTH_SECONDS:
@@ -71,7 +71,7 @@ class Deal:
         self._parts[other], self._parts[member] = range(part.start, cut), range(cut, part.stop)
 
     def _alike(self, at: int) -> int:
-        """Return how many keys a task has in common with the one before it."""
+        """Return the number of leading keys that a task shares with the previous one."""
         pairs = enumerate(zip(self._keys[at - 1], self._keys[at], strict=True))
         return next((place for place, (one, other) in pairs if one != other), len(self._keys[at]))
 
@@ -79,10 +79,10 @@ class Deal:
 def play_dealt(
     variants: Sequence[Numbered], keys: Sequence[Key], workers: int, measure: Measure
 ) -> Iterator[list[Finished]]:
-    """Yield rows from separate processes as they are finished.
+    """Simulate variants in separate processes; yield rows as they are finished.
 
-    Where one dies, its variants are simulated again, each alone with nothing concurrent; one that kills its process
-    then, too, is a failed row.  InputError if a variant cannot be sent.
+    Where a process dies, its variants are simulated again, each alone with nothing concurrent; one that kills its
+    process again is a failed row. InputError if a variant cannot be sent.
     """
     require_processes(workers)
     check_sendable(measure, variants[:1])
@@ -92,7 +92,7 @@ def play_dealt(
     suspects: list[Numbered] = []
 
     def give() -> None:
-        """Give work to all members that have none."""
+        """Give work to all idle processes."""
         for member in range(workers):
             if member not in under_way and not suspects and (part := deal.take(member)):
                 under_way[member] = variants[part.start : part.stop]
@@ -125,8 +125,10 @@ def play_dealt(
 
 @dataclass(frozen=True)
 class Players:
-    """A number of ``processes``, or an ``executor`` that works on ``at_once`` tasks at a time, watched by ``lookout``;
-    with neither, this process."""
+    """Executor of a sweep: a number of ``processes``, an ``executor``, or by default this process.
+
+    An ``executor`` works on ``at_once`` tasks at a time, watched by ``lookout``.
+    """
 
     processes: int | None = None
     executor: Executor | None = None
@@ -134,7 +136,7 @@ class Players:
     lookout: Lookout | None = None
 
     def play(self, tasks: Iterable[Numbered], keys: Sequence[Key], measure: Measure) -> Iterator[list[Finished]]:
-        """Yield rows as they are finished; ``keys`` are what neighbours share."""
+        """Simulate tasks and yield rows as they are finished; neighbours with equal ``keys`` share work."""
         if self.executor is not None:
             return play_on(self.executor, self.at_once, tasks, measure, self.lookout)
         if self.processes is not None:
@@ -144,7 +146,7 @@ class Players:
 
 @contextmanager
 def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
-    """Yield players: a number of processes, any concurrent.futures.Executor, "dask://HOST:PORT" (connected), or None.
+    """Yield the executor of a sweep: processes, a concurrent.futures.Executor, "dask://HOST:PORT", or None.
 
     InputError if no scheduler answers there, it has no workers, or one of them has another simulator.
     """

@@ -1,4 +1,4 @@
-"""One variant simulated to its numbers, in any process; and many of them, on any executor."""
+"""Simulation of a sweep's variants: one to its row of numbers, or many on any executor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _AHEAD = 3  # tasks that wait for each worker: few, so that little is simulated 
 
 
 def measured(variant: Variant) -> Row:
-    """Return the numbers of a variant's result; the reason, if it is invalid or fails."""
+    """Simulate a variant and return its row: the numbers of its result, or why it is invalid or failed."""
     try:
         return {"status": "ok", "error": "", **numbers(replay(variant.scenario()).to_dict())}
     except InputError as problem:
@@ -48,24 +48,24 @@ def measured(variant: Variant) -> Row:
 
 
 def play_serially(variants: Iterable[Numbered], measure: Measure = measured) -> Iterator[list[Finished]]:
-    """Yield the rows of variants that are simulated one after the other, in this process."""
+    """Simulate variants one after the other in this process; yield their rows."""
     for number, variant in variants:
         yield [(number, measure(variant))]
 
 
 class Lookout(Protocol):
-    """Watches an executor that may be lost; by default, one that reports it."""
+    """Monitor of an executor that may be lost; by default, one that reports it."""
 
     def task(self) -> Callable[..., Chunk]:
-        """Return the function that simulates a measure and a chunk on it."""
+        """Return the function that simulates a chunk of tasks on the executor."""
         return play_chunk
 
     def look(self) -> None:
-        """Raise InputError where it is lost; called while nothing is finished."""
+        """Raise InputError if the executor is lost; called while no task finishes."""
         return
 
     def killed(self, problem: Exception) -> bool:
-        """Return whether a task has killed its process; raise InputError where it failed for another reason."""
+        """Return whether a task has killed its process; raise InputError if it failed for another reason."""
         if isinstance(problem, BrokenExecutor):
             raise InputError(
                 f"the executor is broken ({problem}); what is finished is stored, where a file keeps it: run the same "
@@ -82,10 +82,11 @@ def play_on(
     executor: Executor, workers: int, variants: Iterable[Numbered], measure: Measure = measured,
     lookout: Lookout | None = None,
 ) -> Iterator[list[Finished]]:  # fmt: skip
-    """Yield rows from an executor as they are finished; a few tasks are submitted ahead for each worker.
+    """Simulate variants on an executor; yield rows as they are finished.
 
-    A chunk that kills its process is simulated again, each variant alone; one that does so then, too, is a failed row.
-    InputError if a variant cannot be sent there, or the executor is lost.
+    A few tasks are submitted ahead for each worker. A chunk that kills its process is simulated again, each variant
+    alone; one that does so again is a failed row. InputError if a variant cannot be sent there, or the executor is
+    lost.
     """
     lookout = lookout or _Plain()
     play = lookout.task()
@@ -132,13 +133,13 @@ def play_on(
 
 
 def _however_long(play: Callable[..., Chunk], measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
-    """Simulate a task of a command that begins work however long it takes (--yes), as the command does."""
+    """Simulate a chunk of tasks without a time limit, as the command does with --yes."""
     with however_long():
         return play(measure, chunk)
 
 
 def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
-    """Simulate the variants of one task."""
+    """Simulate the variants of one chunk; return their rows and the seconds that they took."""
     begun = time.perf_counter()
     with collector_off():  # between variants it would traverse all that they share
         rows = [(number, measure(variant)) for number, variant in chunk]
@@ -146,7 +147,7 @@ def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
 
 
 def check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
-    """Raise InputError if these cannot be sent to another process."""
+    """Raise InputError if a function and its tasks cannot be sent to another process."""
     try:
         pickle.dumps((measure, chunk))
     except Exception as problem:  # pickle raises what it likes

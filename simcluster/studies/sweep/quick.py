@@ -1,9 +1,9 @@
-"""Step times of a sweep's variants, to the bit those of a full run, from costs that variants share: an accelerator.
+"""Quick step times of a sweep's variants, equal to full runs to the bit, from costs that variants share.
 
 Where ranks of a stage are equal (no faults, a regular cluster), one rank per stage is simulated, with one op for a
-chunk's pass.  Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
-microbatch, the network by layout, the order of ops by schedule.  The compiled engine simulates them (``step_tables``).
-It reports neither breakdown nor memory.  Scenarios outside ``studies.scopes`` are rejected (NotQuickError).
+chunk's pass. Kernels, collectives and links are those of a full run, kept between variants: passes by model, split and
+microbatch, the network by layout, the order of ops by schedule. The compiled engine simulates them (``step_tables``).
+It reports neither breakdown nor memory. Scenarios outside ``studies.scopes`` are rejected (NotQuickError).
 
 Without interference every layer after the first two of a pass takes as long as the second one, so only passes of up to
 two layers are timed op by op.
@@ -71,7 +71,7 @@ class _Timed:
 def quick_step(scenario: Scenario) -> float:
     """Return the step time (s) that ``simulate`` gives, to the bit.
 
-    Raises NotQuickError where this is not proved to be exact (``studies.scopes``), or only a full run can tell.
+    Raises NotQuickError where this is not proved to be exact (``studies.scopes``), or only a full run can decide.
     """
     try:
         return _STEPS.step(scenario)
@@ -87,25 +87,25 @@ def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
 
 
 class QuickSteps:
-    """Step times, with all that variants share."""
+    """Calculator of quick step times that caches all that variants share."""
 
     def __init__(self) -> None:
         self._clusters, self._orders, self._templates = Kept(8), Kept(512), Kept(128)
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
-        """Return what variants on this cluster share; it keeps the cluster, whose identity is its name."""
+        """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
         shared: _OnCluster = self._clusters.once(id(cluster), lambda: _OnCluster(cluster, Kept(1024)))
         return shared
 
     def facts_of(self, scenario: Scenario) -> Facts:
-        """Return what MFU and throughput are computed from, which few variants change."""
+        """Return the cached facts from which MFU and throughput of a scenario are computed."""
         batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
         return self._shared(scenario.cluster).kept.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
     @collector_off()
     def step(self, scenario: Scenario) -> float:
-        """Return the step time (s); see ``quick_step``."""
+        """Return the step time (s) of a scenario; see ``quick_step``."""
         if why := QUICK.obstacle(scenario):
             raise NotQuickError(why)
         overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
@@ -141,7 +141,7 @@ class _OnCluster(NamedTuple):
     kept: Kept
 
     def passes(self, scenario: Scenario) -> _PassCosts:
-        """Return the costs of passes for the scenario's split of its model and size of a microbatch."""
+        """Return the cached pass costs of the scenario's model split and microbatch size."""
         overlap, training = scenario.overlap, scenario.training
         name = (
             scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
@@ -151,7 +151,7 @@ class _OnCluster(NamedTuple):
         return found
 
     def stages(self, scenario: Scenario, order: _Order, passes: _PassCosts) -> tuple[_Stages, RepresentativeCalls]:
-        """Return the layout's stages, and the calls of its step drawn on the links."""
+        """Return the stages of the layout, and the network calls of its step routed over the links."""
         parallel = scenario.parallel
         grid = tuple([value for axis, value in parallel if axis not in ("zero", "sequence_parallel")])
         name = scenario.gpus, grid, scenario.collectives, scenario.overlap.interference, order.hops, order.copies
@@ -186,7 +186,7 @@ class _OnCluster(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """The order of a schedule's items; ``hops`` are its sends between stages and those of other numbers of chunks."""
+    """The order of a schedule's items, and its ``hops``: all sends between stages, for any number of chunks."""
 
     schedule: str
     hops: tuple[Sent, ...]
@@ -197,7 +197,7 @@ class _Order(NamedTuple):
 
 
 def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
-    """Return the order of a schedule; NotQuickError if it has chunks on two routes."""
+    """Return the order of a schedule's items; NotQuickError if it has chunks on two routes."""
     stages, routes = schedule.num_stages, schedule.routes
     if len({*chain.from_iterable(routes)}) < sum(map(len, routes)):
         raise NotQuickError(f"{schedule.name} has chunks that are on two routes")
@@ -212,7 +212,7 @@ def _order_of(schedule: Schedule, *, overlap: bool, casts: bool) -> _Order:
 
 
 class _Parts(NamedTuple):
-    """The layers of each action of a schedule; of equal ones (``number``) the ``first`` is timed."""
+    """The actions of a schedule with their layers, of which only the ``first`` of equal ones (``number``) is timed."""
 
     actions: list[tuple[ActionWork, Pass]]
     number: list[int]
@@ -220,9 +220,9 @@ class _Parts(NamedTuple):
 
 
 class _PassCosts:
-    """The costs of passes for one split of a model and one size of a microbatch.
+    """Costs of passes for one split of a model and one microbatch size.
 
-    ``repeats``: every layer after the second takes as long as that.
+    ``repeats``: every layer after the second takes as long as the second.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -236,17 +236,17 @@ class _PassCosts:
         self.collectives, self.alone = cache(self._collectives), cache(self._alone)
 
     def _collectives(self, kinds: Iterable[str]) -> tuple[Collective, ...]:
-        """Return the collectives of passes of these kinds; NotQuickError for works that are not proved."""
+        """Return the collectives of passes of these kinds; NotQuickError for unproved kinds of work."""
         ops = [op for kind in kinds for op in self.passes.segment(kind, self._whole_pass).ops]
         proved(ops)
         return tuple(dict.fromkeys(op.work for op in ops if isinstance(op.work, Collective)))
 
     def _alone(self, collectives: tuple[Collective, ...], drawn: RepresentativeCalls) -> tuple[int, ...]:
-        """Return the numbers of what every stage's collectives take alone."""
+        """Return for each stage an integer that identifies the times of its collectives alone."""
         return tuple([self._numbers.setdefault(each, len(self._numbers)) for each in drawn.alone(collectives)])
 
     def of(self, parts: _Parts, alone: Sequence[int], drawn: RepresentativeCalls, *, whole: bool) -> list[Costs]:
-        """Return the costs of actions, given what their stage's collectives take ``alone``.
+        """Return the costs of actions, given the times of their stage's collectives ``alone``.
 
         An action is one op if it may be ``whole`` and its duration depends on nothing outside it; else all of its ops.
         """
@@ -282,7 +282,7 @@ class _PassCosts:
 
 
 def _name_of(work: ActionWork, part: Pass, *, repeats: bool) -> tuple[Hashable, ...]:
-    """Return what the duration of an action depends on, but for its stage's collectives."""
+    """Return the key that determines the duration of an action, apart from its stage's collectives."""
     layers = len(part.layers) if repeats else part.layers
     return work.kind, layers, part.embedding, part.lm_head, part.boundary, part.casts
 
@@ -296,7 +296,7 @@ class _Stages:
         self.ends = cache(self._ends)
 
     def parts(self, works: Sequence[Work], alone: Sequence[int], *, repeats: bool) -> _Parts:
-        """Return the layers of actions."""
+        """Return the actions of a schedule with their layers."""
         job, numbers, number = self._job, dict[Hashable, int](), list[int]()
         actions = []
         for work in works:
@@ -309,7 +309,7 @@ class _Stages:
         return _Parts(actions, number, [*map(number.index, range(len(numbers)))])
 
     def calls(self) -> Iterator[StageOp]:
-        """Yield a step's calls of the network outside passes."""
+        """Yield a step's network calls outside passes."""
         for hop in self._hops:
             lane = hop.lane(overlap=self._job.overlap_sends)
             yield hop.stage, Op(Transfer(hop.target, self._job.send_bytes), "", "", "", lane=lane)
@@ -321,14 +321,14 @@ class _Stages:
 
 
 def proved(ops: Iterable[Op]) -> None:
-    """Raise NotQuickError for work of a kind that quick steps are not proved for in passes and at the end."""
+    """Raise NotQuickError for ops whose kind of work the quick step is not proved for."""
     for op in ops:
         if type(op.work) not in (Compute, Collective, Host):
             raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
 
 
 def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
-    """Return the ops after every stage's last action, with the names under which they meet."""
+    """Return each stage's ops after its last action, with the keys under which stages meet."""
     known: dict[Hashable, list[tuple[Hashable, Op]]] = {}  # stages that hold as much have equal ends
     found = []
     for stage in range(job.plan.pp):

@@ -1,4 +1,4 @@
-"""Rows of a sweep by quick steps (``quick``), or by full runs where these are not exact; ``how`` states which."""
+"""Rows of a sweep by quick steps, or by full runs where these are not exact; ``how`` states which."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SECTIONS = ("parallel", "pipeline", "training", "overlap")
 
 
 class _BaseRead(NamedTuple):
-    """A base file as it was read.
+    """A base scenario file as it was read.
 
-    In its ``sections`` dp is left open where the file omits it, so that it follows from the others.  ``texts`` are the
+    In its ``sections`` dp is left open where the file omits it, so that it follows from the others. ``texts`` are the
     documents of ``SECTIONS``, units as text, to be read again; ``written`` is the file's document.
     """
 
@@ -54,7 +54,7 @@ _BASES = Kept(4)
 
 
 def quickly(variant: Variant) -> Row:
-    """Return the exact step time and what follows from it: ``how`` is quick, or full for a full run."""
+    """Return a variant's row with its exact step time; ``how`` is quick, or full for a full run."""
     try:
         scenario = changed(variant)
         step_time = quick_step(scenario)
@@ -68,7 +68,7 @@ def quickly(variant: Variant) -> Row:
 
 
 def changed(variant: Variant) -> Scenario:
-    """Return the variant's scenario; where it changes only values of sections, its base is read once for all."""
+    """Return the variant's scenario; if it changes only values of sections, its base is read once for all."""
     paths = [path.split(".") for path, _ in variant.changes]
     schedules = [value for path, value in variant.changes if path == "pipeline.schedule"]
     plain = all(isinstance(value, str) and value in SCHEDULES for value in schedules)
@@ -96,8 +96,10 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
 
 
 def _base(what: str) -> _BaseRead:
-    """Return a base file, read again when it or a file that it names was changed: notebooks and the workers of a Dask
-    cluster outlive an edit."""
+    """Return a base file, read again when it or a file that it names has changed.
+
+    Notebooks and the workers of a Dask cluster outlive an edit.
+    """
     if what in _BASES and _BASES[what].contents.changed:
         del _BASES[what]
     found: _BaseRead = _BASES.once(what, lambda: _read(what))
@@ -122,8 +124,10 @@ _MOST_PLANNED = 300  # rows whose memory is planned, 10 ms each
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A row's variant, the bytes of its fullest GPU and their mark (``headroom.mark``), and which framework launches
-    it, where few do."""
+    """A row's variant and the bytes of its fullest GPU, with the mark of its headroom (``headroom.mark``).
+
+    ``note`` names the frameworks that can launch it, if few can.
+    """
 
     variant: int
     memory: float
@@ -133,7 +137,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The fastest rows that leave the ``headroom``; ``ahead`` are faster than all of these, not to be recommended."""
+    """The fastest rows that leave the ``headroom``, and those ``ahead``: faster, but not recommended."""
 
     headroom: float
     rows: tuple[Room, ...]
@@ -141,9 +145,9 @@ class Fastest:
 
 
 def fastest(swept: Swept, table: pd.DataFrame, headroom: float, top: int) -> Fastest:
-    """Return the ``top`` fastest rows of a sweep's table that leave the part ``headroom`` of memory free.
+    """Return the ``top`` fastest rows of a sweep's table that leave the fraction ``headroom`` of memory free.
 
-    The memory of rows that were not simulated in full is planned (at most).
+    The memory of rows that were not simulated in full is planned, an upper bound.
     """
     rows: list[Room] = []
     ahead: list[Room] = []

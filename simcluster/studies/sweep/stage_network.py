@@ -1,7 +1,7 @@
 """The network of a job whose ranks are equal within each stage: one representative rank per stage.
 
 It is made once for a layout and then serves any sizes: the algorithm of a collective depends on its size, its load on
-links only on the algorithm.  The folding and the communicators of a full run decide which ranks are equal.
+links only on the algorithm. The folding and the communicators of a full run decide which ranks are equal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from simcluster.traffic.traffic import Traffic, group_of
 
 
 class NotQuickError(InputError):
-    """A scenario that needs a full run; the message says why."""
+    """Error of a scenario that needs a full run; the message states why."""
 
 
 StageOp = tuple[int, Op]
@@ -72,11 +72,11 @@ class RepresentativeCalls:
         self.alone, self.sends = cache(self._find_alone), cache(self._find_sends)
 
     def ops(self, stage: int, segment: Segment) -> Costs:
-        """Return every op of a segment with its own cost."""
+        """Return each op of a segment with its cost."""
         return tuple([self._timed(stage, op, segment.ops[0].lane)[1] for op in segment.ops])
 
     def end(self, stage: int, key: Hashable, op: Op) -> TimedOp:
-        """Return an op at the end of a stage with its cost, which meets those of other stages by its key."""
+        """Return an op at the end of a stage with its cost; its key joins it with the ops of other stages."""
         timed = self._timed(stage, op, op.lane)[1]
         if timed.communication is None:
             return timed
@@ -90,7 +90,7 @@ class RepresentativeCalls:
         return costs, not any(kind.pressure or kind.drag for kind in kinds)
 
     def seconds(self, stage: int, segment: Segment) -> float | None:
-        """Return the duration of a segment without computation or traffic outside it; None if it depends on others."""
+        """Return the duration (s) of an otherwise undisturbed segment; None if it depends on other stages."""
         lane = segment.ops[0].lane
         timed = [self._timed(stage, op, lane) for op in segment.ops]
         if any(seconds is None for seconds, _ in timed):
@@ -108,7 +108,7 @@ class RepresentativeCalls:
         return max(over)
 
     def _timed(self, stage: int, op: Op, own_lane: str) -> tuple[float | None, TimedOp]:
-        """Return an op's duration in a segment that begins on this lane, None if it depends on others; and its cost."""
+        """Return an op's duration in a segment that begins on this lane (None: it depends on others), and its cost."""
         work = op.work
         group = work.group(stage)
         if group is None:
@@ -127,7 +127,7 @@ class RepresentativeCalls:
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
 
     def _find_alone(self, works: tuple[Collective, ...]) -> list[Alone]:
-        """Return for every stage what collectives over tp take alone, on the main lane and on another."""
+        """Return for each stage the times of collectives over tp alone, on the main lane and on another."""
         ops = [Op(work, "tp", work.kind, "", lane=lane) for work in works for lane in (MAIN, "tp")]
         return [
             tuple([(self._timed(stage, op, op.lane)[0], self.communication(stage, op)[1].pressure) for op in ops])
@@ -135,7 +135,7 @@ class RepresentativeCalls:
         ]
 
     def communication(self, stage: int, op: Op) -> tuple[int, CommunicationKind]:
-        """Return the class of an op's communicator, and the communication of its members, whose ranks are stages."""
+        """Return the class of an op's communicator, and its communication, whose ranks are stages."""
         work = op.work
         presses, number = work.presses(op.lane), self._number(work.group(stage), self._ranks[stage])
         group = self._class_of[number]
@@ -148,7 +148,7 @@ class RepresentativeCalls:
 
 
 class RepresentativeNetwork:
-    """The links under a layout on a cluster without faults, on which calls are drawn as they become known."""
+    """The links under a layout on a cluster without faults, to which network calls are added as they become known."""
 
     def __init__(self, plan: Plan, cluster: Cluster, choices: Choices) -> None:
         self._plan, self._cluster, self._choices = plan, cluster, choices
@@ -162,13 +162,14 @@ class RepresentativeNetwork:
 
     @property
     def blank(self) -> bool:
-        """Return whether nothing has been drawn yet."""
+        """Whether no call has been routed yet."""
         return not self._learnt
 
     def learn(self, calls: Mapping[Hashable, Callable[[], Iterable[StageOp]]]) -> RepresentativeCalls:
-        """Draw these calls on the links and return what is known of all; NotQuickError where ranks of a stage differ.
+        """Route these calls over the links; return all calls known so far.
 
-        Calls of a name are listed once.  New ones are drawn together, unless equal ones have been.
+        NotQuickError if ranks of a stage differ. Calls of a name are listed once. New ones are routed together, unless
+        equal ones have been.
         """
         listed = [call for what, each in calls.items() if what not in self._learnt for call in each()]
         new = {name: call for call in listed if (name := self._name(*call)) not in self._calls}
@@ -181,14 +182,14 @@ class RepresentativeNetwork:
         return self._drawn
 
     def _name(self, stage: int, op: Op) -> Hashable:
-        """Return a name that is equal for calls with equal loads on the links."""
+        """Return a key that is equal for calls with equal loads on the links."""
         work = op.work
         if isinstance(work, Transfer):
             return stage, work.to_stage, op.lane
         return stage, work.axis, work.moves, self._algorithm(self._form(stage, work.axis), work.moves, work.size)
 
     def _find_form(self, stage: int, axis: str) -> int:
-        """Return the number of the form of a stage's first rank's group over an axis."""
+        """Return the number of the form of the group over an axis that has a stage's first rank."""
         table = self._groups(axis)
         ranks = table[int((table == self._stage_ranks[stage][0]).any(axis=1).argmax())]
         group = self._group_of(tuple(ranks.tolist()))
@@ -196,7 +197,7 @@ class RepresentativeNetwork:
         return [*self._forms].index(group.form)
 
     def _find_algorithm(self, form: int, moves: str, size: float) -> str:
-        """Return the algorithm of a collective of groups of this form."""
+        """Return the algorithm of a collective in groups of this form."""
         return self._choices.methods.of([*self._forms.values()][form], moves, size).algorithm
 
     def _draw(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:
@@ -213,7 +214,7 @@ class RepresentativeNetwork:
 
 
 class _AnySize(Communicators):
-    """Communicators that also serve sizes that are not in the programs, by the same algorithms.
+    """Communicators that also serve sizes absent from the programs, by the same algorithms.
 
     ``group_of`` makes the group of ranks.
     """
@@ -254,7 +255,7 @@ class _AnySize(Communicators):
 
 
 def _programs(num_stages: int, calls: Sequence[StageOp]) -> list[StageProgram]:
-    """Return programs in which every stage makes its calls once, and receivers wait for what is sent."""
+    """Return programs in which every stage makes its calls once, and receivers wait for their sends."""
     programs, sends = [], [(stage, op.work.to_stage, op) for stage, op in calls if isinstance(op.work, Transfer)]
     for stage in range(num_stages):
         rest = [op for caller, op in calls if caller == stage and not isinstance(op.work, Transfer)]

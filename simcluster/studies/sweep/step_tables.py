@@ -1,6 +1,6 @@
-"""The actions and sends of a schedule's stages as columns, before any duration, and the step that they make.
+"""Columns of a schedule's actions and sends without durations, and the engine tables of its step.
 
-They do not depend on costs, so all variants of one schedule share them.  There are up to 150,000, of few kinds.
+They do not depend on costs, so all variants of one schedule share them. There are up to 150,000, of few kinds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from simcluster.schedules import Action, Schedule
 
 
 class ActionWork(NamedTuple):
-    """The work of an action: a letter F, B, I or W of a stage's chunk.
+    """The work of an action: its kind (F, B, I or W), stage and chunk.
 
     ``arrives``: its input comes from another stage; ``casts``: it casts the weights.
     """
@@ -44,14 +44,14 @@ class ActionWork(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """The content of a send: an activation (of F) or a gradient, from a stage to another."""
+    """The content of a send: an activation (of F) or a gradient, from one stage to another."""
 
     kind: str
     stage: int
     target: int
 
     def lane(self, *, overlap: bool) -> str:
-        """Return the lane of its stage that it is on."""
+        """Return the lane of the sending stage that it uses."""
         return f"send {self.kind}" if overlap else MAIN
 
 
@@ -59,7 +59,7 @@ Work: TypeAlias = ActionWork | Sent
 
 
 class Items(NamedTuple):
-    """Actions and sends, stage by stage in program order, then the ends of all stages.
+    """Columns of actions and sends, stage by stage in program order, then the ends of all stages.
 
     ``works`` are those of actions, then of sends; ``work`` has the number of each item among them and the stages' ends;
     each ``waiting`` item waits for the ``awaited`` one besides the item before it on its lane.
@@ -72,10 +72,10 @@ class Items(NamedTuple):
 
 
 def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
-    """Return the items of a schedule of whose chunks none is on two routes; an action's send directly follows it.
+    """Return the items of a schedule whose chunks are on one route; an action's send directly follows it.
 
-    A fused pair waits for what both of its actions need, and its sends follow the second one.  Sends are on the main
-    lane of their stage, or on separate lanes (``overlap``).  ``casts``: the first F of each chunk casts its weights.
+    A fused pair waits for the inputs of both of its actions, and its sends follow the second one. Sends are on the main
+    lane of their stage, or on separate lanes (``overlap``). ``casts``: the first F of each chunk casts its weights.
     """
     numbers: dict[Work, int] = {}
     work, send, needs, makes = _columns(schedule, numbers, casts=casts)
@@ -103,8 +103,10 @@ def schedule_items(schedule: Schedule, *, overlap: bool, casts: bool) -> Items:
 
 
 def _columns(schedule: Schedule, numbers: dict[Work, int], *, casts: bool) -> Ints:
-    """Return all actions in columns: the number of the work, that of its send (-1: none), and the outputs that it needs
-    and makes, counted from 1 (0: none)."""
+    """Return columns of all actions: the numbers of their work, their send, the output needed and the output made.
+
+    The number of a missing send is -1; outputs count from 1, and 0 is none.
+    """
     actions = [*chain.from_iterable(schedule.rows)]
     kinds, microbatches, chunks = zip(*actions, strict=True)
     stages = np.repeat(np.arange(schedule.num_stages), [*map(len, schedule.rows)])
@@ -143,9 +145,9 @@ def _role(schedule: Schedule, stage: int, action: Action) -> tuple[ActionWork, S
 
 
 class TimedOp(NamedTuple):
-    """One op and its cost: ``seconds`` at full speed, or a ``communication``.
+    """An op and its cost: ``seconds`` at full speed, or a ``communication``.
 
-    ``after`` lists earlier ops of the same work that it waits for, besides the one before it on its ``lane``.  Ops at
+    ``after`` lists earlier ops of the same work that it waits for, besides the one before it on its ``lane``. Ops at
     the ends of stages meet those of the same ``meeting``; without a name, each op is a meeting.
     """
 
@@ -164,7 +166,7 @@ Shape = tuple[tuple[str, tuple[int, ...], int], ...]
 
 
 def shapes_of(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[CommunicationKind]]:
-    """Return all that the places of works' ops in a template depend on, and the kinds of communication."""
+    """Return the shapes of works, on which a step template depends, and their kinds of communication."""
     numbers, kinds = dict[Hashable, int](), list[CommunicationKind]()
 
     def kind_of(op: TimedOp) -> int:
@@ -179,9 +181,9 @@ def shapes_of(costs: Sequence[Costs]) -> tuple[tuple[Shape, ...], list[Communica
 
 
 class StepTemplate:
-    """Ops of a step in program order, and what each waits for, without costs.
+    """Ops of a step in program order and their dependencies, without costs.
 
-    The ops of all works are its units: ``unit`` has that of each op.
+    The ops of all works are its units: ``unit`` is the index of each op's unit.
     """
 
     def __init__(self, items: Items, shapes: Sequence[Shape], stages: int) -> None:
@@ -230,7 +232,7 @@ class StepTemplate:
 
     @cached_property
     def ops(self) -> object:
-        """The ops as the engine reads them where nothing slows them down."""
+        """Ops in the engine's form, for a step in which nothing slows them down."""
         return read_ops(self.templates, self.instances)
 
 
@@ -238,7 +240,7 @@ def step_seconds(
     template: StepTemplate, costs: Sequence[Costs], kinds: Sequence[CommunicationKind], capacity: Sequence[float],
     kept: Kept,
 ) -> float:  # fmt: skip
-    """Return the time of a step whose works have these costs; ``kept`` has tables of communications."""
+    """Simulate a step whose works have these costs and return its time (s); ``kept`` caches communication tables."""
     ops = [*chain.from_iterable(costs)]
     templates, read = template.templates, None
     if any(kind.pressure or kind.drag for kind in kinds):

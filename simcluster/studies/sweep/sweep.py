@@ -1,7 +1,7 @@
-"""Sweeps: many variants of a scenario, simulated on any executor; every finished row is on disk at once.
+"""Sweeps: many variants of a scenario, simulated on any executor; every finished row is stored at once.
 
-A sweep varies a grid of values, or the rows of a table, over a base scenario.  The rows are the same to the bit
-wherever they are simulated: each is a simulation with the seed of its scenario.
+A sweep varies a grid of values, or the rows of a table, over a base scenario. The rows are the same to the bit wherever
+they are simulated: each is a simulation with the seed of its scenario.
 
 A study file for a sweep:
 
@@ -69,7 +69,7 @@ def _dotted(varied: Any) -> Any:
 
 
 class SweepSpec(Spec):
-    """The document of a sweep."""
+    """Specification of a sweep: the document of a study file."""
 
     kind: Literal["sweep"] = "sweep"
     name: str = ""
@@ -90,9 +90,10 @@ class SweepSpec(Spec):
 
 @dataclass(frozen=True)
 class Sweep:
-    """All variants, made one by one: ``rows`` (of a table) times the grid of ``vary``.
+    """All variants of a sweep, made one by one: ``rows`` (of a table) times the grid of ``vary``.
 
-    ``numbers`` are those that are simulated, in ascending order; ``paths`` what varies, in the order of its columns.
+    ``numbers`` are the variants to simulate, in ascending order; ``paths`` are the varied paths, in the order of
+    columns.
     """
 
     base: Base
@@ -103,12 +104,12 @@ class Sweep:
 
     @property
     def paths(self) -> list[str]:
-        """All paths that vary."""
+        """Varied paths of the scenario, in the order of columns."""
         of_rows = dict.fromkeys(path for row in self.rows for path, _ in row)
         return list(dict.fromkeys((*of_rows, *self.vary)))
 
     def values(self, number: int) -> dict[str, Any]:
-        """Return what varies, in variant ``number`` of the whole grid; the last path varies fastest."""
+        """Return the varied values of variant ``number`` of the whole grid, by path; the last path varies fastest."""
         found: dict[str, Any] = {}
         rest = number
         for path, values in reversed(list(self.vary.items())):
@@ -117,11 +118,11 @@ class Sweep:
         return {**dict(self.rows[rest]), **dict(reversed(found.items()))}
 
     def variant(self, number: int) -> Variant:
-        """Return the variant of that number."""
+        """Return the variant with this number."""
         return Variant(self.base, (*self.fixed, *self.values(number).items()))
 
     def variants(self) -> Iterator[tuple[int, Variant]]:
-        """Return all variants to be simulated, in order."""
+        """Return the numbers and variants to be simulated, in order."""
         return ((number, self.variant(number)) for number in self.numbers)
 
 
@@ -134,7 +135,7 @@ def make_sweep(
     sample: int | None = None,
     seed: int = 0,
 ) -> Sweep:
-    """Return a sweep over every combination, or over ``sample`` of them, drawn without repetition by ``seed``.
+    """Make a sweep over every combination, or over ``sample`` of them, drawn without repetition by ``seed``.
 
     Raises InputError for a path without values, nothing to vary, and more than ``MAX_VARIANTS`` combinations.
     """
@@ -162,7 +163,7 @@ def make_sweep(
 
 
 def in_order(made: Sweep, numbers: Iterable[int]) -> dict[int, Key]:
-    """Return variants so that neighbours share most, by their numbers, and the keys by which they do: from the left."""
+    """Order the variants so that neighbours share most work; return their sort keys by number."""
     changes = {number: dict(made.variant(number).changes) for number in numbers}
 
     def rank(path: str) -> int:
@@ -181,9 +182,10 @@ def load_sweep(
     sample: int | None = None,
     seed: int = 0,
 ) -> Sweep:
-    """Return the sweep in a study file, or over a scenario file by ``vary``; ``overrides`` change all variants.
+    """Load the sweep of a study file, or make one over a scenario file by ``vary``.
 
-    InputError that names file, line, key and a fix; also for a path that does not exist in the scenario.
+    ``overrides`` change all variants. InputError that names file, line, key and a fix; also for a path that does not
+    exist in the scenario.
     """
     document = read_document(scenario_path(path))
     rows: Sequence[Mapping[str, Any]] = ({},)
@@ -203,7 +205,7 @@ def load_sweep(
 
 
 def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any] | str:
-    """Return a scenario's document, or its path relative to the study; InputError for a file that is missing."""
+    """Return a study's base scenario as a document or a path; InputError for a missing file."""
     if not isinstance(what, str):
         return what
     is_path = "/" in what or what.endswith((".yaml", ".yml"))
@@ -234,14 +236,14 @@ Progress = Callable[[int, int, int], object]
 
 @dataclass(frozen=True)
 class Swept:
-    """A finished sweep: ``rows`` in the order of its variants; ``played`` of them now, the others before."""
+    """A finished sweep: ``rows`` in the order of its variants, of which ``played`` were simulated by this call."""
 
     sweep: Sweep
     rows: list[Row]
     played: int
 
     def frame(self) -> pd.DataFrame:
-        """Return a row per variant: its number, what varies, status and error, and the numbers of the result JSON."""
+        """Return a table with one row per variant: number, varied values, status, error, and the result's numbers."""
 
         def plain(path: str, value: Any) -> Any:
             return value if isinstance(value, str | int | float | bool | None) else in_label(path, value)
@@ -272,8 +274,8 @@ def sweep(
     """Simulate every combination of values at dotted paths, or a ``sample`` of them: a row each (see ``Swept.frame``).
 
     ``executor`` is a number of processes, any concurrent.futures.Executor, or "dask://HOST:PORT"; by default everything
-    is simulated in this process.  With a ``store`` (a file) rows that are there are not simulated again.  Raises
-    InputError for a bad grid; a variant that cannot be is a row with its reason.
+    is simulated in this process. With a ``store`` (a file) rows that are there are not simulated again. Raises
+    InputError for a bad grid; an invalid variant is a row with its reason.
     """
     for path in vary:
         check_path(path)
@@ -290,7 +292,10 @@ def run_sweep(
     measure: Measure = measured,
     progress: Progress = lambda done, total, wrong: None,
 ) -> Swept:
-    """Simulate what is not stored yet, each row stored as soon as it is finished; with ``retry`` failed rows, too."""
+    """Simulate the variants that are not stored yet, and store each row as soon as it is finished.
+
+    With ``retry``, failed rows are simulated again.
+    """
     keys = VariantKeys(made.base, *_identity(measure))
     key_of = {number: keys.key(variant) for number, variant in made.variants()}
     with Store(store if store else Path(":memory:"), VERSION) as kept:
@@ -316,7 +321,7 @@ def run_sweep(
 
 
 def _identity(measure: Measure) -> list[str]:
-    """Return what identifies a function that makes rows, and changes when its file is edited."""
+    """Return a key of a measuring function that changes when its file is edited."""
     home = measure.__module__
     name = f"{home}.{getattr(measure, '__qualname__', measure)}"
     if home.partition(".")[0] == "simcluster":

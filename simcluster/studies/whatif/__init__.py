@@ -1,1 +1,1 @@
-"""Questions that take more than one run: stragglers priced, mitigations, chance, what if this cost nothing."""
+"""What-if studies, which take more than one run: stragglers, mitigations, random durations, free ops."""

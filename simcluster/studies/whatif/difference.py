@@ -1,4 +1,4 @@
-"""The difference of two runs, by cause, by stage and in words."""
+"""The difference between two runs: by cause, by stage and in words."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class ChangedSetting:
-    """A dotted path of the scenario with its two values; None where it is not set."""
+    """A scenario setting (dotted path) with its two values; None where it is not set."""
 
     path: str
     before: Any
@@ -69,11 +69,11 @@ class ChangedSetting:
 class Difference(Shown):
     """The seconds by which a step of ``other`` is longer than one of ``base``, and their causes.
 
-    ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ.
-    ``recipe`` is what changes in bytes a parameter, named or following from the precision.  ``held`` says what is in
-    series with links that are faster in ``other``, where both are results and not saved ones, ``longer`` what takes
-    longer on its longest path where it is slower although all that differs is faster, and ``slower`` which ranks' own
-    work changes more than that of the others of their stage, on GPUs of the names ``gpus``.
+    ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ. ``recipe``
+    is the change in bytes per parameter, named or following from the precision. ``held`` names the links in series with
+    links that are faster in ``other``, where both are results and not saved ones, ``longer`` the ops that take longer
+    on its longest path where it is slower although all that differs is faster, and ``slower`` the ranks whose work
+    changes more than that of the others of their stage, on GPUs of the names ``gpus``.
     """
 
     names: tuple[str, str]
@@ -88,28 +88,28 @@ class Difference(Shown):
 
     @property
     def seconds(self) -> float:
-        """Seconds per step; negative where ``other`` is faster."""
+        """Difference of the step times (s); negative where ``other`` is faster."""
         return self.other.step_time - self.base.step_time
 
     @cached_property
     def causes(self) -> dict[str, float]:
-        """Seconds per step by cause (``attribution.CAUSES``)."""
+        """Difference in seconds per step by cause (``attribution.CAUSES``)."""
         return attribute(self.base, self.other)
 
     @cached_property
     def stages(self) -> list[dict[str, float]]:
-        """Seconds per step by stage and entry of the breakdown."""
+        """Difference in seconds per step by stage and entry of the breakdown."""
         return stage_differences(self.base, self.other)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per cause, the largest first: its seconds per step, and their part of the step of ``base``."""
+        """Table with one row per cause, the largest first: seconds per step, and as a fraction of ``base``."""
         ordered = sorted(self.causes.items(), key=lambda cause: -abs(cause[1]))
         rows = [{"cause": name, "seconds": each, "of_base": each / self.base.step_time} for name, each in ordered]
         return frame_of(rows, index="cause")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON: seconds per step."""
+        """Return the difference as JSON-ready values, in seconds per step."""
         return {
             "base": {"name": self.names[0], "step_time_s": self.base.step_time},
             "other": {"name": self.names[1], "step_time_s": self.other.step_time},
@@ -125,7 +125,7 @@ class Difference(Shown):
         }
 
     def in_words(self) -> str:
-        """Return a short paragraph: how much, by what, and on which stage most, if one differs most."""
+        """Return a short paragraph: the difference, its main causes, and the stage that changes most, if any."""
         second, (base, other) = format_seconds(self.other.step_time), self.names
         if not self.seconds:
             return f"{other} takes {second} a step, exactly as long as {base}."
@@ -142,7 +142,7 @@ class Difference(Shown):
         return " ".join(filter(None, (*said, in_words(self.slower, self.gpus), told(self.longer))))
 
     def _largest(self) -> list[tuple[str, float]]:
-        """Return the causes that make up nearly all of what changed, largest first."""
+        """Return the causes that make up nearly all of the change, largest first."""
         ordered = sorted(self.causes.items(), key=lambda item: -abs(item[1]))
         whole, found, covered = sum(abs(seconds) for _, seconds in ordered), [], 0.0
         for name, seconds in ordered[:_MOST_TOLD]:
@@ -153,7 +153,7 @@ class Difference(Shown):
         return found
 
     def _most_changed(self) -> str:
-        """Return which stage's own work grows most, "" if none differs clearly from the others."""
+        """Return a sentence on the stage whose work grows most, "" if none stands out."""
         own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in self.stages]
         if len(own) < 2 or self.seconds <= 0:
             return ""
@@ -197,7 +197,7 @@ def _side(side: Side) -> tuple[str, Account, Saved | Result]:
 
 
 def settings_between(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[ChangedSetting]:
-    """Yield where two documents differ, leaf by leaf, in the order of their keys; names are not settings."""
+    """Yield the settings that differ between two scenario documents, except names, in the order of their keys."""
     before, after = dict(_leaves(base)), dict(_leaves(other))
     for path in dict.fromkeys((*before, *after)):
         if path.partition(".")[0] not in ("name", "measured") and before.get(path) != after.get(path):
@@ -220,17 +220,17 @@ def _caused(cause: str, seconds: float) -> str:
 
 
 def phrase(cause: str) -> str:
-    """Return a cause in words."""
+    """Return the text of a cause."""
     axis, _, reason = cause.rpartition("_")
     return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeChange:
-    """Two recipes; ``default`` if neither scenario names its own.
+    """Change of the memory recipe between two scenarios; ``default`` if neither names one.
 
     ``alone`` is by how many seconds the first one's step is longer with the second one's recipe and nothing else
-    changed, as simulated; None where nothing else differs, or where that cannot be.
+    changed, as simulated; None where nothing else differs, or where that is not possible.
     """
 
     before: Recipe
@@ -239,11 +239,11 @@ class RecipeChange:
     alone: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the change as JSON-ready values."""
         return {"before": self.before.name, "after": self.after.name, "default": self.default, "alone_s": self.alone}
 
     def in_words(self) -> str:
-        """Return a sentence, or two."""
+        """Return one or two sentences on the change."""
         why = ", which follows from the precision" if self.default else ""
         text = (
             f"Another recipe, {self.after.name} for {self.before.name}{why}: {change_words(self.before, self.after)}."
@@ -255,9 +255,9 @@ class RecipeChange:
 
 
 def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: float) -> RecipeChange | None:
-    """Return the change of the recipe between two documents of scenarios; None without one, or if it cannot be read.
+    """Return the change of the recipe between two scenario documents; None if it is the same or cannot be read.
 
-    ``step_time`` is what a step of ``base`` takes, in seconds.
+    ``step_time`` is the step time of ``base`` in seconds.
     """
     try:
         first, second = from_document(base), from_document(other)
@@ -271,7 +271,7 @@ def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: 
 
 
 def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
-    """Return by how much the first one's step is longer with the second one's recipe (s)."""
+    """Return by how much the first scenario's step is longer with the second one's recipe alone (s)."""
     name = recipe_of(second).name
     try:
         changed = from_document(first.document(), [("training.memory_recipe", name)])

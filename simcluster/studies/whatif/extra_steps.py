@@ -1,4 +1,4 @@
-"""Steps that are simulated for rare work: the write of a checkpoint, and the outer step of workers that train apart."""
+"""Steps simulated for rare work: the write of a checkpoint, and the outer step of separately trained workers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NEVER = 10**9
 
 
 def with_steps_beside(scenario: Scenario) -> Scenario:
-    """Return a scenario of one step that takes a checkpoint, with the steps that its write overlaps, at least one.
+    """Add to a scenario with a checkpoint the steps that its write overlaps, at least one.
 
-    One that names its number of steps keeps it.  The step without a checkpoint is simulated for it.
+    A scenario with several steps keeps them. The step without a checkpoint is simulated for it.
     """
     if scenario.checkpoint is None or scenario.steps > 1:
         return scenario
@@ -27,10 +27,10 @@ def with_steps_beside(scenario: Scenario) -> Scenario:
 
 
 def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
-    """Return the seconds by which an outer step holds training up, all its parts in series; 0 for a scenario without.
+    """Return the seconds by which an outer step delays training, all its parts in series; 0 without outer steps.
 
-    ``step`` are the seconds of a step without one, if they are known.  One part is simulated: after the first step that
-    leaves ``beside`` others between it and the last one, which waits for it, and the same steps without.  With none
+    ``step`` are the seconds of a step without one, if they are known. One part is simulated: after the first step that
+    leaves ``beside`` others between it and the last one, which waits for it, and the same steps without. With none
     between, that is a single step, and the sum is all exposed.
     """
     outer = scenario.training.outer

@@ -1,7 +1,7 @@
-"""The step at zero cost of one kind of op, by simulating it.
+"""Step time if one kind of op took no time, by simulation.
 
-A free op takes no time and moves nothing, but its place in the order, and who waits for whom, stay: a free collective
-is still a meeting.
+A free op takes no time and moves nothing, but its place in the order, and the waits for it, stay: a free collective is
+still a meeting.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
 
 @dataclass(frozen=True, slots=True)
 class Free(Shown):
-    """A kind of op, its seconds per step on the critical path, and the step's seconds if it cost nothing.
+    """A kind of op, its seconds per step on the critical path, and the step time if it took no time.
 
-    ``estimate`` is what the critical path alone gives: the step less ``on_path``.  Simulated, the step takes longer
-    where another path then is the longest; less only where others gain: transfers that had to share their links with
-    what is free, and kernels that were slowed by concurrent communication.  ``note`` says why a step is longer than
-    with the op's cost; "" where it is not.
+    ``estimate`` is the step time less ``on_path``, from the critical path alone. Simulated, the step takes longer where
+    another path then is the longest; less only where others gain: transfers that had to share their links with the free
+    ops, and kernels that were slowed by concurrent communication. ``note`` explains a step that is longer than with the
+    op's cost; "" where it is not.
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Free(Shown):
 
 @checked
 def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]:
-    """Simulate the step of a result, or of a scenario, with each of these kinds of op free, one at a time.
+    """Simulate the step of a result or scenario with one kind of op free, for each of these kinds.
 
-    A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on
-    an axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
+    A kind is one of compute ("forward", "backward", "recompute", "optimizer"), an axis ("tp", "pp", "dp"), a kind on an
+    axis ("tp all_gather", "pp send"; a send is free for its receiver, too), "d2h" or "h2d" (copies), "host" (its own
     work), or "communication"; by default, every kind of compute and every axis that the step has, then all
-    communication.  Raises InputError for a kind that it lacks, and where all these steps would take too long to
+    communication. Raises InputError for a kind that it lacks, and where all these steps would take too long to
     simulate.
     """
     result = result_of(result, "what_if_free")
@@ -68,7 +68,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
 
 
 def steps_with_parts_free(scenario: Scenario) -> int:
-    """Return the steps that are simulated by default: forward, backward, optimizer, each axis, all communication."""
+    """Return the number of steps simulated by default: forward, backward, optimizer, each axis, all communication."""
     sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
     return 4 + sum(size > 1 for size in sizes)
 
@@ -80,7 +80,7 @@ def _without(result: Result, kind: str, on_path: float) -> Free:
 
 
 def kinds_of(run: Run) -> list[str]:
-    """Return all kinds that can be free: of compute, axes each with its own kinds, and all communication."""
+    """Return all kinds of op in a run that can be free: compute, axes with their kinds, and communication."""
     spans = run.spans
     pairs = dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True))
     there = dict.fromkeys(name for stream, kind in pairs for name in _names(spans.words[stream], spans.words[kind]))
@@ -90,7 +90,7 @@ def kinds_of(run: Run) -> list[str]:
 
 
 def path_seconds(run: Run) -> dict[str, float]:
-    """Return the seconds per step on the critical path of every kind that can be free."""
+    """Return the seconds per step on the critical path of each kind of op that can be free."""
     found = dict.fromkeys(kinds_of(run), 0.0)
     path, spans = run.critical_path, run.spans
     for code, part in zip(path.number.tolist(), (path.end - path.start).tolist(), strict=True):
@@ -100,7 +100,7 @@ def path_seconds(run: Run) -> dict[str, float]:
 
 
 def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
-    """Return the programs with ops of a kind free."""
+    """Return the programs with all ops of one kind free."""
     return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
 
 
@@ -117,7 +117,7 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
 
 
 def _names(stream: str, kind: str) -> list[str]:
-    """Return the names of an op's kind."""
+    """Return all names of the kind of an op."""
     if stream in BESIDE:
         return [stream, kind_of(stream, kind)]
     if stream != "compute":

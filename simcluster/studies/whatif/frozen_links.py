@@ -1,7 +1,7 @@
-"""Error of a sweep of replicas, whose links and interference are those of the run without chance.
+"""Error of the sweep of replicas, whose links and interference are those of the run without chance.
 
-A drawn replica is simulated twice with the same draws: as events, and as a longest path whose transfers take what they
-took without chance.
+A drawn replica is simulated twice with the same draws: as events, and as a longest path whose transfers take as long as
+without chance.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _MOST_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class FrozenLinks(Shown):
-    """A drawn replica: seconds of its step with links as without chance, and by events."""
+    """A drawn replica's step time (s): with links as in the run without chance, and by events."""
 
     frozen: float
     events: float
 
     @property
     def off(self) -> float:
-        """The relative error of the first."""
+        """Relative error of the step time with frozen links."""
         return self.frozen / self.events - 1
 
 
 def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2) -> tuple[FrozenLinks, ...]:
-    """Return ``cases`` replicas of a scenario, each simulated by both; ``base`` is the run without chance.
+    """Simulate ``cases`` replicas of a scenario both ways; ``base`` is the run without chance.
 
     Empty where the sweep is not used, or where draws make ranks do other ops (stalls of hosts) or links carry less at
     times.
@@ -61,12 +61,12 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2)
 
 
 def soon_told(scenario: Scenario) -> bool:
-    """Return whether some replicas are simulated as events in a few seconds."""
+    """Return whether a few replicas can be simulated as events in a few seconds."""
     return estimated_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
 
 
 def _frozen(run: Scenario, base: Result) -> float:
-    """Return the seconds of a step with the links of the run without chance, and computation as this one draws it."""
+    """Return the step time (s) with the links of the run without chance and the computation of this replica."""
     programs, layout = stage_programs(base.job), base.job.plan
     sweep = StageSweep(programs, layout)
     planned = planned_seconds(base, sweep)
@@ -86,7 +86,7 @@ def _frozen(run: Scenario, base: Result) -> float:
 def _computation(
     scenario: Scenario, base: Result, programs: list[StageProgram], sweep: StageSweep
 ) -> list[Floats]:  # fmt: skip
-    """Return the seconds of the ops of every stage with nothing concurrent [op, place]."""
+    """Return the seconds of each stage's ops with nothing concurrent [op, place]."""
     cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
     disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(slowness(scenario))
     found = []

@@ -1,4 +1,4 @@
-"""Memory of a job's ranks, part by part and stage by stage, and the same job by stage of ZeRO, as simulated."""
+"""Memory of a job's ranks by part and stage, and the same job by ZeRO stage, as simulated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
 def parts_of(held: Footprint) -> dict[str, float]:
-    """Return bytes by part; they sum to the total.
+    """Return the bytes of a footprint by part; they sum to its total.
 
     ``other`` includes the buffers of libraries and parameters that ZeRO 3 has gathered.
     """
@@ -35,7 +35,7 @@ def parts_of(held: Footprint) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ZeroRung:
-    """The job under one stage of ZeRO: bytes of its fullest GPU and the step (s), or why it cannot be."""
+    """The job under one ZeRO stage: bytes of its fullest GPU and step time (s), or why it is invalid."""
 
     zero: int
     own: bool
@@ -47,9 +47,9 @@ class ZeroRung:
 
 @dataclass(frozen=True, slots=True)
 class JobMemory(Shown):
-    """What the fullest rank of each stage holds at its peak (bytes), of a ``capacity``, and the rungs of ZeRO.
+    """Peak memory (bytes) of each stage's fullest rank, the GPU's ``capacity``, and the rungs of ZeRO.
 
-    No rungs where one replica has nothing to shard over.  ``kept`` are the tensors that make up the activations of the
+    No rungs where one replica has nothing to shard over. ``kept`` are the tensors that make up the activations of the
     ``fullest`` stage, by the plan; none where part of them is in the host's memory.
     """
 
@@ -62,11 +62,11 @@ class JobMemory(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per stage: bytes of its fullest rank by part, and their total."""
+        """Table with one row per stage: bytes of its fullest rank by part, and their total."""
         return frame_of(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON: CONTRACT.md, "Walls and states"."""
+        """Return the memory as JSON-ready values, documented in CONTRACT.md under "Walls and states"."""
         return {
             "bytes_per_parameter": recipe_document(self.scenario),
             "capacity_bytes": self.capacity,
@@ -88,7 +88,7 @@ class JobMemory(Shown):
 
 @checked
 def job_memory(scenario: ResultLike) -> JobMemory:
-    """Simulate the scenario, and again under every other stage of ZeRO if it has replicas to shard over."""
+    """Simulate the memory of a scenario, and of each other ZeRO stage if it has replicas to shard over."""
     result = result_of(scenario, "job_memory")
     scenario = result.scenario
     rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if scenario.dp * scenario.parallel.cp > 1 else ()

@@ -1,8 +1,8 @@
-"""The largest value at a path of a scenario with which the job still fits: doubled until it does not, then bisected.
+"""The largest value of a scenario setting with which the job still fits: doubled until it does not, then bisected.
 
 Values that are invalid (layers that stages do not share evenly, a micro batch that does not divide the batch) are
-skipped, and reported.  What fits is decided by the bytes that planning knows; the job is simulated only where they
-leave it open, since what waits between stages depends on times.
+skipped, and reported. Planned bytes decide whether a value fits; the job is simulated only where they leave it open,
+since data that waits between stages depends on times.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _FLAT = 3  # doublings after which memory should have grown
 
 @dataclass(frozen=True, slots=True)
 class Largest(Shown):
-    """The largest ``value`` at ``path`` that fits, and the ``next_value`` that is valid and does not.
+    """The largest ``value`` at ``path`` that fits, and the ``next_value`` that is valid and does not fit.
 
     ``memory`` and ``next_memory`` are bytes of the fullest GPU, as simulated, of the ``capacity`` that it has.
-    ``value`` is None where nothing fits, ``next_value`` where no larger valid one was found.  ``skipped`` has invalid
-    values above ``value``, with the first reason.  ``scenario`` is the one with that value.
+    ``value`` is None where nothing fits, ``next_value`` where no larger valid one was found. ``skipped`` has invalid
+    values above ``value``, with the first reason. ``scenario`` is the one with that value.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Largest(Shown):
     scenario: Scenario | None = field(repr=False)
 
     def summary(self) -> str:
-        """Return it in two or three lines."""
+        """Return the result as two or three lines of text."""
         size = f"{self.capacity / 1e9:.1f} GB"
         if self.value is None or self.memory is None:
             lines = [f"no {self.path} fits in {size}"]
@@ -70,7 +70,7 @@ class Largest(Shown):
         return self.summary()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON: CONTRACT.md, "Walls and states"."""
+        """Return the result as JSON-ready values, documented in CONTRACT.md under "Walls and states"."""
         return {
             "path": self.path,
             "own": self.own,
@@ -87,7 +87,7 @@ class Largest(Shown):
 def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Largest:
     """Find the largest whole number at a dotted path, such as training.micro_batch, with which the job fits.
 
-    ``overrides`` are other changes.  InputError for a path that a scenario does not have or that is no whole number,
+    ``overrides`` are other changes. InputError for a path that a scenario does not have or that is not a whole number,
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
@@ -108,11 +108,11 @@ def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Large
 
 
 class _NotMonotoneError(InputError):
-    """An error of the path, not of one value."""
+    """Error of a path with which memory does not grow."""
 
 
 class _Tries:
-    """Values that were tried: the bytes that each is planned to hold, or why it is invalid."""
+    """Values that were tried: the planned bytes of each, or why it is invalid."""
 
     def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...], path: str) -> None:
         self._base, self._overrides, self.path = base, overrides, path
@@ -129,13 +129,13 @@ class _Tries:
         return self._base.scenario((*self._overrides, (self.path, value)))
 
     def simulated(self, value: int) -> float:
-        """Return the bytes of the fullest GPU, as simulated."""
+        """Return the simulated bytes of the fullest GPU with this value."""
         if value not in self._simulated:
             self._simulated[value] = replay(self.scenario(value)).memory.total
         return self._simulated[value]
 
     def bracket(self) -> tuple[int, int | None]:
-        """Return the largest doubling that fits (0: none is known to), and the smallest that does not (None: none)."""
+        """Double the value until it does not fit; return the last that fits (0: none) and the first that does not."""
         if not self._fits(self.own):
             return 0, self.own
         low = self.own
@@ -153,7 +153,7 @@ class _Tries:
         return low, None
 
     def narrowed(self, low: int, high: int | None) -> tuple[int, int | None]:
-        """Return the same with no valid value between."""
+        """Bisect between a value that fits and one that does not until no valid value is between them."""
         while high is not None:
             middle = self._between(low, high, (low + high) // 2)
             if middle is None:
@@ -185,10 +185,10 @@ class _Tries:
         return least <= self.capacity and self.simulated(value) <= self.capacity
 
     def _between(self, low: int, high: int, near: int) -> int | None:
-        """Return a valid value strictly between two, preferably near a third; None where none was found.
+        """Return a valid value strictly between two, preferably near a third; None if none is found.
 
-        Most rules want multiples of something, which divides all valid values so far, or divisors of something, which
-        are small fractions of each other: such values come first, then all if they are few.
+        Most rules want multiples of a number, which divides all valid values so far, or divisors of one, which are
+        small fractions of each other: such values come first, then all if they are few.
         """
         few = range(low + 1, high) if high - low - 1 <= _MOST_SCANNED else range(0)
         for value in chain(self._guesses(low, high, near), sorted(few, key=lambda each: abs(each - near))):
@@ -219,7 +219,7 @@ class _Tries:
 
 
 def _own(scenario: Scenario, path: str) -> int:
-    """Return the scenario's own value; InputError unless it is a whole number above zero."""
+    """Return the scenario's value at a path; InputError unless it is a whole number above zero."""
     here: Any = scenario.document()
     for part in path.split("."):
         here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)

@@ -1,8 +1,8 @@
-"""Mitigations of a job's stragglers, and what each step would take: every answer is simulated.
+"""Mitigations of a job's stragglers and their step times, all simulated.
 
-Where a job goes on with fewer replicas, the replica whose machine has failed leaves with all of its ranks; its other
-machines are idle and replace the next that fails.  Other ranks stay where they are: moved up into the gap they would
-leave the pods that they fill, which is 0.6 % of Llama 3 405B's step on 16,384 GPUs.
+Where a job continues with fewer replicas, the replica whose node has failed leaves with all of its ranks; its other
+nodes are idle and replace the next that fails. Other ranks stay where they are: moved up into the gap they would leave
+the pods that they fill, which is 0.6 % of Llama 3 405B's step on 16,384 GPUs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from simcluster.studies.multi_job import Placed, simulate_placed
 class Mitigation(Shown):
     """A change of the job against its stragglers.
 
-    ``step_time`` in seconds for ``samples`` sequences with ``gpus`` GPUs; ``pays`` is how much less time the job takes
-    for the same sequences (0.1: 10 % less; negative: more), and ``pays_per_gpu`` how much less GPU time.
+    ``step_time`` in seconds for ``samples`` sequences with ``gpus`` GPUs; ``pays`` is the saved fraction of the job's
+    time for the same sequences (0.1: 10 % less; negative: more), and ``pays_per_gpu`` that of GPU time.
     """
 
     what: str
@@ -47,13 +47,13 @@ class Mitigation(Shown):
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the mitigation as JSON-ready values."""
         return {name if name != "step_time" else "step_time_s": value for name, value in asdict(self).items()}
 
 
 @checked
 def what_pays(result: ResultLike) -> Records[Mitigation]:
-    """Return the mitigations for a scenario or that of a result that can be planned, best first."""
+    """Simulate each possible mitigation of a scenario's or result's stragglers; return them best first."""
     result = result_of(result, "what_pays")
     found = []
     changes = list(_changes(result.scenario))
@@ -75,7 +75,7 @@ def _of(result: Result, what: str, scenario: Scenario, step_time: float, note: s
 
 
 def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
-    """Yield (what, the changed job, a note on it)."""
+    """Yield each mitigation: its text, the changed job, and a note."""
 
     def as_placed(changes: Mapping[str, Any]) -> FewerReplicas:
         return FewerReplicas(scenario.model_copy(update=changes), None)
@@ -98,14 +98,14 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
 
 
 def slow_machines(scenario: Scenario) -> list[int]:
-    """Return the machines that have a slow GPU, ascending."""
+    """Return the nodes that have a slow GPU, ascending."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     slow = [fault for fault in acting(scenario.faults, "slowness") if not fault.everywhere]
     return sorted(dict.fromkeys(hosts[rank] for fault in slow for rank in fault.chosen(hosts)))
 
 
 def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
-    """Return whether a fault slows the GPUs of this machine alone."""
+    """Return whether a fault slows down the GPUs of this node alone."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     return "slowness" in fault.effects() and {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
 
@@ -114,17 +114,17 @@ def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
 
 
 class FewerReplicas(NamedTuple):
-    """A job without some of its replicas; its ranks run on ``gpus``, or (None) on the cluster's first ones."""
+    """A job with fewer replicas, whose ranks run on ``gpus`` or (None) on the cluster's first GPUs."""
 
     scenario: Scenario
     gpus: tuple[int, ...] | None
 
 
 def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
-    """Return the job without ``machines`` machines, whose first replicas leave; None if none is left.
+    """Return the job with ``machines`` fewer nodes, whose first replicas leave; None if none is left.
 
-    It continues with as many replicas as there are machines for.  Where machines have ranks of several replicas that
-    are not all on the same ones, ranks move up into the gap (``without_machine``).
+    It continues with as many replicas as there are nodes for. Where nodes have ranks of several replicas that are not
+    all on the same ones, ranks move up into the gap (``without_machine``).
     """
     hosts = scenario.cluster.built.hosts[: scenario.gpus]
     each = len(hosts) // len(np.unique(hosts))
@@ -141,10 +141,10 @@ def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
 
 
 def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
-    """Return the job without a machine and the replicas that have ranks on it, and a note on that.
+    """Return the job without a node and the replicas that have ranks on it, and a note on idle GPUs.
 
-    The others stay where they are, as in ``fewer_of``, where nothing is wrong with them; else ranks move up
-    (``without_machine``).  None for a job of a single replica.
+    The others stay where they are, as in ``fewer_of``, where they have no faults; else ranks move up
+    (``without_machine``). None for a job of a single replica.
     """
     moved, note = without_machine(scenario, machine)
     if moved is None:
@@ -157,9 +157,9 @@ def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str
 
 
 def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
-    """Return the job without the replicas that are ``gone``, the others on the GPUs that they have.
+    """Return the job without the replicas that are ``gone``; the other ranks keep their GPUs.
 
-    None where none is left or both have ranks on one machine, and where collectives are simulated step by step.
+    None where none is left or both have ranks on one node, and where collectives are simulated step by step.
     """
     grid, hosts = plan_of(scenario, schedule_of(scenario)).grid, scenario.cluster.built.hosts
     kept = grid[:, ~gone]
@@ -170,7 +170,7 @@ def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
 
 
 def step_of(job: FewerReplicas) -> float:
-    """Return the seconds of its step."""
+    """Simulate a job with fewer replicas and return its step time (s)."""
     scenario, gpus = job
     if gpus is None:
         return replay(scenario).step_time
@@ -182,9 +182,9 @@ def step_of(job: FewerReplicas) -> float:
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
-    """Return the same job with a replica less and without the machine, and a note on its batch and idle GPUs.
+    """Return the same job with one replica fewer and without the node, and a note on its batch and idle GPUs.
 
-    Ranks move up into the gap (``with_ranks``).  None for a job of a single replica.
+    Ranks move up into the gap (``with_ranks``). None for a job of a single replica.
     """
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     replica = scenario.gpus // scenario.dp
@@ -204,8 +204,8 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
 def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
     """Return the same job with ``dp`` replicas and the ranks that are ``kept``, in this order.
 
-    The global batch stays where the replicas can share it, else it is the nearest smaller one that they can.  A fault
-    of a rank moves with it.
+    The global batch stays where the replicas can share it, else it is the nearest smaller one that they can. A fault of
+    a rank moves with it.
     """
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     parallel, training = scenario.parallel, scenario.training

@@ -1,9 +1,9 @@
-"""The distribution of a step's time over many replicas.
+"""Distribution of the step time over many random replicas.
 
-The step is planned and simulated once without chance.  Then all replicas are simulated at once with their own durations
-(``replica_sweep``), links and interference as in the run without chance: exact where transfers do not hold each other
-back.  ``method="events"`` simulates replica by replica on the engine instead.  So are scenarios that the sweep is not
-proved for (``studies.scopes``), as those with random stalls and loads on links.
+The step is planned and simulated once without chance. Then all replicas are simulated at once with their durations
+(``replica_sweep``), links and interference as in the run without chance: exact where transfers do not delay each other.
+``method="events"`` simulates replica by replica on the engine instead, as are scenarios that the sweep is not proved
+for (``studies.scopes``), such as those with random stalls and loads on links.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ def monte_carlo(
     base: Result | None = None,
     until: float | None = None,
 ) -> Distribution:
-    """Return the distribution of a scenario's step time over its ``replicas``, by default as many as it has.
+    """Return the distribution of a scenario's step time over ``replicas``, by default the scenario's number.
 
     With ``until``, as in 0.001, it ends as soon as the mean is known to this fraction of it: half of its 95 % interval
     is no more, checked after every 50 replicas of the sweep and every 10 or more by events; ``replicas`` is the most.
-    ``base`` is the result of ``without_chance(scenario)`` if it is there already.
-    ``processes`` simulate them concurrently (0: one per core where a sweep gains by it, one by events); the numbers do
-    not depend on it.  Raises InputError for ``method="sweep"`` where the sweep is not proved to be right
-    (``studies.scopes``).
+    ``base`` is the result of ``without_chance(scenario)`` if it is there already. ``processes`` simulate them
+    concurrently (0: one per core where a sweep gains by it, one by events); the numbers do not depend on it. Raises
+    InputError for ``method="sweep"`` where the sweep is not proved to be right (``studies.scopes``).
     """
     scenario = scenario_of(scenario, "monte_carlo")
     asked = {name: value for name, value in (("replicas", replicas), ("seed", seed)) if value is not None}
@@ -93,7 +92,7 @@ def monte_carlo(
 
 
 def _of_document(document: Mapping[str, Any], numbers: Sequence[int]) -> list[float]:
-    """Return what ``_by_events`` returns, in another process: what a scenario has built cannot be pickled."""
+    """Return the step times of replicas in another process, to which a built scenario cannot be sent."""
     return _by_events(from_document(document), numbers)
 
 
@@ -105,12 +104,12 @@ def _by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
 
 
 def one_replica(scenario: Scenario, number: int) -> Scenario:
-    """Return one replica of a scenario, with its seed."""
+    """Return the scenario of one replica, with its seed."""
     return scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
 
 
 def without_chance(scenario: Scenario) -> Scenario:
-    """Return the scenario with nothing random in it, simulated once; documents are spread evenly."""
+    """Return the scenario without randomness, simulated once; documents are spread evenly."""
     data = scenario.data and scenario.data.without_chance
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))

@@ -1,4 +1,4 @@
-"""Check whether a scenario is another one with fewer faults or faster parts alone, and why it is slower then."""
+"""Check whether a scenario only has fewer faults or faster parts than another, and why it is slower then."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _LESS_IS_FASTER = ("launch", "latency")
 
 
 def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[Longer]:
-    """Return what takes longer on the longest path of ``after``, a run of ``other``, which is ``one`` with faults
-    removed or with faster links or GPUs; nothing where it is not, or is no slower."""
+    """Explain why run ``after`` is slower although its scenario only has fewer faults or faster parts.
+
+    Returns the ops that take longer on its longest path; none if the scenario differs otherwise or is not slower.
+    """
     if after.step_time <= before.step_time or not only_faster(one, other):
         return []
     drawing = [Counter(repr(fault) for fault in each.faults if fault.by_chance) for each in (one, other)]
@@ -25,14 +27,13 @@ def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenar
 
 
 def told(longer: Iterable[Longer]) -> str:
-    """Return it as a sentence; "" for nothing."""
+    """Return the ops that take longer as a sentence; "" if there are none."""
     words = in_words(list(longer))
     return f"Nothing that differs slows anything down by itself: {words}." if words else ""
 
 
 def only_faster(one: Scenario, other: Scenario) -> bool:
-    """Return whether the other has fewer faults, a cluster whose links and GPUs are as fast or faster, and no other
-    change."""
+    """Return whether the other scenario only has fewer faults and links and GPUs that are no slower."""
     apart = ("name", "measured", "faults", "cluster", "run", "prices")
     mine, theirs = ({k: v for k, v in each.document().items() if k not in apart} for each in (one, other))
     new_faults = Counter(map(_what, other.faults)) - Counter(map(_what, one.faults))

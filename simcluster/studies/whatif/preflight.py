@@ -1,4 +1,4 @@
-"""A launch checklist: what to check before a job gets its GPUs, each point with its number and remedies.
+"""Launch checklist: checks before a job gets its GPUs, each with its number and remedies.
 
 A remedy is a change of the scenario that was simulated, with the result of the changed scenario and the point's verdict
 on it.
@@ -24,19 +24,18 @@ _WORTH = 0.999  # a remedy must make the step shorter than this part of it
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """Every point, and what makes the job's step shortest: changes for one point, and for several together, best
-    first."""
+    """A launch checklist: all points, and the changes that make the step shortest, best first."""
 
     points: list[Point]
     fastest: tuple[Remedy, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its points'."""
+        """Worst verdict among the points."""
         return worst(self.points)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the checklist as JSON-ready values."""
         return {
             "verdict": self.verdict,
             "points": [point.to_dict() for point in self.points],
@@ -45,15 +44,16 @@ class Checklist:
 
 
 def preflight(result: Result) -> list[Point]:
-    """Return every point of the checklist for a simulated job, with its remedies."""
+    """Return the points of the launch checklist for a simulated job, with their remedies."""
     return checklist(result).points
 
 
 def checklist(result: Result, again: Again | None = None) -> Checklist:
-    """Return the points, those that fail tried first, and what helps the whole job.
+    """Check a simulated job; return the checklist with remedies of each point and of the whole job.
 
     ``again`` makes the scenarios that are tried, so that they are what a user's command makes of the same values; by
-    default they are the result's scenario with these values.  Where a step takes minutes fewer are tried, or none.
+    default they are the result's scenario with these values. Failed points are tried first; where a step takes minutes
+    fewer changes are tried, or none.
     """
     trials = Trials(result, again, _MOST_PLAYED)
     found = [(check, check(result)) for check in checks_of(result.scenario)]
@@ -65,12 +65,12 @@ def checklist(result: Result, again: Again | None = None) -> Checklist:
 
 
 def worst(points: Sequence[Point]) -> Verdict:
-    """Return the verdict of the whole list."""
+    """Return the worst verdict among the points."""
     return max((point.verdict for point in points), key=VERDICTS.index)
 
 
 def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> list[Remedy]:
-    """Return what helps a point, best first: by the step or, where it is there to keep a rule, by the verdict first."""
+    """Return the remedies of a point, best first: by step time, or by verdict first for a point that is a rule."""
     if point.verdict == "pass":
         return []
     found = []
@@ -91,7 +91,7 @@ def _remedy(result: Result, values: Values, other: Result, then: tuple[Verdict, 
 
 
 def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[Remedy, ...]:
-    """Return the remedies of all points that make the step shorter, and what helps the best of them further."""
+    """Return the best remedies of the whole job: those of all points, and combinations with the best one."""
     single = [replace(remedy, then=None) for point in points for remedy in point.remedies if remedy.change < _WORTH - 1]
     if not single:
         return ()
@@ -107,7 +107,7 @@ def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[R
 
 
 def _further(result: Result, best: Remedy, trials: Trials) -> Iterator[Remedy]:
-    """Yield what makes a remedy's step shorter still: it and a change for a point that it does not pass."""
+    """Yield changes that, added to a remedy, make the step shorter still."""
     base = trials.play(best.values)
     if base is None:
         return

@@ -1,4 +1,4 @@
-"""The points of a launch checklist: what each checks in a result, the number of its verdict, and what to try.
+"""The points of a launch checklist: the check of each, the number of its verdict, and changes to try.
 
 Only steps that a number needs are simulated here.
 """
@@ -45,7 +45,7 @@ _KAPLAN_PARAMETERS, _KAPLAN_LOSS_POWER = 8.8e13, 0.076
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One line of the checklist: ``found`` is the number behind the verdict, ``rule`` what it is held against.
+    """One point of the checklist: its verdict, the number ``found`` and the ``rule`` that it is compared with.
 
     ``advice`` says what to do where no change of the scenario can be tried; ``tries`` are those that can be, most
     promising first.
@@ -64,11 +64,11 @@ class Point:
 
     @property
     def remedy(self) -> Remedy | None:
-        """The best one."""
+        """Best remedy of the point, None if there is none."""
         return self.remedies[0] if self.remedies else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the point as JSON-ready values."""
         named = {name: getattr(self, name) for name in ("name", "verdict", "found", "rule", "advice")}
         remedies = [remedy.to_dict() for remedy in self.remedies]
         return {**named, "remedy": remedies[0] if remedies else None, "remedies": remedies}
@@ -163,10 +163,10 @@ def _bubble(result: Result) -> Point:
 def _sharding(result: Result) -> Point:
     """Check ZeRO under a pipeline.
 
-    DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its
-    issue 4164.  Megatron-LM's distributed optimizer shards the optimizer's state.  PyTorch's pipeline stages sum
-    gradients up and reduce them in the last microbatch (torch/distributed/pipelining/stage.py,
-    ``backward_maybe_with_nosync``)."""
+    DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its issue
+    4164. Megatron-LM's distributed optimizer shards the optimizer's state. PyTorch's pipeline stages sum gradients up
+    and reduce them in the last microbatch (torch/distributed/pipelining/stage.py, ``backward_maybe_with_nosync``).
+    """
     scenario = result.scenario
     zero, pp = scenario.parallel.zero, scenario.parallel.pp
     every = []
@@ -226,12 +226,12 @@ def _last_stage(result: Result) -> Point:
 
 
 def _computing(result: Result) -> list[float]:
-    """Return the seconds that the mean rank of each stage computes."""
+    """Return the compute seconds of each stage, averaged over its ranks."""
     return [sum(stage[name] for name in COMPUTE_KINDS) for stage in result.breakdown_of_stages]
 
 
 def _above(result: Result) -> float:
-    """Return how much longer the slowest stage computes than the mean of the others."""
+    """Return the relative excess of the slowest stage's compute time over the mean of the others."""
     own = sorted(_computing(result))
     return own[-1] / (sum(own[:-1]) / (len(own) - 1)) - 1 if len(own) > 1 else 0.0
 
@@ -269,5 +269,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def checks_of(scenario: Scenario) -> tuple[Check, ...]:
-    """Return the points of a scenario's checklist: a mixture of experts has one more."""
+    """Return the checks for a scenario; a mixture of experts has one more."""
     return (*CHECKS, _experts) if scenario.model.moe else CHECKS

@@ -1,7 +1,7 @@
-"""Changes of a scenario that may make its step shorter, and what they give as simulated.
+"""Candidate changes that may make a step shorter or save memory, and their simulated results.
 
-Candidates are guesses by what makes the step long, most promising first; only simulation tells
-(``studies.whatif.preflight``), and rules of a scenario may reject them.  Each is whole, so that a command with it gives
+Candidates are guesses by the causes of a long step, most promising first; only simulation decides
+(``studies.whatif.preflight``), and rules of a scenario may reject them. Each is whole, so that a command with it gives
 the same.
 """
 
@@ -36,16 +36,16 @@ _WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes l
 
 
 def graded(value: float, warn: float, fail: float) -> Verdict:
-    """Return the verdict on a number by two bounds."""
+    """Return the verdict on a number by its warning and failure thresholds."""
     return "fail" if value > fail else "warn" if value > warn else "pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A change of the scenario that was simulated, with all values that differ, dp included.
+    """A simulated change of the scenario, with all values that differ, dp included.
 
-    ``step_time`` is its step in seconds, ``before`` the scenario's own; ``memory`` the bytes on its fullest GPU.
-    ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
+    ``step_time`` is its step in seconds, ``before`` that of the unchanged scenario; ``memory`` the bytes on its fullest
+    GPU. ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
     """
 
     values: Values
@@ -56,15 +56,15 @@ class Remedy:
 
     @property
     def change(self) -> float:
-        """Of the step: -0.1 is a tenth less."""
+        """Relative change of the step time: -0.1 is 10 % less."""
         return self.step_time / self.before - 1
 
     def options(self) -> str:
-        """Return the options of a shell, to append to ``simcluster run SCENARIO``."""
+        """Return the change as shell options, to append to ``simcluster run SCENARIO``."""
         return " ".join(f"--set {shlex.quote(text)}" for text in written(self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the remedy as JSON-ready values."""
         return {
             "set": dict(self.values),
             "step_time_s": self.step_time,
@@ -85,7 +85,10 @@ class Trials:
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def play(self, values: Values) -> tuple[Values, Result] | None:
-        """Return the whole change and its result; None if a rule forbids it, it does not fit, or no tries are left."""
+        """Simulate a change; return all changed values and the result.
+
+        None if a rule forbids it, it does not fit, or no tries are left.
+        """
         base = self._base.scenario
         changed = applied(base, values)
         if changed is None:
@@ -117,7 +120,7 @@ class Trials:
 
 
 def written(values: Values) -> Iterator[str]:
-    """Yield a change as the command line takes it."""
+    """Yield each value of a change as ``path=value`` for the command line."""
     for path, value in values.items():
         if isinstance(value, tuple | list):
             text = f"[{', '.join(map(str, value))}]"
@@ -132,7 +135,7 @@ def written(values: Values) -> Iterator[str]:
 
 
 def against_exposed(result: Result) -> tuple[Values, ...]:
-    """Return changes against exposed communication: of the axis that exposes most first, then of the axes in turn."""
+    """Return changes against exposed communication, alternating between axes, the most exposed axis first."""
     exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _OF_AXIS}
     axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
     lists = [list(_OF_AXIS[axis](result.scenario)) for axis in axes]
@@ -141,8 +144,10 @@ def against_exposed(result: Result) -> tuple[Values, ...]:
 
 
 def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
-    """Return changes against an idle pipeline: stages cut by their times where they are ``uneven``, more chunks,
-    smaller microbatches, fewer stages, a schedule that splits the backward."""
+    """Return changes against pipeline bubble: recut stages if ``uneven``, more chunks, smaller microbatches.
+
+    Fewer stages and a schedule that splits the backward come last.
+    """
     scenario = result.scenario
     cut = [scenario.pipeline.recut("auto")] if uneven else []
     smaller = [{"training.micro_batch": size} for size in divisors(scenario.training.micro_batch)[-2:-1]]
@@ -151,7 +156,7 @@ def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
 
 
 def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes against reducing gradients, and gathering parameters, in every microbatch."""
+    """Return changes that avoid reducing gradients and gathering parameters in every microbatch."""
     if scenario.parallel.zero < 2:
         return ()
     found: list[Values] = [{"parallel.zero": 1}]
@@ -164,7 +169,7 @@ def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def against_memory(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes against a GPU that is nearly full: what costs least time first."""
+    """Return changes against a GPU that is nearly full, cheapest in time first."""
     parallel, training = scenario.parallel, scenario.training
     found: list[Values] = []
     if parallel.tp > 1 and not parallel.sequence_parallel:
@@ -180,7 +185,7 @@ def against_memory(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
-    """Return tensor parallelism of at most ``domain`` ranks: with more replicas, or with more stages instead."""
+    """Return changes that limit tensor parallelism to ``domain`` ranks: more replicas, or more stages instead."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
@@ -198,7 +203,7 @@ def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def _split(tp: int) -> Values:
-    """Return tensor parallelism of ``tp`` ranks; of one, without what only several can have."""
+    """Return tensor parallelism of ``tp`` ranks; for 1, without options that need several."""
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
 

@@ -1,10 +1,10 @@
-"""All replicas of a step in one sweep: longest paths through it with other durations (``engine.stage_sweep``).
+"""Sweep of all replicas of a step at once: longest paths with random durations (``engine.stage_sweep``).
 
-Kernels (jitter), speeds of GPUs and lengths of documents are random.  Links and interference are those of the run
+Kernels (jitter), speeds of GPUs and lengths of documents are random. Links and interference are those of the run
 without chance.
 
 A draw depends on the seed, the fault's stream, the op (kind, layer, microbatch, step), the rank's place in its stage
-and the replica: not on the schedule, the cut of the model, the number of replicas, or other draws.  So two scenarios
+and the replica: not on the schedule, the cut of the model, the number of replicas, or other draws. So two scenarios
 that are compared share all numbers that mean the same in both (common random numbers), and their difference has far
 less noise than either.
 """
@@ -40,7 +40,7 @@ _WORTH_A_PROCESS = 20e6  # durations to be drawn; below, starting one takes long
 
 
 def seed_of(seed: int, replica: int) -> int:
-    """Return the seed of a replica."""
+    """Return the seed of a replica, derived from the scenario's seed."""
     digest = hashlib.blake2b(repr((seed, "replica", replica)).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
@@ -48,7 +48,7 @@ def seed_of(seed: int, replica: int) -> int:
 def sweep_replicas(
     scenario: Scenario, base: Result, processes: int, enough: Callable[[Floats], bool] | None = None
 ) -> Floats:
-    """Return the step times of a scenario's replicas, up to the first block after which these are ``enough``.
+    """Return the step times of a scenario's replicas, block by block until they are ``enough``.
 
     ``base`` is the result of the scenario without chance; ``processes`` is how many share the blocks, 0 for one per
     core where that pays.
@@ -69,7 +69,7 @@ def sweep_replicas(
 
 
 class StageSeconds(NamedTuple):
-    """The ``seconds`` of a stage's ops [op, sort of ranks], and the sort of the rank at every place."""
+    """The ``seconds`` of a stage's ops [op, class of ranks], and the class of the rank at each place."""
 
     seconds: Floats
     sort: Ints
@@ -80,7 +80,7 @@ class StageSeconds(NamedTuple):
 
 
 def planned_seconds(base: Result, sweep: StageSweep) -> list[StageSeconds]:
-    """Return what the ops of every stage took in a run whose ranks have the ops of their stages."""
+    """Return the durations of each stage's ops in a run whose ranks have the ops of their stages."""
     ops, times = base.record.ops, base.record.times
     ranks, first = np.unique(ops.lane_rank[ops.lane], return_index=True)  # the ops of a rank are together
     order = np.argsort(first)
@@ -96,9 +96,9 @@ def planned_seconds(base: Result, sweep: StageSweep) -> list[StageSeconds]:
 class _Job:
     """Data to simulate any block of replicas, small enough to be passed to another process.
 
-    ``together`` neighbours of a stage are a worker: the tp and cp ranks of a replica's stage.  ``attention`` returns
-    the load of core attention in one replica's microbatches [step, dp rank, microbatch], 1 being one document per
-    sequence, given the replica's seed; ``planned_attention[step]`` is that of the planned step.
+    ``together`` neighbours of a stage are a worker: the tp and cp ranks of a replica's stage. ``attention`` returns the
+    load of core attention in one replica's microbatches [step, dp rank, microbatch], 1 being one document per sequence,
+    given the replica's seed; ``planned_attention[step]`` is that of the planned step.
     """
 
     sweep: StageSweep
@@ -114,7 +114,7 @@ class _Job:
 
     @cached_property
     def names(self) -> list[dict[str, Sequence[object]]]:
-        """What each op of a stage draws by, for every ``per`` of a jitter: in whatever order and on whatever stage."""
+        """Names that seed each op's draws, for each ``per`` of a jitter, independent of order and stage."""
         found = []
         for stage, ops in enumerate(self.sweep.ops):
             seen: dict[tuple[object, ...], int] = {}
@@ -144,7 +144,7 @@ class _Block:
         self._slower = None if slower is None else [np.stack(slower)[:, ranks] for ranks in job.sweep.stage_ranks]
 
     def times(self) -> Floats:
-        """Return the seconds of all steps together per replica."""
+        """Return each replica's seconds for all steps together."""
         return self._job.sweep(self._seconds, self._replicas)
 
     def _seconds(self, stage: int, number: int) -> Duration:
@@ -173,7 +173,7 @@ class _Block:
         return math.prod(slower, start=found if more is None else found + more)
 
     def _uneven(self, item: Item, work: Work) -> Floats:
-        """Return the factor on the planned seconds of an op, whose microbatch has other documents."""
+        """Return the factor on the planned seconds of an op whose microbatch has other documents."""
         assert self._attention is not None
         assert self._job.planned_attention is not None
         planned = self._job.planned_attention[item.step]
@@ -182,7 +182,7 @@ class _Block:
         return np.repeat(1.0 + more * (work.attention / seconds), self._job.together, axis=1)
 
     def _draw(self, fault: Jitter, stage: int, number: int) -> Floats:
-        """Return a draw for every replica and place of a stage, whether the fault is on it or not."""
+        """Return a draw for every replica and place of a stage, whether the fault affects it or not."""
         job = self._job
         generator = self._streams(job.seed, self._number, fault.seed, job.names[stage][fault.per][number])
         size = job.together if fault.shared_by == "worker" else 1
@@ -208,7 +208,7 @@ def _job(scenario: Scenario, base: Result) -> _Job:
 
 
 def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
-    """Return the faults of a kind."""
+    """Return the faults of a kind that have an effect."""
     return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
 
 

@@ -60,12 +60,12 @@ _NOTHING = 1e-6  # of the step: a resource on which it does not depend
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity(Shown):
-    """The step with ``by`` (0.01 is one percent) more of a resource, and with as much less of it.
+    """Step times with a fraction ``by`` (0.01: 1 %) more of a resource, and with as much less of it.
 
-    More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better,
-    the other way round.  ``estimate`` is the step's seconds with more to first order, along the critical path as it is
+    More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better, the
+    other way round. ``estimate`` is the step's seconds with more to first order, along the unchanged critical path
     (None where the program becomes another one); ``step_time`` (with more) and ``step_time_less`` are simulated.
-    ``held`` names what is in series with links of which more gives less than it should.
+    ``held`` names the links in series with links of which more gives less than it should.
     """
 
     resource: str
@@ -79,17 +79,17 @@ class Sensitivity(Shown):
 
     @property
     def gain(self) -> float:
-        """Percent of the step for each percent more of the resource, as simulated."""
+        """Percent by which the step gets shorter per percent more of the resource, as simulated."""
         return (self.before - self.step_time) / self.before / self.by
 
     @property
     def loss(self) -> float | None:
-        """Percent by which the step gets longer for each percent less of the resource; None where that is not known."""
+        """Percent by which the step gets longer per percent less of the resource; None if not known."""
         return None if self.step_time_less is None else (self.step_time_less - self.before) / self.before / self.by
 
     @property
     def one_sided(self) -> bool:
-        """Whether less of it costs another part of the step than more of it gives.
+        """Whether less of the resource costs another part of the step than more of it saves.
 
         A time that depends on the resource shrinks to 1 / (1 + by) of itself, and grows by ``by``; both must show that
         the same part of the step does.
@@ -101,23 +101,23 @@ class Sensitivity(Shown):
 
     @property
     def estimated_gain(self) -> float | None:
-        """The gain by the critical path alone."""
+        """Gain estimated from the critical path alone."""
         return None if self.estimate is None else (self.before - self.estimate) / self.before / self.by
 
     @property
     def gain_per_dollar(self) -> float | None:
-        """Percent of the step for each dollar per GPU, where a price is known."""
+        """Percent of the step saved per dollar and GPU; None without a price."""
         return None if self.price is None else self.gain / self.price
 
     def note(self) -> str:
-        """Return what holds the gain back, and that the two sides differ; or ""."""
+        """Return the links that limit the gain, and that the two sides differ; or ""."""
         parts = [self.held.in_words()] if self.held else []
         if self.one_sided and self.loss is not None:
             parts.append(f"1 % less costs {self.loss:.3f} %, 1 % more gives {self.gain:.3f} %")
         return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the sensitivity as JSON-ready values."""
         names = ("resource", "by", "before", "estimate", "step_time", "price", "gain", "estimated_gain",
                  "gain_per_dollar", "step_time_less", "loss", "one_sided")  # fmt: skip
         own = {name: getattr(self, name) for name in names}
@@ -134,8 +134,9 @@ def sensitivity(
 ) -> Records[Sensitivity]:
     """Simulate the step with a little more of each resource, one at a time; the most rewarding first.
 
-    ``scenario`` may be its result, where it was simulated already.  ``prices`` are dollars per GPU for one percent of a
+    ``scenario`` may be its result, where it was simulated already. ``prices`` are dollars per GPU for one percent of a
     resource: with them, the most rewarding per dollar comes first.
+
     Raises InputError for an unknown resource, a price that is not positive, for ``by`` outside (0, 1], and where all
     these steps would take too long to simulate.
     """
@@ -155,9 +156,9 @@ def sensitivity(
 
 
 def scaled(scenario: Scenario, resource: str, by: float, *, less: bool = False) -> Scenario:
-    """Return the scenario with ``by`` more of a resource than it has now (of times, where less is better, with less).
+    """Return the scenario with a fraction ``by`` more of a resource, or less of a time such as latency.
 
-    With ``less`` it has as much less of it: what more of it would bring back to what it is now.
+    With ``less`` it has as much less of it: the amount that ``by`` more of it would bring back to the present one.
     """
     now: Scale = scenario.cluster.scale
     factor = 1 / (1 + by) if (resource in TIMES) != less else 1 + by
@@ -178,7 +179,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
 
 @dataclass(frozen=True, slots=True)
 class MoreMemory:
-    """What more memory would allow: less recomputation, its bytes per GPU, and the step that it gives."""
+    """A recomputation mode that more memory would allow: its bytes per GPU and step time."""
 
     recompute: str
     bytes: float
@@ -186,7 +187,7 @@ class MoreMemory:
 
 
 def more_memory(base: Result) -> list[MoreMemory]:
-    """Return each way to recompute less, the bytes per GPU that it needs, and the step."""
+    """Simulate each mode with less recomputation; return the bytes per GPU that it needs and its step time."""
     ways = ("full", "selective", "none")
     now = base.scenario.training.recompute
     found = []
@@ -199,7 +200,7 @@ def more_memory(base: Result) -> list[MoreMemory]:
 
 @dataclass(frozen=True, slots=True)
 class GapCause:
-    """A resource, the ``part`` of the step that depends on it, and the ``factor`` on it that would close a gap alone.
+    """A resource, the ``part`` of the step that depends on it, and the ``factor`` on it that alone would close a gap.
 
     ``factor`` is on the rate, of latency and launch on the time; None where none closes it.
     """
@@ -216,16 +217,16 @@ class GapCause:
         return f"{name}: {self.factor:.3f} x what the device and the cluster say ({part})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the cause as JSON-ready values."""
         return {"resource": self.resource, "part": self.part, "factor": self.factor}
 
 
 def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
-    """Return what alone would explain a ``gap``, measured less simulated (s); most of the step first.
+    """Return the factor on each resource that alone would explain a ``gap``, measured less simulated (s).
 
-    A part p of the step S depends on a resource: S (1 - p) + S p / x at x times its rate.  So a gap g is explained by
-    x = 1 / (1 + g / (S p)), and of latency or launch, where times are asked for, by 1 + g / (S p) times the time.  To
-    first order: another resource may hold the step up long before.
+    Most of the step first. A part p of the step S depends on a resource: S (1 - p) + S p / x at x times its rate. So a
+    gap g is explained by x = 1 / (1 + g / (S p)), and of latency or launch, where times are asked for, by 1 + g / (S p)
+    times the time. To first order: another resource may limit the step long before.
     """
     causes = []
     for each in found:
@@ -246,13 +247,12 @@ def inflation(
     per: Per = "kernel",
     replicas: int = 50,
 ) -> DataFrame:
-    """Return a row for each scenario and sigma: how lognormal draws of ranks lengthen the step, and a barrier.
+    """Simulate how lognormal random durations prolong the step, one row per scenario and sigma.
 
-    ``per`` is what has a draw: a ``gpu`` a speed for ever (a fault of kind ``speeds``), or every ``kernel``, ``pass``
-    or ``step`` of a rank a duration (kind ``jitter``); laws have mean 1 and replace the scenario's own faults of their
-    kind.  ``inflation`` is the mean step of the ``replicas`` over that without chance, ``interval`` half of its 95 %
-    interval, ``barrier`` what one barrier of all ranks would make of a draw for the whole step, each rank computing all
-    of the time.
+    ``per`` is the unit of a draw: a permanent speed of a ``gpu`` (a fault of kind ``speeds``), or a duration of every
+    ``kernel``, ``pass`` or ``step`` of a rank (kind ``jitter``); laws have mean 1 and replace the scenario's faults of
+    their kind. ``inflation`` is the mean step of the ``replicas`` over that without chance, ``interval`` half of its 95
+    % interval, ``barrier`` the factor of one barrier of all ranks if each draws for a whole step of computing.
     """
     if per not in PERS:
         raise InputError(f"inflation: per {per!r} is no part of a job that draws; it can be {', '.join(PERS)}")
@@ -278,7 +278,7 @@ def inflation(
 
 
 def barrier(ranks: int, sigma: float, per: Per = "step") -> float:
-    """Return the factor of one barrier of ``ranks`` on their computation: the mean of the largest factor on its time.
+    """Return the factor by which one barrier of ``ranks`` prolongs random compute: the largest factor's mean.
 
     A speed of mean 1 makes seconds of 1 / speed, which is lognormal as well, with mean exp(sigma^2).
     """

@@ -1,7 +1,7 @@
 """Cost of each straggler of a simulated job: the step is simulated without each cause.
 
-Next to the exact cost is what the estimator for recorded jobs (``interop.replay``) makes of the same run from
-its trace alone, which is all that is known of a real job.
+Next to the exact cost is the estimate for recorded jobs (``interop.replay``) from the trace of the same run alone,
+which is all that is known of a real job.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cause(Shown):
-    """Something that makes a step longer.
+    """A cause of a longer step, with the step times without it and with it alone.
 
     ``without`` is the step's seconds without it and with all other causes, ``alone`` those with it and without all
-    others (None where that is not known).  ``estimate`` is the trace's estimate of ``without``, None where it has none.
+    others (None where that is not known). ``estimate`` is the trace's estimate of ``without``, None where it has none.
     """
 
     what: str
@@ -52,16 +52,16 @@ class Cause(Shown):
 
     @property
     def cost(self) -> float:
-        """The part of the step that is saved without it."""
+        """Fraction of the step time that is saved without the cause."""
         return 1 - self.without / self.step_time
 
     @property
     def estimated_cost(self) -> float | None:
-        """The same by the estimator."""
+        """Fraction of the step time saved without the cause, as estimated from the trace."""
         return None if self.estimate is None else 1 - self.estimate / self.step_time
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the cause as JSON-ready values."""
         return {
             "what": self.what, "cost": self.cost, "estimated_cost": self.estimated_cost, "without_s": self.without,
             "alone_s": self.alone, "note": self.note,
@@ -70,7 +70,7 @@ class Cause(Shown):
 
 @dataclass(frozen=True)
 class Stragglers(Shown):
-    """A job's stragglers: ``step_time`` with them, ``clean`` without any (s); delays of all ranks alike are in both.
+    """A job's stragglers: ``step_time`` with them, ``clean`` without (s); delays equal on all ranks are in both.
 
     ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
     ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.replay``).
@@ -84,16 +84,16 @@ class Stragglers(Shown):
 
     @property
     def slowdown(self) -> float:
-        """S, exactly: the step over the step without them."""
+        """Exact slowdown S: step time over step time without stragglers."""
         return self.step_time / self.clean
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per cause: what, cost, estimated_cost, without_s, alone_s."""
+        """Table with one row per cause: what, cost, estimated_cost, without_s, alone_s."""
         return Records(self.causes).table
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the stragglers as JSON-ready values."""
         return {
             "step_time_s": self.step_time,
             "clean_s": self.clean,
@@ -106,8 +106,7 @@ class Stragglers(Shown):
 
 @checked
 def stragglers(result: ResultLike) -> Stragglers:
-    """Simulate the step of a result, or of a scenario, without each fault, uneven stages and the LM head; costliest
-    first.
+    """Simulate the step without each fault, uneven stages and the LM head; return the causes, costliest first.
 
     Raises InputError where all these steps would take too long to simulate.
     """
@@ -117,7 +116,7 @@ def stragglers(result: ResultLike) -> Stragglers:
 
 
 def steps_without_causes(scenario: Scenario) -> int:
-    """Return the steps that are simulated: without each fault, with it alone, with none; two more of a pipeline."""
+    """Return the number of steps simulated: without each fault, with it alone, with none; two more of a pipeline."""
     return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
 
@@ -153,17 +152,17 @@ class _Counterfactuals:
         return provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
     def _without(self, *places: int) -> float:
-        """Return the seconds of a step without these faults."""
+        """Return the step time (s) without these faults."""
         if places not in self._known:
             self._known[places] = replay(self._scenario.without(*places), planned=self._planned).step_time
         return self._known[places]
 
     def _only(self, *places: int) -> float:
-        """Return the seconds of a step with these faults only."""
+        """Return the step time (s) with these faults only."""
         return self._without(*(place for place in range(len(self._scenario.faults)) if place not in places))
 
     def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
-        """Return (dp rank, stage) of the workers that have a fault; none if it slows others down, too."""
+        """Return (dp rank, stage) of the workers that have a fault; none if it slows down others, too."""
         if fault.everywhere:
             return ()
         places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
@@ -181,7 +180,7 @@ class _Counterfactuals:
         return Cause(in_words(fault), step, self._without(place), self._only(place), estimate, note)
 
     def _of_pipeline(self) -> Iterator[Cause]:
-        """Yield uneven stages and the LM head, where the step is shorter without them."""
+        """Yield uneven stages and the LM head as causes, where the step is shorter without them."""
         step = self._result.step_time
         pipeline = self._scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         try:  # the model cut where the times of the run say

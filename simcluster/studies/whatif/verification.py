@@ -1,4 +1,4 @@
-"""Verification of folding: every span of a run on representatives compared with a run on every rank."""
+"""Verification of folding: each span of a run on representatives compared with a run on all ranks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ MOST_RANKS = 512
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of ``ranks`` of a job of ``total``, folded to ``representatives`` and one by one, by an ``engine``;
-    ``difference`` names the first op that differs, "" if none does."""
+    """Comparison of a folded run with one of all ranks: ``ranks`` of a job of ``total`` ranks, by an ``engine``.
+
+    ``difference`` names the first op that differs, "" if none does.
+    """
 
     engine: str
     ranks: int
@@ -31,11 +33,11 @@ class Verification:
     difference: str
 
     def to_dict(self) -> dict[str, int | str]:
-        """Return it for the result JSON."""
+        """Return the verification as JSON-ready values."""
         return asdict(self)
 
     def summary(self) -> str:
-        """Return the outcome in a line."""
+        """Return the outcome as one line of text."""
         part = f"{self.ranks:,} ranks" + (f" instead of {self.total:,} (fewer replicas)" * (self.ranks < self.total))
         outcome = f"differ: {self.difference}" if self.difference else f"all {self.spans:,} spans are equal"
         by = "SimPy" if self.engine == "simpy" else "the compiled engine"
@@ -43,9 +45,9 @@ class Verification:
 
 
 def verify(scenario: Scenario) -> Verification:
-    """Simulate a scenario folded and rank by rank by the engine that it names (auto: compiled); compare all spans.
+    """Simulate a scenario folded and rank by rank by its engine (auto: compiled); compare all spans.
 
-    A job of many ranks is compared with fewer replicas.  Raises InputError where no number of replicas is small enough
+    A job of many ranks is compared with fewer replicas. Raises InputError where no number of replicas is small enough
     and valid, and for a scenario whose ranks are never folded.
     """
     obstacle = "engine: reference" if scenario.engine == "reference" else FOLDING.obstacle(scenario)
@@ -60,7 +62,7 @@ def verify(scenario: Scenario) -> Verification:
 
 
 def with_fewer_replicas(scenario: Scenario) -> Scenario:
-    """Return the scenario with as many replicas as make it ``MOST_RANKS`` ranks at most, each with its batch."""
+    """Return the scenario reduced to at most ``MOST_RANKS`` ranks by fewer replicas, each with its batch."""
     if scenario.gpus <= MOST_RANKS:
         return scenario
     dp, ranks = scenario.dp, scenario.gpus // scenario.dp  # per replica
