@@ -86,6 +86,7 @@ class Parser(argparse.ArgumentParser):
         self.epilog = f"{examples.rstrip()}\n\n{common}"
 
     def error(self, message: str) -> NoReturn:
+        """Raise InputError for a message of argparse."""
         raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
 
     def _own_words(self, message: str) -> str:

@@ -85,6 +85,7 @@ class Bar:
         self._begun: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int, wrong: int) -> None:
+        """Show the progress."""
         now = time.monotonic()
         self.done, self.total = done, total
         self._begun = self._begun or (now, done)

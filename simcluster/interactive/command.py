@@ -1,4 +1,4 @@
-"""simcluster studio: a page on this machine with controls over a scenario."""
+"""simcluster studio: a local page with controls over a scenario."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simcluster.interactive.page.states import Folder, StudioState, scenario_of
 
 
 def run(args: argparse.Namespace) -> None:
-    """Check what was named, serve the page until Ctrl-C."""
+    """Check the arguments and serve the page until Ctrl-C."""
     folder, first = _named(args.scenario, args.folder)
     given = overrides_of(args)
     if given and first is None:
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
-    """Return the folder, and the state to begin with: of a file that is named, the folder is where it lies."""
+    """Return the folder and the initial state; a scenario file sets the folder."""
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"--folder {folder}: there is no such folder; name one that is there, or make it")
     if scenario is None:

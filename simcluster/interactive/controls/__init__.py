@@ -1,6 +1,5 @@
-"""What of a scenario one changes by hand: each control, the values that it is offered with, and the nearest that go.
+"""Controls of a scenario: the values that each offers, and the nearest valid ones.
 
-Pure; read by the studio's page and by the notebook's widget.  The rows are in ``controls.yaml``; ``settings`` says what
-controls are set to and what that changes, ``offers`` to what they may be set, and what goes instead where the rules of
-a scenario refuse it.
+No side effects; used by the studio's page and the notebook widget. ``controls.yaml`` has the rows, ``settings`` turns
+values of controls into changes of a scenario, ``offers`` lists possible values and valid alternatives.
 """

@@ -1,6 +1,6 @@
-"""The values that each control is offered with for a scenario, and the nearest legal ones where some are refused.
+"""Values that each control offers for a scenario, and the nearest valid ones if some are invalid.
 
-Pure.  Values are only offered: the scenario's rules decide.
+No side effects. Values are only offered: the scenario's rules decide.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ _MOST_TRIED = 12  # values of one control on the way to a legal one
 
 
 def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
-    """Return every control that a scenario has, as a page draws it: key, label, group, what it says, its value, and
-    those offered.
+    """Return every control of a scenario as the page draws it: key, label, group, description, value, offers.
 
-    Doublings are those of the ``base``, so that a scale stays where it is while somebody moves on it.
+    Doublings start from the ``base`` scenario, so that a scale keeps its marks while the user moves it.
     """
     document, first = scenario.document(), base.document()
     found = []
@@ -58,7 +57,7 @@ def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
 
 
 def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
-    """Return what a scenario has there; None where its key is not set, or is not a value."""
+    """Return the scenario's value of a control's key; None if it is not set or not a single value."""
     if key == "parallel.dp":
         return scenario.dp
     if key == "pipeline.schedule":
@@ -78,7 +77,7 @@ def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value
 
 
 def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
-    """Return the values of a control's steps or words, with the scenario's own among them, in order."""
+    """Return the values that a control offers, with the scenario's own value among them, in order."""
     if control.is_fault:
         return control.values
     value = value_of(scenario, document, control.key)
@@ -90,7 +89,7 @@ def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -
 
 
 def _values(scenario: Scenario, value: Value | None, control: Control) -> Sequence[Any]:
-    """Return the values that a kind of offer has."""
+    """Return the values for one kind of offer."""
     stages, pp = scenario.model.layers + 2, scenario.parallel.pp
     match control.offer:
         case "schedules" | "words" | "devices":
@@ -124,24 +123,24 @@ def _values(scenario: Scenario, value: Value | None, control: Control) -> Sequen
 
 @dataclass(frozen=True, slots=True)
 class LegalChange:
-    """Settings that the scenario's rules allow, and in words what they change of those that were refused."""
+    """Settings that the scenario's rules allow, and a description of how they differ."""
 
     words: str
     settings: Settings
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the change as a dictionary for JSON."""
         return {"words": self.words, "settings": dict(self.settings)}
 
 
 def remedies(
     base: Scenario, settings: Settings, key: str, complaint: str, made: Callable[[Settings], object]
 ) -> list[LegalChange]:
-    """Return legal settings where the settings of a scenario are refused with a complaint: the nearest values of the
-    control that was changed last (``key``), then of others that the complaint names, then without the change.
+    """Return valid settings near invalid ones: other values of the last changed control first.
 
-    Without a ``key`` (of a link) it is the last of those that the complaint names, or of all.  ``made`` raises
-    InputError for settings that are not legal.
+    Then come values of other controls that the complaint names, and the settings without the change. Without a ``key``
+    (of a link), the last control that the complaint names, or else the last of all, takes its place. ``made`` raises
+    InputError for invalid settings.
     """
     words = set("".join(letter if letter.isalnum() or letter == "_" else " " for letter in complaint).split())
     if not key:
@@ -169,7 +168,7 @@ def remedies(
 
 
 def _is_legal(made: Callable[[Settings], object], settings: Settings) -> bool:
-    """Return whether a scenario can be ``made`` of settings."""
+    """Return whether a scenario with these settings is valid."""
     try:
         made(settings)
     except InputError:
@@ -183,7 +182,7 @@ def with_setting(settings: Settings, key: str, value: Value) -> Settings:
 
 
 def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
-    """Yield others, the nearest first: by their ratio, or of words in their order."""
+    """Yield other values, nearest first: by ratio, or words in order."""
     others = [value for value in values if value != wanted]
     if isinstance(wanted, int | float) and all(isinstance(each, int | float) and each > 0 for each in others):
         others.sort(key=lambda each: abs(math.log(each / max(wanted, 1e-9))))  # type: ignore[operator]

@@ -1,6 +1,6 @@
-"""Controls of a scenario: keys and faults that are changed by hand, what each may be set to, and what that changes.
+"""Controls of a scenario: keys and faults that users change, their values, and the resulting overrides.
 
-Pure.  The rows are in ``controls.yaml``; what a key takes and says is the scenario's own (``scenario.keys``).
+No side effects. ``controls.yaml`` has the rows; ``scenario.keys`` has types and descriptions of keys.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ _MOST_PLACES = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One thing to change: its key, what it is called, its heading, how its values are found, and their limits.
+    """A control: its key, label, heading, kind of offered values, and limits.
 
-    ``needs`` is a key of the document without which there is none; ``untold`` says why it is not told what other values
-    would give ("" where it is).  Of a fault: ``fault`` as a document has it, with
-    $place and $value in it; what a ``place`` is ("" for everywhere), the value at which it is ``off``, and those that
-    are offered.
+    ``needs`` is a key without which the document has no such control; ``untold`` explains why no hints are shown, if
+    so. A control of a fault has ``fault`` as in a document, with $place and $value; the kind of its ``place`` ("" for
+    everywhere); the value at which it is ``off``; and the offered ``values``.
     """
 
     key: str
@@ -53,16 +52,16 @@ class Control:
 
     @property
     def is_fault(self) -> bool:
-        """Is it a fault that is added, and no key?"""
+        """Whether the control adds a fault instead of setting a key."""
         return bool(self.fault)
 
     def there(self, document: Mapping[str, Any]) -> bool:
-        """Has the document what it needs?"""
+        """Return whether the document has the key that the control needs."""
         return not self.needs or value_at(document, self.needs) is not None
 
 
 def value_at(document: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of a document; None where there is none."""
+    """Return the value at a dotted path of a document; None if there is none."""
     value: Any = document
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -71,16 +70,16 @@ def value_at(document: Mapping[str, Any], path: str) -> Any:
 
 @cache
 def controls() -> Mapping[str, Control]:
-    """Return all of them by key, in the order of the page."""
+    """Return all controls by key, in the order of the page."""
     rows: Any = read_document(Path(__file__).with_name("controls.yaml")).data
     return {row["key"]: Control(**{**row, "values": tuple(row.get("values", ()))}) for row in rows["controls"]}
 
 
 def checked(key: str, value: object) -> Value:
-    """Return a value that somebody asks for, as its control has it.
+    """Return a requested value in the type of its control.
 
-    InputError for no such control, and for a value that is not of its kind or beyond its limits: what is asked for over
-    the network names nothing but this.
+    InputError for an unknown control, and for a value of another type or outside the limits, since requests come over
+    the network.
     """
     control = controls().get(key)
     if control is None:
@@ -115,10 +114,10 @@ def _number(control: Control, value: object) -> int | float:
 
 
 def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the changes of a scenario that settings mean, with what must follow them.
+    """Return the overrides of a scenario that settings mean, including keys that must follow.
 
-    ``written`` is the document that is changed.  Replicas follow where the split or the machines change, and layers of
-    stages where those were counted out for a pipeline of another length.
+    ``written`` is the document to change. dp follows if the layout or the number of nodes changes; layers per stage
+    follow if they were set for another number of stages.
     """
     given = dict(settings)
     found: list[tuple[str, Any]] = []
@@ -143,7 +142,7 @@ def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str,
 
 
 def _filled(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part of a fault, with what is chosen in the place of what stands for it."""
+    """Return a part of a fault with its placeholders replaced by values."""
     if isinstance(part, Mapping):
         return {key: _filled(value, values) for key, value in part.items()}
     if isinstance(part, str) and part not in values:
@@ -157,7 +156,7 @@ def in_order(settings: Mapping[str, Value]) -> Settings:
 
 
 def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return settings as a person reads them: "tp 4", "slow GPU: rank 3, × 1.5"."""
+    """Return settings as text: "tp 4", "slow GPU: rank 3, × 1.5"."""
     found = []
     for key, value in settings:
         control = controls()[key]
@@ -173,7 +172,7 @@ def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
 
 @cache
 def words_of(key: str) -> tuple[Value, ...]:
-    """Return names that may stand at a key."""
+    """Return the names that a key accepts."""
     if key == "cluster.device":
         return tuple(device_names())
     words = next(each.words for each in scenario_keys() if each.path == key)
@@ -182,7 +181,7 @@ def words_of(key: str) -> tuple[Value, ...]:
 
 @cache
 def notes() -> Mapping[str, str]:
-    """Return what each control says, in a sentence."""
+    """Return the description of each control by key."""
     of_keys = {each.path: each.description for each in scenario_keys()} | {
         "cluster.device": "The GPU.",
         "cluster.nodes": "How many machines there are; the job takes all their GPUs.",

@@ -1,7 +1,7 @@
-"""The page that moves: variants that were simulated beforehand, a control for each key that varies.
+"""Report page with controls: variants simulated beforehand, and a control for each varied key.
 
-Everything shown follows the controls, without a network and without simulating anything.  Without JavaScript it is the
-page of one variant, with a table of all.
+Everything shown follows the controls, without a network and without simulation. Without JavaScript the page shows one
+variant, with a table of all.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True)
 class VariedKey:
-    """A dotted path of the scenario and the values that it takes."""
+    """A dotted path of the scenario and its values."""
 
     path: str
     values: tuple[Any, ...]
 
     @property
     def labels(self) -> list[str]:
-        """Return the values as texts, no two of them equal."""
+        """Values as distinct texts."""
         found = [value_label(value) for value in self.values]
         return [text if found.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(found)]
 
     @property
     def slides(self) -> bool:
-        """Return whether it is a slider: at least three numbers that go one way."""
+        """Whether the control is a slider: at least three numbers in ascending or descending order."""
         numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
         ordered = numbers in (sorted(numbers), sorted(numbers, reverse=True))
         return len(numbers) == len(self.values) > 2 and ordered
@@ -73,9 +73,9 @@ class VariedKey:
 class PageState:
     """One variant on the page.
 
-    ``entry`` is its numbers (the document among them) and account, without result and timeline; ``texts`` the HTML of
-    each section by its place, and of "told", which stands under the heading; ``data`` the JSON that the script reads
-    and ``columns`` its numbers.
+    ``entry`` has its numbers (with the document) and time account, without result and timeline; ``texts`` the HTML of
+    each section by place, and of "told" below the heading; ``data`` the JSON that the script reads, and ``columns`` its
+    numbers.
     """
 
     entry: Entry
@@ -86,9 +86,11 @@ class PageState:
 
 @dataclass(frozen=True)
 class Varied:
-    """A grid of variants: its ``keys``, and for every combination, the last key fastest, its state or why there is
-    none; ``base`` is the combination that the page begins with, and that the others are compared with until another is
-    pinned."""
+    """A grid of variants over ``keys``: the state of every combination, or the reason why it is invalid.
+
+    Combinations vary the last key fastest. ``base`` is the combination shown first, with which others are compared
+    until the user pins another.
+    """
 
     keys: tuple[VariedKey, ...]
     states: tuple[PageState | str, ...]
@@ -96,16 +98,16 @@ class Varied:
 
     @cached_property
     def names(self) -> list[str]:
-        """Return what every combination is called: "tp 4, schedule 1f1b"."""
+        """Name of every combination: "tp 4, schedule 1f1b"."""
         return names_of([(key.path, key.labels) for key in self.keys])
 
     @cached_property
     def played(self) -> dict[int, PageState]:
-        """Return the combinations that could be simulated, by their numbers."""
+        """Combinations that were simulated, by number."""
         return {at: state for at, state in enumerate(self.states) if isinstance(state, PageState)}
 
     def digits(self, number: int) -> list[int]:
-        """Return the place of each key's value in a combination."""
+        """Return the index of each key's value in a combination."""
         found = []
         for key in reversed(self.keys):
             number, place = divmod(number, len(key.values))
@@ -113,13 +115,13 @@ class Varied:
         return found[::-1]
 
     def address(self, at: int) -> str:
-        """Return a combination as the page's address has it behind #; the script reads and writes the same."""
+        """Return a combination as the page address after #, which the script reads and writes."""
         pairs = zip(self.keys, self.digits(at), strict=True)
         return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)
 
 
 def state_of(entry: Entry, most_spans: int) -> PageState:
-    """Return the state of a run, its timeline of at most ``most_spans``; nothing but its faults is simulated for it."""
+    """Return the page state of a run, its timeline cut to at most ``most_spans`` spans."""
     shown, blob = replace(entry, replays=False), Blob()
     data, notes = data_of([shown], blob, most_spans=most_spans)
     texts = {place: str(part) for place, part in section_contents([shown], notes).items() if place not in _ABOUT_TWO}
@@ -129,7 +131,7 @@ def state_of(entry: Entry, most_spans: int) -> PageState:
 
 
 def moving_page(varied: Varied, *, title: str = "") -> str:
-    """Return the page as HTML, which begins with the base."""
+    """Return the page as HTML, which starts with the base combination."""
     texts = {
         at: {**state.texts, "differences": _against(varied, varied.base, at)} for at, state in varied.played.items()
     }
@@ -163,7 +165,7 @@ def moving_page(varied: Varied, *, title: str = "") -> str:
 
 
 def value_label(value: Any) -> str:
-    """Return a value as a control has it; what has parts as YAML has it, [tp, cp]."""
+    """Return a value as the label of a control; lists and mappings as YAML: [tp, cp]."""
     if value is None or isinstance(value, bool) or value == []:
         return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
     text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
@@ -171,8 +173,10 @@ def value_label(value: Any) -> str:
 
 
 def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
-    """Return the names of all combinations of values of keys, the last one fastest; without keys of one value, where
-    there are others."""
+    """Return the names of all combinations of values, the last key fastest.
+
+    Keys with a single value are omitted if another key varies.
+    """
     keys = [each for each in keys if len(each[1]) > 1] or keys
     names = short_names([path for path, _ in keys])
     parts = product(*([f"{name} {label}" for label in labels] for name, (_, labels) in zip(names, keys, strict=True)))
@@ -180,13 +184,13 @@ def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the last words of dotted paths; whole paths where two have the same one."""
+    """Return the last words of dotted paths, or the whole paths if two are equal."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
 
 
 def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    """Return the control of a key, of which the value at a place is chosen: a slider, buttons, or a list of many."""
+    """Return the HTML of a key's control: a slider, buttons, or a list of many values."""
     labels, place = key.labels, f"key-{number}"
     if key.slides:
         slider = void_element("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1",
@@ -232,7 +236,7 @@ def _rest_told(entry: Entry) -> str:
 
 
 def _variants(varied: Varied) -> Markup:
-    """Return which is the fastest, a row for every combination, and why some cannot be."""
+    """Return the fastest variant, a table of all, and reasons for invalid ones."""
     played = {at: (state.entry.account.step_time, state.entry.shown_numbers) for at, state in varied.played.items()}
     longest = max(seconds for seconds, _ in played.values())
     header = ["variant", "a step", "", "difference", "MFU", "bubble", "exposed", "memory"]
@@ -281,10 +285,10 @@ def _fastest(varied: Varied) -> str:
 
 
 def _data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
-    """Return what the script reads: keys and states as JSON, and the pieces that states are made of.
+    """Return what the script reads: keys and states as JSON, and the pieces of states.
 
-    Equal pieces are kept once, and named by their number.  A section's texts follow each other: they are much alike,
-    and deflate well.
+    Equal pieces are stored once and named by number. Texts of a section follow each other: they are similar and
+    compress well.
     """
     pieces, played = dict[bytes, int](), varied.played
 

@@ -1,4 +1,4 @@
-"""The variants of a moving page, simulated in other processes where there are cores, where they become its states."""
+"""Variants of a report page with controls, simulated in several processes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Ranks = Callable[[Scenario], Sequence[int] | None]
 
 
 def simulated(scenario: Scenario) -> Sequence[int] | None:
-    """Return the timelines of those ranks that were simulated: what a page has unless others are named."""
+    """Return the simulated ranks of a scenario, whose timelines the page shows by default."""
     return None
 
 
 def check_vary(paths: Sequence[str]) -> None:
-    """InputError for a path that no scenario has, and for one that comes twice."""
+    """Raise InputError for an unknown path, and for a path that occurs twice."""
     for path in paths:
         check_path(path)
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -50,10 +50,10 @@ def play_variants(
     processes: int | None = None,
     progress: Callable[[int, int, int], object] = lambda done, total, wrong: None,
 ) -> Varied:
-    """Every combination of values at dotted paths, played and ready to be put on a page; the same whatever plays it.
+    """Simulate every combination of values at dotted paths and return the states of the page.
 
-    ``ranks``, a function of a module, says of a scenario whose timelines are shown.  InputError for more than
-    ``MOST_STATES`` combinations, and where none of them can be.
+    The result does not depend on ``processes``. ``ranks``, a function of a module, returns the ranks whose timelines
+    are shown. InputError for more than ``MOST_STATES`` combinations, and if all are invalid.
     """
     count = math.prod(len(values) for values in vary.values())
     if count > MOST_STATES:
@@ -80,7 +80,7 @@ def play_variants(
 
 
 def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
-    """Return a variant's state; the reason, if it cannot be or fails."""
+    """Return a variant's page state, or the reason if it is invalid or fails."""
     try:
         scenario = variant.scenario()
         entry = entry_of_result(replay(scenario), origin=origin, ranks=ranks(scenario))
@@ -92,7 +92,7 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
 
 
 def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
-    """Return the combination that the scenario has as it stands; the first that could be played where there is none."""
+    """Return the combination of the unchanged scenario, or else the first that was simulated."""
     played = [number for number, state in enumerate(states) if isinstance(state, PageState)]
     try:
         own = made.base.scenario(made.fixed).document()

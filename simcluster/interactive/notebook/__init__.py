@@ -1,1 +1,1 @@
-"""What Python and a notebook's cell show of an object: a line, a page of HTML, a timeline to zoom into."""
+"""Notebook cells of objects: HTML pages, drawings, timelines to zoom into."""

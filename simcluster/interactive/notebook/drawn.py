@@ -1,7 +1,7 @@
-"""Small drawings for a notebook's cell: the rows of a timeline, a histogram; HTML and SVG that need nothing else.
+"""Small drawings for notebook cells: timelines and histograms, as standalone HTML and SVG.
 
-Everything stands in one element of class ``simcluster``, whose style comes with it and reaches nothing outside; texts
-and grounds are the notebook's own, light or dark.
+Everything is in one element of class ``simcluster``, whose style affects nothing outside; text and background colours
+are the notebook's, light or dark.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECOMPUTE: Paint = ("compute", "recompute", 0)
 
 
 def cell(*content: Content) -> str:
-    """Return what a notebook shows: the pieces in one element with its style."""
+    """Return the HTML of a notebook cell: the pieces in one styled element."""
     return str(element("div", element("style", Markup(_style())), *content, class_="simcluster"))
 
 
@@ -55,10 +55,10 @@ def _style() -> str:
 def timeline(
     frame: pd.DataFrame, num_ranks: int, *, what: str = "rank", seconds: bool = True, one_lane: bool = False
 ) -> Markup:
-    """A timeline with a row for each of a few stages: computation, and communication below it where it can be seen.
+    """Draw a timeline with one row for each of a few stages: compute, and communication below it.
 
-    As few rows as keep it light; a line below says what is left out.  ``what`` is what a row stands for; without
-    ``seconds`` time has no unit; with ``one_lane`` what a rank does besides computation is drawn in the same lane.
+    The number of rows is limited; a line below tells what is not shown. ``what`` names a row; without ``seconds`` time
+    has no unit; with ``one_lane`` everything is drawn in the lane of compute.
     """
     end = float(frame["end"].max()) or 1.0
     most = _MOST_ROWS
@@ -99,13 +99,13 @@ def _boxes(
 
 
 def _streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
-    """Computation, then the streams that these ranks use, in the palette's order."""
+    """Return compute and the streams that these ranks use, in the palette's order."""
     used = set(frame["stream"][frame["rank"].isin(ranks)].unique())
     return ("compute", *(stream for stream in (*palette.STREAMS, "h2d", "d2h", "storage", "host") if stream in used))
 
 
 def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], end: float) -> Markup:
-    """Return a rank: its name, and its lanes as one path for each colour."""
+    """Return the HTML of a rank: its name, and its lanes as one path per colour."""
     height = _COMPUTE + _SLIM * (int(boxes.lane.max(initial=0)))
     own = np.flatnonzero(boxes.row == number)
     top = np.where(boxes.lane[own] == 0, 0.0, _COMPUTE + _SLIM * (boxes.lane[own] - 1))
@@ -140,9 +140,9 @@ def _path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
 
 
 def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
-    """Return the attribute that fills with each paint, light or dark.
+    """Return the attribute that fills with each paint, in light and dark themes.
 
-    The page's own colours where a part of the step has them, so that they follow the notebook's theme.
+    Paints of the report use its classes, so that they follow the notebook's theme.
     """
     found = {}
     for paint in paints:
@@ -188,7 +188,7 @@ def _axis(end: float, *, seconds: bool) -> Markup:
 
 
 def histogram(values: Floats, marks: Iterable[tuple[str, float, bool]]) -> Markup:
-    """Return how many of the values lie where; ``marks`` are lines at (name, value, dashed) among them."""
+    """Draw a histogram of values with marked lines (name, value, dashed)."""
     marked = list(marks)
     ends = [*values.tolist(), *(value for _, value, _ in marked)]
     low, high = min(ends), max(ends)

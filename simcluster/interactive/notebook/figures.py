@@ -1,4 +1,4 @@
-"""Figures in a notebook: those drawn here belong to no window, and IPython shows only those of pyplot by itself."""
+"""Display of matplotlib figures in notebooks, without pyplot."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FIGURE = "matplotlib.figure", "Figure"
 
 
 def let_cells_show_figures() -> None:
-    """In a notebook, a figure at the end of a cell is shown; formats that a user has chosen (%matplotlib) stay.
+    """Let a notebook show a figure at the end of a cell, and keep the user's formats (%matplotlib).
 
-    Nothing happens elsewhere, and nothing is imported.
+    Outside notebooks nothing happens and nothing is imported.
     """
     running = sys.modules.get("IPython")
     shell = running.get_ipython() if running and hasattr(running, "get_ipython") else None
@@ -28,7 +28,7 @@ def let_cells_show_figures() -> None:
 
 
 def png_of(figure: Figure) -> bytes | None:
-    """Return the picture; None where the figure has a window, which shows it."""
+    """Return a figure as PNG; None if it has a window, which shows it."""
     if getattr(figure.canvas, "manager", None) is not None:
         return None
     buffer = BytesIO()

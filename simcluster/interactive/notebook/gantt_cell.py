@@ -1,6 +1,6 @@
-"""A timeline in a notebook's cell to zoom into: the report's own, in a frame of its own that asks for nothing.
+"""Zoomable timeline in a notebook cell: the report's timeline in a separate frame.
 
-Frames do not see each other, so a notebook has as many as it likes.
+Frames are independent, so a notebook can have any number of them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ body.cell { margin: 0; padding: 4px 8px; max-width: none; overflow: hidden; }
 
 @dataclass(frozen=True, repr=False)
 class GanttCell:
-    """A whole page with one timeline; in a notebook it stands in the cell, ``height`` pixels high.
+    """A whole page with one timeline, shown in a notebook cell ``height`` pixels high.
 
-    ``left_out`` says in words which ranks it lacks, "" if none.
+    ``left_out`` describes the ranks that it omits, "" if none.
     """
 
     name: str
@@ -60,16 +60,16 @@ class GanttCell:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page to a file that any browser opens; InputError if the system refuses."""
+        """Write the page to a file; InputError if the system refuses."""
         write_text(path, self.page)
 
 
 @checked
 def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
-    """The timeline of some ranks (left out: of all that were simulated) as a page to zoom into and to search.
+    """Return the timeline of some ranks (default: all simulated ones) as a page to zoom and search.
 
-    Where that is more than 1.8 MB it has fewer ranks, evenly over all, and says so.  InputError for ranks that the job
-    does not have.
+    A page above 1.8 MB is cut to fewer, evenly spaced ranks, and says so. InputError for ranks that the job does not
+    have.
     """
     if ranks is None:
         spans, weights = run.spans, dict(run.weights)

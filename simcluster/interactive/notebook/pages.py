@@ -1,6 +1,6 @@
-"""Objects in a notebook's cell: what ``_repr_html_`` gives, by the name of the class; what is not here is its text.
+"""HTML of objects in a notebook cell (``_repr_html_``), by class name; other objects show their text.
 
-An object whose answer is known (``cli.answers``) is that, with drawings of its own below.
+An object with a known answer (``cli.answers``) shows that, with its drawings below.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _gantt(run: Run) -> list[Block]:
 
 
 def _scenario(scenario: Scenario) -> list[Block]:
-    """Return the schedule of the pipeline alone, where there is one, and the whole document, folded."""
+    """Return a drawing of the pipeline schedule, if any, and the whole document, folded."""
     whole = Folded("all of it", yaml_text(scenario.document()))
     if scenario.parallel.pp == 1:
         return [whole]

@@ -1,4 +1,4 @@
-"""The studio in a notebook: ``simcluster.studio(scenario)``, controls over a scenario, played on every change."""
+"""The studio as a notebook widget: ``simcluster.studio(scenario)``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @checked
 def studio(scenario: ScenarioLike) -> StudioWidget:
-    """A widget with the controls of ``simcluster studio`` (schedule, split, batches, overlap, cluster, faults), which
-    plays the step in the kernel on every change and shows its numbers and timeline.
+    """Return a widget with the controls of ``simcluster studio``, which simulates the step on every change.
 
-    Its ``settings`` may be set from Python, too; ``scenario`` and ``result`` are those of what is shown.  InputError
-    where anywidget is not there.
+    The controls cover schedule, layout, batches, overlap, cluster and faults. The widget shows numbers and timeline;
+    its ``settings`` can also be set from Python, and ``scenario`` and ``result`` are those shown. InputError without
+    anywidget.
     """
     given = scenario_of(scenario, "studio")
     try:

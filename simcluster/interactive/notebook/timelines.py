@@ -1,4 +1,4 @@
-"""A step's timeline as a picture, or as a part of a notebook to zoom into: what ``result.gantt()`` gives."""
+"""Timeline of a step, as a picture or as a zoomable notebook cell: ``result.gantt()``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _gantt(
 
 
 def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
-    """Return the timeline of any ranks of the job, each that of the one that was simulated for it; left out: of those.
+    """Return the timeline of these ranks, each from its representative (default: the simulated ranks).
 
     InputError for a rank that the job does not have.
     """

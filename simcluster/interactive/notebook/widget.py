@@ -1,6 +1,6 @@
-"""The studio's widget for notebooks: what the controls are set to goes to the kernel, what is shown comes back.
+"""The studio's notebook widget: settings of its controls go to the kernel, results come back.
 
-It is only imported where anywidget is there.
+Imported only if anywidget is installed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _MOST_KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class StudioAnswer:
-    """What the widget shows of some settings: HTML, or in a ``message`` why they cannot be, and then ``remedies``, each
-    {words, settings}: settings that can, the nearest first."""
+    """The widget's content for some settings: HTML, or a ``message`` why they are invalid.
+
+    ``remedies`` are then valid settings as {words, settings}, nearest first.
+    """
 
     html: str
     message: str = ""
@@ -43,16 +45,16 @@ class StudioAnswer:
 
 
 class NotebookStudio:
-    """A scenario and all that was simulated of it."""
+    """A scenario, and the results simulated from it."""
 
     def __init__(self, base: Scenario) -> None:
         self.base = base
         self._replayed = lru_cache(_MOST_KEPT)(lambda settings: replay(self.scenario(json.loads(settings))))
 
     def scenario(self, settings: Given) -> Scenario:
-        """Return the scenario with settings changed; InputError with the rule for those that cannot be.
+        """Return the scenario with settings changed; InputError with the rule if they are invalid.
 
-        Replicas follow where tp or pp change and they are not set themselves.
+        dp follows if tp or pp change and it is not set itself.
         """
         return self._made(in_order({key: checked(key, value) for key, value in settings.items()}))
 
@@ -61,12 +63,11 @@ class NotebookStudio:
         return self.base.with_(changes) if changes else self.base
 
     def result(self, settings: Given) -> Result:
-        """Return the simulated step with those settings, simulated now if it is not kept."""
+        """Return the simulated step with these settings, simulated now if not cached."""
         return self._replayed(json.dumps(settings, sort_keys=True, default=str))
 
     def controls(self, settings: Given) -> list[dict[str, Any]]:
-        """Return all controls as the page draws them, each with what it is set to; of settings that cannot be those of
-        the scenario as it stands."""
+        """Return all controls with their values; for invalid settings, those of the unchanged scenario."""
         try:
             scenario = self.scenario(settings)
         except InputError:
@@ -74,8 +75,10 @@ class NotebookStudio:
         return [{**each, "set": settings.get(each["key"])} for each in described(scenario, self.base)]
 
     def answer(self, settings: Given, *, changed: str = "", zoom: bool = False) -> StudioAnswer:
-        """Return what is shown of settings, of which ``changed`` is the last that was; with ``zoom`` the timeline to
-        zoom into."""
+        """Return the content for settings, of which ``changed`` was set last.
+
+        With ``zoom`` it includes the zoomable timeline.
+        """
         try:
             result = self.result(settings)
         except InputError as problem:
@@ -104,11 +107,11 @@ def _asset(name: str) -> str:
 
 
 class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is not always there
-    """Controls over a scenario, and what a step with their settings is.
+    """Widget with controls over a scenario, and the step with their settings.
 
-    ``settings`` are what was changed, by key; ``controls`` what may be; ``html`` what is shown, or ``message`` says
-    why it cannot be and ``remedies`` what can, each {words, settings}, of which ``nearest`` has the first one's
-    settings.  ``answered`` counts the answers.
+    ``settings`` are the changes by key; ``controls`` the available controls; ``html`` the content, or else ``message``
+    tells why the settings are invalid and ``remedies`` lists valid ones as {words, settings}, the first also as
+    ``nearest``. ``answered`` counts the answers.
     """
 
     _esm = _asset("studio.js")
@@ -135,12 +138,12 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario as the controls are set; InputError where it cannot be."""
+        """The scenario with the current settings; InputError if they are invalid."""
         return self._studio.scenario(self.settings)
 
     @property
     def result(self) -> Result:
-        """The step that is shown; InputError where it cannot be."""
+        """The step shown; InputError if the settings are invalid."""
         return self._studio.result(self.settings)
 
     def _answer(self, before: Given) -> None:

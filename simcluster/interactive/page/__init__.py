@@ -1,6 +1,6 @@
-"""A page on this machine with controls over a scenario: change one thing, and see the step that is played then.
+"""The studio: a local page with controls over a scenario, which simulates every change.
 
-``states`` says what a state of the page is, ``answers`` what the page shows of it (by the code of ``show.report``),
-``kept`` what is played once for all parts of that, ``pool`` who plays it, ``server`` who serves it.  What can be
-changed are the ``controls``, a package of their own.
+``states`` describes states of the page, ``answers`` its content (by the code of ``show.report``), ``kept`` caches
+results for all parts of it, ``pool`` has the processes that simulate, ``server`` serves. The ``controls`` are a
+package.
 """

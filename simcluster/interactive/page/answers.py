@@ -1,7 +1,7 @@
-"""What the page shows of a state, part by part, by the code of the report; or the problem and what would go instead.
+"""Content of the studio's page for a state, part by part; or the problem and valid alternatives.
 
-A part is asked for by itself, the quick ones first, so that nobody waits for what is slow: results are kept between the
-parts.  Runs in a process of the pool: everything that goes in and out can be pickled, and out as JSON.
+Parts are requested one by one, the quick ones first; results are cached between them. This runs in a process of the
+pool: everything that goes in can be pickled, everything that comes out is JSON.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ _RUNS = 50  # of weeks: enough for the mean to be of use, few enough to wait for
 
 @dataclass(frozen=True, slots=True)
 class StateAsked:
-    """What a page asks about: the state that is live, the one that is pinned beside it, the folder of files, and the
-    control that was changed last, for which the nearest legal value is sought."""
+    """A request of the page: the current state, the pinned one, and the folder of files.
+
+    It also has the control that was changed last, for which the nearest valid value is sought.
+    """
 
     live: StudioState
     pinned: StudioState | None
@@ -52,7 +54,7 @@ class StateAsked:
 
 
 def answer(asked: StateAsked, part: str) -> dict[str, Any]:
-    """A part of what the page shows; ``problem`` in its place, and what would go, where the scenario is refused."""
+    """Return one part of the page's content, or ``problem`` and valid alternatives if the scenario is invalid."""
     with collector_off():
         try:
             results = [_plays.result(scenario) for scenario in _scenarios(asked)]
@@ -62,7 +64,7 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
 
 
 def report_of(asked: StateAsked) -> str:
-    """Return the report about the state, or about both: the page that is mailed."""
+    """Return the report about the current state, or about both states, as a page to send."""
     names = labels(scenarios := _scenarios(asked))
     return page([
         entry_of_result(_plays.result(scenario), name=name)
@@ -73,7 +75,7 @@ def report_of(asked: StateAsked) -> str:
 def scenario_text(state: StudioState, folder: Path) -> str:
     """Return the state as a scenario file: the base's text with the changed keys, its comments kept.
 
-    Everything is written out where that text, in the studio's folder, would be another scenario: a built-in one that
+    Everything is written out if that text, in the studio's folder, would mean another scenario: a built-in one that
     names files next to it.
     """
     scenario, path = scenario_of(state, Folder(folder)), Folder(folder).scenario_path(state.base)
@@ -97,14 +99,14 @@ _plays = KeptPlays()
 
 
 def _scenarios(asked: StateAsked) -> list[Scenario]:
-    """Return what is shown: A, which is pinned, and B, which is live; or that alone."""
+    """Return the scenarios shown: the pinned A and the current B, or the current one."""
     folder = Folder(asked.folder)
     states = [asked.live] if asked.pinned is None else [asked.pinned, asked.live]
     return [scenario_of(state, folder) for state in states]
 
 
 def _entries(results: list[Result]) -> list[Entry]:
-    """The runs as the report has them, with the numbers that are quick to have: A and B, or one under its own name."""
+    """Return the report's entries with the numbers that are quick to compute."""
     names = "AB" if len(results) > 1 else [results[0].scenario.title]
     found = []
     for name, result in zip(names, results, strict=True):
@@ -115,7 +117,7 @@ def _entries(results: list[Result]) -> list[Entry]:
 
 
 def _described(results: list[Result]) -> list[str]:
-    """Return what A and B are, by what differs; of one its name."""
+    """Return what A and B are, by their differences; or the name of a single one."""
     one, other = results[0].scenario, results[-1].scenario
     if len(results) == 1:
         return [one.name]
@@ -123,7 +125,7 @@ def _described(results: list[Result]) -> list[str]:
 
 
 def _with_memory(numbers: Mapping[str, Any], result: Result) -> dict[str, Any]:
-    """As the result JSON has them, as far as the page's quick parts read them."""
+    """Return the numbers of the result JSON that the page's quick parts read."""
     memory = result.memory
     parts = {name: getattr(memory, name) for name in ("parameters", "gradients", "optimizer", "activations")}
     return {**numbers, "memory_bytes": {**parts, "other": memory.other + memory.buffers}}
@@ -137,7 +139,7 @@ def _base(asked: StateAsked) -> Scenario:
 
 
 def _figures(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """The numbers that follow from the step time, and the controls: all that is known as soon as it is played."""
+    """Return the controls and the numbers that are known as soon as the step is simulated."""
     live = results[-1]
     scenario = live.scenario
     numbers = {**timed_numbers(live), "hfu": live.hfu}
@@ -171,7 +173,7 @@ def _answer(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
 
 
 def _compared(results: list[Result], entries: list[Entry]) -> Markup:
-    """Return what A and B are, which is faster and why, and their numbers in a table."""
+    """Return the comparison of A and B: the faster one, the reasons, and a table."""
     told = [
         element("p", element("strong", letter), f"  {text}")
         for letter, text in zip("AB", _described(results), strict=True)
@@ -180,7 +182,7 @@ def _compared(results: list[Result], entries: list[Entry]) -> Markup:
 
 
 def _dollars(state: StudioState, result: Result) -> Markup:
-    """What a step costs, where the state or its scenario says what a GPU does; prices are asked for, never assumed."""
+    """Return the cost per step, if the state or its scenario has a GPU price."""
     scenario = result.scenario
     price = dict(state.settings).get(PRICE, scenario.run.price if scenario.run is not None else None)
     if not isinstance(price, int | float):
@@ -194,7 +196,7 @@ def _dollars(state: StudioState, result: Result) -> Markup:
 
 
 def _dollar(amount: float) -> str:
-    """With cents, or of less than a dollar with two digits that say something."""
+    """Return an amount with cents, or below a dollar with two significant digits."""
     return f"{amount:,.2f}" if amount >= 1 else f"{amount:.2g}"
 
 
@@ -205,7 +207,7 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
 
 
 def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """Return the spans, as they are; who waits for whom, calls and the critical path come with ``_detail``."""
+    """Return the spans of the timeline; ``_detail`` adds waits, calls and the critical path."""
     blob = Blob(planes=False)
     data = spans_of([*zip(_described(results), results, strict=True)], blob)
     return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
@@ -223,14 +225,14 @@ def _frame(runs: int, notes: list[str]) -> Markup:
 
 
 def _chart(part: str, draw: Callable[[Entry, int], Markup], asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """Return a part of the report about one run, with what its script reads."""
+    """Return a section of the report about one run, with the data for its script."""
     entries = _entries(results[-1:])
     data, columns, _ = _columns(entries, part)
     return {"sections": {part: draw(entries[0], 0)}, "data": data, "columns": columns}
 
 
 def _advice(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    """Return what needs the step played once more: what faults cost, what would help, what to beware of."""
+    """Return advice that needs further simulations: cost of faults, remedies, cautions."""
     full = replace(_entries(results[-1:])[0], numbers=results[-1].to_dict())
     told, ideas = in_controls(concatenate(verdict([full]), summary.remarks([full])), asked.live.settings)
     return {

@@ -1,6 +1,6 @@
-"""Advice of the report as changes to try, and hints: what other values of a control would give.
+"""Hints next to controls: what other values would change; and the report's advice as buttons.
 
-A part of an answer is one other value: a step, simulated while no change waits for one.
+Each hint is one part of an answer: it simulates one other value while no change is pending.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _PAIR = re.compile(rf"--(?:set )?({_KEY})[= ]({_VALUE})")
 
 
 def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalChange]]:
-    """The text with options named as their controls are, and the settings that each run of options makes of these;
-    options without a control stay as they are."""
+    """Return the text with options replaced by labels of controls, and the settings they mean.
+
+    Options without a control stay as they are.
+    """
     ideas: list[LegalChange] = []
 
     def named(found: re.Match[str]) -> str:
@@ -48,7 +50,7 @@ def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalCha
 
 
 def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
-    """Return settings with a change; replicas follow the split by themselves."""
+    """Return settings with a change, and without dp if the layout changes."""
     whole = {**dict(settings), **change}
     if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
         whole.pop("parallel.dp", None)
@@ -77,7 +79,7 @@ _NOTHING = "no other value goes with the rest"
 
 @cache
 def hint_parts() -> Mapping[str, tuple[str, int]]:
-    """Parts of an answer: the key and the number of each other value that is told of."""
+    """Return the parts of an answer that are hints: key and number of each other value."""
     hinted = [
         each for each in controls().values()
         if each.group in _GROUPS or each.key in _BESIDE or each.key.startswith(_SCALE)
@@ -86,14 +88,14 @@ def hint_parts() -> Mapping[str, tuple[str, int]]:
 
 
 def why_not() -> list[dict[str, Any]]:
-    """Controls of which nothing is told, and why."""
+    """Return the controls without hints, and the reasons."""
     return [{"key": each.key, "of": "", "words": each.untold} for each in controls().values() if each.untold]
 
 
 def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
-    """Return what one other value would change of the step that was played, by how much and where.
+    """Return what one other value of a control would change in the simulated step.
 
-    Nothing where there is no such value.  Why not, where a control has no other at all, and of a step that takes long.
+    Empty if there is no such value; the reason if the control has no other valid value, or if the step takes long.
     """
     key, number = hint_parts()[part]
     control, scenario = controls()[key], result.scenario
@@ -119,22 +121,21 @@ def _takes_long(scenario: Scenario) -> bool:
 
 
 def _of_a_percent(result: Result, resource: str) -> str:
-    """Return the simulated gain from a percent more of a resource of the cluster."""
+    """Return the simulated gain from one percent more of a resource."""
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
     return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
 
 
 def _count(control: Control) -> int:
-    """Return how many other values of a control are told of: of speeds one, a percent more."""
+    """Return the number of hints for a control: one for speeds (a percent more)."""
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
 def _other(
     scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
 ) -> Iterator[tuple[Value, Scenario]]:
-    """The other value with that number, if there is one: of numbers the next below and above that go, of words one
-    after the other."""
+    """Yield the other value with that number: of numbers the next valid below and above, of words in order."""
     key, document = control.key, scenario.document()
     values, place = list(offered(scenario, document, control)), 0
     now = dict(settings).get(key, control.off) if control.is_fault else value_of(scenario, document, key)
@@ -162,7 +163,7 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
 
 
 def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
-    """Yield what is changed and by how much: the step, or the rate of a GPU where it is another batch or cluster."""
+    """Yield the quantity and its change: step time, or throughput per GPU if batch or cluster differ."""
     if _takes_long(scenario):
         yield "", f"{_where(control, value)} {_TOO_LONG}"
         return

@@ -1,8 +1,7 @@
-"""What a process of the studio has played and planned last: results, and plans that a change leaves as they are.
+"""Cache of a studio process: recent results, and plans that a change does not affect.
 
-A change of faults leaves the plan.  One of the speeds of links leaves the programs of the stages, but where the times
-of the run cut the model or make the schedule otherwise.  These are made once, and what comes of that is the same to the
-bit (``tests/test_studio.py`` compares).
+A change of faults keeps the plan. A change of link speeds keeps the programs of the stages, unless simulated times
+determine the layer split or the schedule. Results are identical to the bit (``tests/test_studio.py`` compares).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _Kept = TypeVar("_Kept")
 
 
 class KeptPlays:
-    """Results by the text of their scenarios, plans and programs by what they are made of: the last few of each."""
+    """Caches of recent results by scenario text, and of plans and programs by their inputs."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, Result] = OrderedDict()
@@ -40,7 +39,7 @@ class KeptPlays:
         self._plans: OrderedDict[str, Planned] = OrderedDict()
 
     def result(self, scenario: Scenario) -> Result:
-        """Return the step of a scenario, played if it is not kept; InputError for one that is too large to wait for."""
+        """Return the simulated step of a scenario, cached if possible; InputError if it is too large."""
         text = scenario.model_dump_json()
         if text not in self._results:
             if scenario.gpus > MOST_GPUS:
@@ -49,8 +48,7 @@ class KeptPlays:
         return _used(self._results, text)
 
     def planned(self, scenario: Scenario) -> Planned:
-        """The plan of a scenario, or one that differs in faults alone, with programs that were made before where they
-        are the same."""
+        """Return the plan of a scenario, cached if only faults differ, with cached programs if equal."""
         if scenario.checkpoint is not None:
             return plan(scenario)
         whole, programs = _made_of(scenario)
@@ -67,7 +65,7 @@ class KeptPlays:
 
 
 def _made_of(scenario: Scenario) -> tuple[str, str]:
-    """What the plan of a scenario is made of; and what its programs are, beside what times on its links decide."""
+    """Return the inputs of a scenario's plan, and those of its programs."""
     document = scenario.model_dump(mode="json")
     for name in _ELSEWHERE:
         document.pop(name, None)
@@ -78,7 +76,7 @@ def _made_of(scenario: Scenario) -> tuple[str, str]:
 
 
 def _used(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
-    """Return one of those that are kept; those that were used longest ago are let go."""
+    """Return a cache entry, and drop the least recently used ones."""
     kept.move_to_end(key)
     while len(kept) > _MOST_KEPT:
         kept.popitem(last=False)

@@ -1,7 +1,7 @@
-"""The processes that play the states of the studio's windows: one a core, each with the results it played last.
+"""Processes that simulate the states of the studio's windows: one per core, each with recent results.
 
-A window's newest request wins: what it has asked before is dropped between two parts, and stopped where a part takes
-long.  Answers are kept by content, so that going back is free.
+A window's newest request wins: the previous one is dropped between two parts, and stopped if a part takes long. Answers
+are cached by content, so that going back is free.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ MOST_SECONDS = 300.0
 
 
 class PlayStopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
-    """A call was stopped with its process."""
+    """The call was stopped together with its process."""
 
 
 class Worker:
-    """A process that simulates: an executor of one, so that it is known where the results of a window are kept.
+    """A process that simulates; a window keeps its worker, which has its recent results.
 
-    ``behind`` is its nice value: how far it gives way to others where the machine is busy.
+    ``behind`` is the process's nice value: its priority on a busy computer.
     """
 
     def __init__(self, behind: int = 0) -> None:
@@ -54,7 +54,7 @@ class Worker:
         self.windows = 0
 
     def hire(self) -> ProcessPoolExecutor:
-        """Begin its process, if there is none: it takes a second."""
+        """Start the process if it is not running, which takes a second."""
         if self._executor is None:
             self._executor = ProcessPoolExecutor(
                 1, mp_context=get_context("spawn"), initializer=begin, initargs=(self._behind,)
@@ -63,7 +63,7 @@ class Worker:
         return self._executor
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function of a module returns, called there.
+        """Call a function of a module in the process and return its result.
 
         Raises what it raises; PlayStopped if it was stopped.
         """
@@ -79,14 +79,14 @@ class Worker:
                 self._running = None
 
     async def stop(self, task: asyncio.Task[Any]) -> None:
-        """End a call, and the process if it is at that one; the next call begins another process."""
+        """Cancel a call, and stop the process if it is running that call."""
         if self._running is task:
             self._terminate()
         else:
             task.cancel()
 
     def close(self) -> None:
-        """End the process, whatever it is at."""
+        """Stop the process."""
         self._terminate()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
@@ -98,7 +98,7 @@ class Worker:
 
 
 def begin(behind: int) -> None:
-    """Prepare a process: it leaves Ctrl-C to the one that began it, gives way to others, and collects less garbage."""
+    """Prepare a worker process: ignore Ctrl-C, lower its priority, collect less garbage."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(behind)
@@ -106,15 +106,16 @@ def begin(behind: int) -> None:
 
 
 def spare_collector() -> None:
-    """Let the garbage collector leave alone what is kept for good, and come only when much has gathered: results are in
-    no cycles, and it goes through all of them (20 ms of every part of an answer)."""
+    """Exempt permanent objects from garbage collection, and collect rarely.
+
+    Results have no cycles, and a collection takes 20 ms of every part of an answer.
+    """
     gc.freeze()
     gc.set_threshold(_MOST_GATHERED)
 
 
 class StudioPool:
-    """Workers, dealt to windows, one more for what is slow, and answers that were given before, as JSON by what was
-    asked."""
+    """Workers that are assigned to windows, one more for slow parts, and cached answers as JSON."""
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
@@ -123,37 +124,37 @@ class StudioPool:
         self._size = 0
 
     def begin(self) -> None:
-        """Begin the process that the first window will ask."""
+        """Start the process that the first window will use."""
         self._workers[0].hire()
 
     def window(self) -> Viewer:
-        """Return a window's own way in, at the worker with the fewest."""
+        """Return a viewer for a new window, on the worker with the fewest windows."""
         worker = min(self._workers, key=lambda each: each.windows)
         worker.windows += 1
         return Viewer(self, worker, self._slow)
 
     def known(self, key: object) -> str | None:
-        """Return an answer that was given before."""
+        """Return a cached answer, or None."""
         if key in self._known:
             self._known.move_to_end(key)
         return self._known.get(key)
 
     def keep(self, key: object, text: str) -> None:
-        """Keep an answer, and forget those that were asked for longest ago."""
+        """Cache an answer, and drop the least recently used ones."""
         self._size += len(text) - len(self._known.pop(key, ""))
         self._known[key] = text
         while self._size > _MOST_BYTES:
             self._size -= len(self._known.popitem(last=False)[1])
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         for worker in (*self._workers, self._slow):
             worker.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewRequest:
-    """What a window asks, its number, and what tells one content of its files from another."""
+    """A request of a window, its number, and the version of its files."""
 
     number: int
     asked: StateAsked
@@ -161,14 +162,14 @@ class ViewRequest:
 
 
 class PartAnswer(NamedTuple):
-    """A part of an answer as JSON, and columns of numbers that go with it as they are."""
+    """A part of an answer as JSON, and binary columns of numbers."""
 
     text: str
     columns: bytes = b""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> PartAnswer:
-        """Return what ``answers.answer`` says; ValueError for numbers that JSON has not."""
+        """Return the JSON of what ``answers.answer`` returns; ValueError for numbers that JSON lacks."""
         columns = told.get("columns")
         raw = columns if isinstance(columns, bytes) else b""
         kept = {name: each for name, each in told.items() if each is not raw}
@@ -176,11 +177,11 @@ class PartAnswer(NamedTuple):
 
     @property
     def there(self) -> bool:
-        """Return whether it is one, and no problem."""
+        """Whether the part is an answer and not a problem."""
         return self.text.startswith('{"part"')
 
     def message(self, number: int) -> str | bytes:
-        """Return it as it is sent: the JSON, and after its line the columns, where numbers are read as they lie."""
+        """Return the message to the window: a line of JSON, then the aligned columns."""
         text = f'{{"ask":{number},"of":{self.text}}}'
         if not self.columns:
             return text
@@ -192,9 +193,9 @@ _STOPPED, _DONE = PartAnswer('{"stopped":true}'), PartAnswer('{"done":true}')
 
 
 class Viewer:
-    """What one window asks: its newest request, and the answers to it.
+    """The newest request of a window, and the answers to it.
 
-    Quick parts come from the window's own worker; slow ones from another, so that the next change waits for none.
+    Quick parts come from the window's worker; slow ones from another, so that the next change need not wait.
     """
 
     def __init__(self, pool: StudioPool, worker: Worker, slow: Worker) -> None:
@@ -205,27 +206,27 @@ class Viewer:
         self._at: dict[Worker, asyncio.Task[Any]] = {}
 
     def ask(self, number: int, asked: StateAsked, version: object) -> None:
-        """A request, in the place of all before it."""
+        """Replace the window's request by a new one."""
         self._newest = ViewRequest(number, asked, version)
         self._came.set()
 
     async def leave(self) -> None:
-        """Give up what is asked for."""
+        """Cancel the window's request."""
         self._newest = None
         for worker, task in tuple(self._at.items()):
             await worker.stop(task)
 
     async def close(self) -> None:
-        """The window is gone."""
+        """Cancel everything, after the window was closed."""
         await self.leave()
         self._worker.windows -= 1
 
     async def once(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a call that is no request of the page: a file, a report."""
+        """Call a function outside the page's requests, for a file or a report."""
         return await self._slow.call(function, *arguments)
 
     async def answers(self) -> AsyncIterator[str | bytes]:
-        """Messages to the window, for ever: parts of answers (``PartAnswer.message``), and what takes long."""
+        """Yield messages to the window: parts of answers, and notices of what takes long."""
         tasks = [asyncio.create_task(self._quick_parts()), asyncio.create_task(self._slow_parts())]
         try:
             while True:
@@ -251,7 +252,7 @@ class Viewer:
                 self._said.put_nowait(_DONE.message(request.number))
 
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
-        """Say these parts of an answer, one by one; False where a newer request came or there is no answer."""
+        """Send these parts of an answer; return False if a newer request came or there is no answer."""
         for part in parts:
             told = self._known(request, part)
             if told is None and part in AHEAD_OF and self._known(request, AHEAD_OF[part]):
@@ -291,7 +292,7 @@ class Viewer:
             self._at.pop(worker, None)
 
     async def _wait(self, task: asyncio.Task[Any], request: ViewRequest, part: str, worker: Worker) -> bool:
-        """Until a task is done; when it is stale or takes too long it is stopped: then True."""
+        """Wait for a task; stop it if it is stale or takes too long, and return whether it was stopped."""
         clock = asyncio.get_running_loop().time
         begun = told = clock()
         while not task.done():
@@ -309,6 +310,6 @@ class Viewer:
 
 
 def _take_exception(task: asyncio.Task[Any]) -> None:
-    """Take a call's exception, so that asyncio prints none where the window closed before the call ended."""
+    """Retrieve a call's exception, so that asyncio does not print it after the window closed."""
     if not task.cancelled():
         task.exception()

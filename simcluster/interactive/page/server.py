@@ -1,8 +1,8 @@
-"""The studio's server: one page, a WebSocket for its changes, and files; on this machine alone.
+"""The studio's server: one page, a WebSocket for its changes, and files; only on this computer.
 
-Answers only requests of this machine's own pages: the address is 127.0.0.1, and Host and Origin are checked, so that no
-page from elsewhere can ask through a browser.  Messages are small, everything in them is checked by ``states`` and
-``controls``, and a message that is none gets an answer in words.
+It answers only requests of its own pages: the address is 127.0.0.1, and Host and Origin are checked, so that no other
+page can use it through a browser. Messages are small, ``states`` and ``controls`` check everything in them, and an
+invalid message gets an answer in words.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OWN_SCRIPTS = ("client.js", "panel.js", "ways.js", "studio.js")
 
 
 def application(folder: Path, first: StudioState | None, port: int, pool: StudioPool) -> ASGIApp:
-    """The studio over a folder, beginning with a state or with the choice of one."""
+    """Return the studio's ASGI application over a folder, with an initial state or a choice of scenarios."""
     own = Studio(Folder(folder), first, pool)
 
     @asynccontextmanager
@@ -63,7 +63,7 @@ def application(folder: Path, first: StudioState | None, port: int, pool: Studio
 
 
 class OnlyLocal:
-    """Refuses requests that are not for this machine by name, or that come from the page of another."""
+    """ASGI middleware that rejects requests from other hosts and from other pages."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class OnlyLocal:
         self._origins = {f"http://{host}" for host in self._hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI application."""
+        """Handle a request as an ASGI application."""
         if scope["type"] == "lifespan" or self._allowed(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -95,13 +95,13 @@ class OnlyLocal:
 
 
 class Studio:
-    """What is answered to each request."""
+    """Handlers of the studio's requests."""
 
     def __init__(self, folder: Folder, first: StudioState | None, pool: StudioPool) -> None:
         self._folder, self._first, self._pool = folder, first, pool
 
     async def page(self, request: Request) -> Response:
-        """Return the page itself, whole: it asks for nothing but its WebSocket."""
+        """Return the page, which needs nothing but its WebSocket."""
         parts = [*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]
         script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _own("studio.css")
         beginning = {
@@ -121,7 +121,7 @@ class Studio:
         return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
 
     async def report(self, request: Request) -> Response:
-        """Return the report about a state, and the pinned one if there is one: a page to keep or to mail."""
+        """Return the report about a state, and the pinned one if any, as a page to keep or send."""
         return await self._made(request, self._report, "text/html", "")
 
     async def _report(self, window: Viewer, request: Request) -> str:
@@ -150,7 +150,7 @@ class Studio:
         return Response(text, media_type=media, headers={**_HEADERS, **more})
 
     async def live(self, wire: WebSocket) -> None:
-        """Changes of a window, and answers to them, until it is closed."""
+        """Handle changes of a window, and send answers, until it is closed."""
         await wire.accept()
         window = self._pool.window()
         answers = asyncio.create_task(self._send(wire, window))
@@ -248,7 +248,7 @@ def serve(
     port: int = 0,
     seconds: float | None = None,
 ) -> None:
-    """Serve until Ctrl-C, or for so many seconds; ``ready`` is called with the address once it can be opened.
+    """Serve until Ctrl-C, or for ``seconds``; call ``ready`` with the address once it can be opened.
 
     InputError for a port in use.
     """
@@ -271,7 +271,7 @@ def serve(
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Is it no mistake of who asks?  Text that is no UTF-8 is refused to them (1007), and nobody here need know."""
+    """Return whether a log record is about this program, not about invalid requests (1007: not UTF-8)."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 

@@ -1,6 +1,6 @@
-"""A state of the studio: a base scenario and what its controls are set to; to and from a link, and a scenario file.
+"""States of the studio: a base scenario and settings; to and from links and scenario files.
 
-Pure, but for reading the base: one that ships, or a file of the folder that was given.
+No side effects except reading the base: a built-in scenario, or a file of the folder.
 """
 
 from __future__ import annotations
@@ -32,24 +32,23 @@ _BASE = "scenario"
 
 @dataclass(frozen=True, slots=True)
 class StudioState:
-    """A base scenario, by the name that ships or that of a file of the folder, and what controls are set to, in their
-    order."""
+    """A base scenario, by built-in name or file name, and the settings of controls in their order."""
 
     base: str
     settings: Settings = ()
 
     def link(self) -> str:
-        """As the part of an address behind #, every value as JSON has it."""
+        """Return the state as the part of an address after #, with JSON values."""
         pairs = [(_BASE, self.base), *((key, json.dumps(value)) for key, value in self.settings)]
         return "&".join(f"{key}={quote(value, safe='[],.')}" for key, value in pairs)
 
     def to_json(self) -> dict[str, Any]:
-        """As messages have it."""
+        """Return the state as in messages."""
         return {"base": self.base, "settings": dict(self.settings)}
 
 
 def state_of_link(text: str) -> StudioState:
-    """Return the state that a link names; InputError for one that is none."""
+    """Return the state of a link; InputError for an invalid one."""
     if len(text) > MOST_LINK:
         raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
     try:
@@ -61,7 +60,7 @@ def state_of_link(text: str) -> StudioState:
 
 
 def value_of_text(text: str) -> object:
-    """Return a value as JSON has it; of a word that somebody has written by hand the word."""
+    """Return a JSON value; text that is not JSON is a word."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -69,7 +68,7 @@ def value_of_text(text: str) -> object:
 
 
 def state_of_json(value: object) -> StudioState:
-    """Return the state that a message names; InputError for anything else."""
+    """Return the state of a message; InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
         raise InputError(
             f"a state of the studio must be {{base, settings}}, got {shown(value)}; write "
@@ -94,24 +93,24 @@ def state_of_json(value: object) -> StudioState:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a studio, the only one whose files it reads or writes."""
+    """The folder of a studio, the only one that it reads and writes."""
 
     path: Path
 
     def names(self) -> list[str]:
-        """Scenario files in it, sorted; nothing of folders below."""
+        """Return the names of scenario files in the folder, sorted, without subfolders."""
         found = (each.name for each in self.path.iterdir() if each.suffix in (".yaml", ".yml"))
         return sorted(name for name in found if self.file(name) is not None)
 
     def file(self, name: str) -> Path | None:
-        """Return a file of the folder itself; None for another name, and for a link that leads out of it."""
+        """Return the path of a file in the folder; None for another name, and for a link that leads elsewhere."""
         path = self.path / name
         if not _FILE.fullmatch(name) or not path.is_file() or path.resolve().parent != self.path.resolve():
             return None
         return path
 
     def to_write(self, name: str) -> Path:
-        """Return where a scenario of that name is to be written; InputError for a name that is none, or is taken."""
+        """Return the path for a new scenario; InputError for an invalid or existing name."""
         if not name.endswith((".yaml", ".yml")):
             name += ".yaml"
         if not _FILE.fullmatch(name):
@@ -122,7 +121,7 @@ class Folder:
         return path
 
     def scenario_path(self, base: str) -> Path:
-        """Return the file of a base; InputError for what neither ships nor is in the folder."""
+        """Return the file of a base; InputError if it is neither built-in nor in the folder."""
         path = self.file(base)
         if path is not None:
             return path
@@ -135,9 +134,9 @@ class Folder:
 
 
 def scenario_of(state: StudioState, folder: Folder) -> Scenario:
-    """Return the scenario that a state is; InputError with every broken rule.
+    """Return the scenario of a state; InputError with every broken rule.
 
-    No Python is run: a file whose schedule is a function of one's own is refused.
+    No Python code is run: a file whose schedule is a Python function is rejected.
     """
     path = folder.scenario_path(state.base)
     return _made(path, path.stat().st_mtime_ns, state)
