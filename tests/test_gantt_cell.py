@@ -154,7 +154,7 @@ def test_what_is_too_much_is_left_out_and_said(result: Result, monkeypatch: pyte
     monkeypatch.setattr(gantt_cell, "_MOST_BYTES", bare + (len(full.page) - bare) // 3)
     small = gantt_html(result)
     assert len(small.page) <= bare + (len(full.page) - bare) // 3
-    assert "more ranks are left out to keep it small; ranks=[...] chooses" in small.left_out
+    assert "more ranks are omitted to keep it small; choose with ranks=[...]" in small.left_out
     left_out = int(small.left_out.split()[0])
     assert 16 <= left_out < 32
     assert small.left_out in small.page

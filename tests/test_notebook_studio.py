@@ -67,7 +67,7 @@ def test_the_controls_are_those_of_the_page(studio: NotebookStudio) -> None:
     assert {each["key"] for each in studio.controls({})} == there - {
         "cluster.nodes"
     }  # GPUs side by side are no machines
-    assert {each["group"] for each in studio.controls({})} >= {"Split", "Faults", "Dollars"}
+    assert {each["group"] for each in studio.controls({})} >= {"Layout", "Faults", "Dollars"}
 
 
 def test_a_slow_gpu_is_a_fault_and_no_slower_is_none(studio: NotebookStudio) -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as
     assert refused == [2, 5]
     assert all("not a multiple of dp 2 x micro_batch 3" in states["states"][at]["refused"] for at in refused)
     assert varied.names[states["base"]] == "schedule 1f1b, micro_batch 1"
-    assert "2 cannot be." in page
+    assert "2 are invalid." in page
     assert page.count("not a multiple of dp 2 x micro_batch 3 = 6; use") == 1 + 2  # below the table, and for the script
 
 

@@ -295,7 +295,7 @@ def test_a_gantt_is_of_the_job_s_own_ranks() -> None:
 def test_a_gantt_is_interactive_where_that_is_asked_for() -> None:
     cell = result().gantt(interactive=True, ranks=[7])
     assert cell._repr_html_() == plots.gantt_html(result(), ranks=[7])._repr_html_()
-    with pytest.raises(InputError, match="width, title is of the picture; interactive=True takes ranks alone"):
+    with pytest.raises(InputError, match="interactive=True does not take width, title; it takes only ranks"):
         result().gantt(interactive=True, width=3, title="mine")  # type: ignore[call-overload]
 
 

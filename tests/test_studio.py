@@ -117,8 +117,8 @@ def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
         ({"parallel.tp": "8; import os"}, "whole number"),
         ({"parallel.tp": True}, "whole number"),
         ({"parallel.tp": 10**30}, "from 1 to 1,024"),
-        ({"cluster.topology": "/etc/passwd"}, "no control"),
-        ({"model.preset": "../x.json"}, "no control"),
+        ({"cluster.topology": "/etc/passwd"}, "not a control"),
+        ({"model.preset": "../x.json"}, "not a control"),
         ({"pipeline.schedule": "evil.py:make"}, "gpipe"),
         ({"cluster.device": "/etc/passwd"}, "a100-80gb"),
         ({"slow_gpu": [0, float("nan")]}, "from 1 to 100"),
@@ -226,7 +226,7 @@ def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytes
     priced = StateAsked(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
     assert "at $2.50 a GPU-hour" in answer(priced, "run")["sections"]["run"]
     unpriced = answer(StateAsked(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
-    assert "say what one costs: the control “dollars a GPU and hour”" in unpriced
+    assert "say what one costs: the control “dollars per GPU-hour”" in unpriced
 
 
 def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
@@ -265,19 +265,22 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         words = f"{typeset(f'{other.step_time / base.step_time - 1:+.1%}')} {where}"
         assert {"key": key, "of": "step", "words": words} in found
     batches = [each for each in found if each["key"] == "training.global_batch"]
-    assert [(each["of"], each["words"][0]) for each in batches] == [("tokens/s a GPU", "−"), ("tokens/s a GPU", "+")]
+    assert [(each["of"], each["words"][0]) for each in batches] == [
+        ("tokens/s per GPU", "−"),
+        ("tokens/s per GPU", "+"),
+    ]
     machines = [(each["of"], each["words"]) for each in found if each["key"] == "cluster.nodes"]
-    assert [of for of, _ in machines] == ["tokens/s a GPU"] * 2
+    assert [of for of, _ in machines] == ["tokens/s per GPU"] * 2
     assert [words.split(" with ")[1] for _, words in machines] == ["2", "8"]
     assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
     found += answer(asked, "hints")["hints"]
     there = {each["key"] for each in answer(asked, "figures")["controls"]}
     assert {each["key"] for each in found} >= there
     assert {each["key"]: each["words"] for each in found}["price"] == "changes dollars, not the step"
-    assert {each["key"]: each["words"] for each in found}["parallel.dp"] == "no other value goes with the rest"
+    assert {each["key"]: each["words"] for each in found}["parallel.dp"] == "no other valid value"
     monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
     told = [each["words"] for part in hint_parts() for each in answer(asked, part)["hints"]]
-    assert {words.partition(":")[0] for words in told} == {"not told"}
+    assert {words.partition(":")[0] for words in told} == {"no hint"}
 
 
 def test_of_a_fault_that_is_there_the_next_ones_are_told() -> None:
@@ -306,7 +309,7 @@ def test_dollars_are_shown_once_a_price_is_given() -> None:
     ]
     dollars = 2.5 * 8 * simulate(BASE).step_time / 3600
     assert told[0] == ""
-    assert f"{dollars:,.2g} dollars at 2.5 a GPU and hour" in told[1]
+    assert f"{dollars:,.2g} dollars at 2.5 per GPU-hour" in told[1]
 
 
 @pytest.mark.parametrize(
@@ -541,7 +544,7 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     sent, _ = connected([text(save), text({**save, "ask": 2})], OWN, tmp_path)
     first, second = (json.loads(each["text"])["of"] for each in sent[1:])
     assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
-    assert "is there already" in second["problem"][0]
+    assert "already exists" in second["problem"][0]
     assert scenario_of(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
 
 

@@ -23,23 +23,23 @@ def run(args: argparse.Namespace) -> None:
     folder, first = _named(args.scenario, args.folder)
     given = overrides_of(args)
     if given and first is None:
-        raise InputError(f"{given[0][0]}: nothing to set it of; name a scenario")
+        raise InputError(f"{given[0][0]}: there is no scenario to change; name one")
     if first is not None:
         first = StudioState(first.base, in_order({key: checked(key, value) for key, value in given}))
     if first is not None:
         scenario_of(first, folder)
     if not 0 <= args.port < 65536:
-        raise InputError(f"--port {args.port} must be from 1 to 65535; leave it out for a free one")
+        raise InputError(f"--port {args.port} must be from 1 to 65535; omit it for a free port")
 
     if args.minutes is not None and not 0 <= args.minutes < 1e6:
-        raise InputError(f"--minutes {args.minutes:g} must be 0 or more; leave it out to serve until Ctrl-C")
+        raise InputError(f"--minutes {args.minutes:g} must be 0 or more; omit it to serve until Ctrl-C")
     seconds = None if args.minutes is None else 60 * args.minutes
 
     def ready(address: str) -> None:
         waits_for_people()
         common.answer(
             args,
-            lambda: f"the studio is at {address} (scenario files of {folder.path}; Ctrl-C ends it)",
+            lambda: f"the studio is at {address} (scenario files of {folder.path}; stop it with Ctrl-C)",
             lambda: {
                 "address": address,
                 "folder": str(folder.path),
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
     """Return the folder and the initial state; a scenario file sets the folder."""
     if folder is not None and not Path(folder).is_dir():
-        raise InputError(f"--folder {folder}: there is no such folder; name one that is there, or make it")
+        raise InputError(f"--folder {folder}: there is no such folder; name an existing one, or create it")
     if scenario is None:
         return Folder(Path(folder or ".").resolve()), None
     if scenario in shipped_names("scenarios") and not Path(scenario).is_file():
@@ -68,5 +68,5 @@ def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioStat
     if not path.is_file():
         return found, StudioState(scenario)  # refused with what there is
     if path.resolve().parent != found.path:
-        raise InputError(f"{scenario} is not in --folder {folder}; leave --folder out, or name a file in it")
+        raise InputError(f"{scenario} is not in --folder {folder}; omit --folder, or name a file in it")
     return found, StudioState(path.name)

@@ -163,7 +163,7 @@ def remedies(
                     break
     without = tuple(pair for pair in settings if pair[0] != key)
     if without != settings and _is_legal(made, without):
-        found.append(LegalChange(f"{label} as it was in the file", without))
+        found.append(LegalChange(f"{label} as in the file", without))
     return found
 
 

@@ -83,7 +83,7 @@ def checked(key: str, value: object) -> Value:
     """
     control = controls().get(key)
     if control is None:
-        raise InputError(f"{shown(key)} is no control; there are {listed(controls())}")
+        raise InputError(f"{shown(key)} is not a control; use one of {listed(controls())}")
     if control.place:
         place, number = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
         if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < _MOST_PLACES:
@@ -184,6 +184,6 @@ def notes() -> Mapping[str, str]:
     """Return the description of each control by key."""
     of_keys = {each.path: each.description for each in scenario_keys()} | {
         "cluster.device": "The GPU.",
-        "cluster.nodes": "How many machines there are; the job takes all their GPUs.",
+        "cluster.nodes": "Number of nodes; the job uses all their GPUs.",
     }
     return {control.key: control.says or of_keys.get(control.key, "") for control in controls().values()}

@@ -219,19 +219,19 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
 def _against(varied: Varied, pinned: int, at: int) -> str:
     if at == pinned:
         name = varied.names[at]
-        return str(remark(f"This is A, which the others are compared with ({name}); choose another one above."))
+        return str(remark(f"This is A, with which others are compared ({name}); choose another one above."))
     entries = [replace(varied.played[each].entry, name=varied.names[each]) for each in (pinned, at)]
     return str(summary.differences(entries))
 
 
 def _told(entry: Entry) -> str:
-    return f"{format_seconds(entry.account.step_time)} a step; {_rest_told(entry)}"
+    return f"{format_seconds(entry.account.step_time)} per step; {_rest_told(entry)}"
 
 
 def _rest_told(entry: Entry) -> str:
     numbers = entry.shown_numbers
     mfu, bubble = (typeset(f"{numbers[name]:.1%}") for name in ("mfu", "bubble_fraction"))
-    memory, room = f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "" if numbers.get("fits") else ", does not fit"
+    memory, room = f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "" if numbers.get("fits") else ", out of memory"
     return f"MFU {mfu}; bubble {bubble}; memory {memory}{room}"
 
 
@@ -253,7 +253,7 @@ def _variants(varied: Varied) -> Markup:
             link, format_seconds(seconds), bar_html(TableBar(0.0, seconds, "whole"), 0.0, 1000 / longest),
             "A" if at == varied.base else change, f"{numbers['mfu']:.1%}", f"{numbers['bubble_fraction']:.1%}",
             format_seconds(numbers["exposed_communication_s"]),
-            f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB" + ("" if numbers.get("fits") else " (does not fit)"),
+            f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB" + ("" if numbers.get("fits") else " (out of memory)"),
         ])  # fmt: skip
     reasons = [
         element("li", element("strong", f"{known[0]}{f' and {len(known) - 1} more' if len(known) > 1 else ''}: "), why)
@@ -261,7 +261,7 @@ def _variants(varied: Varied) -> Markup:
     ]
     return element(
         "section", element("h2", "Variants"), element("p", _fastest(varied), class_="verdict"),
-        table(header, rows, caption="All variants; differences are from A, which is pinned", class_="variants tall"),
+        table(header, rows, caption="All variants; differences are from the pinned A", class_="variants tall"),
         element("ul", reasons, class_="notes") if reasons else "", id="variants",
     )  # fmt: skip
 
@@ -275,10 +275,10 @@ def _fastest(varied: Varied) -> str:
     which = f"{varied.names[at]} is the fastest{' that fits' if fitting else ''}"
     text = f"Of {len(varied.states)} variants {which}: {_told(played[at])}."
     if not fitting:
-        text += " None of them fits its GPU."
+        text += " All are out of memory."
     elif large:
-        text += f" {large} of them {'do' if large > 1 else 'does'} not fit."
-    return text + (f" {refused} cannot be." if refused else "")
+        text += f" {large} of them {'are' if large > 1 else 'is'} out of memory."
+    return text + (f" {refused} {'are' if refused > 1 else 'is'} invalid." if refused else "")
 
 
 # --- data -------------------------------------------------------------------------------------------------------------

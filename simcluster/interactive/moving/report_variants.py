@@ -58,7 +58,7 @@ def play_variants(
     count = math.prod(len(values) for values in vary.values())
     if count > MOST_STATES:
         raise InputError(
-            f"{count:,} variants are too many for one page; give at most {MOST_STATES} (simcluster sweep plays more)"
+            f"{count:,} variants are too many for a page; give at most {MOST_STATES} (simcluster sweep simulates more)"
         )
     made = make_sweep(base, vary, fixed=fixed)
     measure = partial(_state, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
@@ -74,7 +74,7 @@ def play_variants(
         for row in (rows[number] for number in range(count))
     )
     if not any(isinstance(state, PageState) for state in states):
-        raise InputError(f"none of {count:,} variants can be; the first: {states[0]}")
+        raise InputError(f"all {count:,} variants are invalid; the first: {states[0]}")
     varied = tuple(VariedKey(path, tuple(values)) for path, values in vary.items())
     return Varied(varied, states, _base_of(made, states))
 

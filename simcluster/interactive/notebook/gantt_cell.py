@@ -86,9 +86,9 @@ def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
 
 
 def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) -> GanttCell:
-    name = run.scenario.title if isinstance(run, Result) else "a played program"
-    heading = f"{name}: {format_seconds(run.step_time)} a step"
-    lacks = f"{len(left_out):,} more ranks are left out to keep it small; ranks=[...] chooses" if left_out else ""
+    name = run.scenario.title if isinstance(run, Result) else "a simulated program"
+    heading = f"{name}: {format_seconds(run.step_time)} per step"
+    lacks = f"{len(left_out):,} more ranks are omitted to keep it small; choose with ranks=[...]" if left_out else ""
     blob, paints = Blob(), dict[tuple[str, str, int], int]()
     timeline = with_paints(pack_timeline(spans, blob, weights=weights), paints)
     shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
@@ -97,7 +97,7 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     script = in_private_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
     styles = f"{style_sheet()}\n{_CELL_STYLE}"
     frame = [
-        element("noscript", remark("The timeline needs JavaScript; result.gantt() draws it without.")),
+        element("noscript", remark("The timeline needs JavaScript; result.gantt() draws it without JavaScript.")),
         element("div", timeline_frame(), id="gantt", class_="gantt"),
     ]
     page = "<!doctype html>\n" + fill_asset(

@@ -39,14 +39,14 @@ def _gantt(run: Run) -> list[Block]:
 
 def _scenario(scenario: Scenario) -> list[Block]:
     """Return a drawing of the pipeline schedule, if any, and the whole document, folded."""
-    whole = Folded("all of it", yaml_text(scenario.document()))
+    whole = Folded("whole document", yaml_text(scenario.document()))
     if scenario.parallel.pp == 1:
         return [whole]
     schedule = job_of(scenario, scenario.cluster.device).schedule
     if sum(map(len, schedule.rows)) > _MOST_DRAWN:
         return [whole]
     frame = ideal_spans(schedule).frame()
-    what = f"The schedule by itself, {schedule.name}: forward takes 1, backward 2, sends no time."
+    what = f"The schedule {schedule.name} with forward 1, backward 2 and instant sends."
     drawn = Drawing(lambda: timeline(frame, schedule.num_stages, what="stage", seconds=False))
     return [Lines([what]), drawn, whole]
 
@@ -55,7 +55,7 @@ def _critical_path(path: CriticalPath) -> list[Block]:
     at, stage = path.number, path.spans.stage[path.number]
     frame = path.spans.frame().iloc[at].reset_index(drop=True)
     frame = frame.assign(rank=stage, ready=path.start, start=path.start, end=path.end)  # it goes to and fro in a stage
-    count = f"{len(at):,} spans, each from where the one before it ends"
+    count = f"{len(at):,} spans, each starting at the end of the previous one"
     return [
         Lines([count]),
         Drawing(lambda: timeline(frame, len(np.unique(stage)), what="stage", one_lane=True)),
@@ -65,7 +65,7 @@ def _critical_path(path: CriticalPath) -> list[Block]:
 def _distribution(found: Distribution) -> list[Block]:
     spread = float(np.ptp(found.step_times))
     near = abs(found.planned - found.mean) <= 4 * spread or not spread
-    marks = [("mean", found.mean, False), *([("without chance", found.planned, True)] if near else [])]
+    marks = [("mean", found.mean, False), *([("without randomness", found.planned, True)] if near else [])]
     return [Drawing(lambda: histogram(found.step_times, marks))]
 
 

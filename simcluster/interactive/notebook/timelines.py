@@ -24,7 +24,7 @@ def _gantt(
     if interactive:
         if options or title is not None:
             given = ", ".join([*options, *(["title"] if title is not None else [])])
-            raise InputError(f"gantt: {given} is of the picture; interactive=True takes ranks alone")
+            raise InputError(f"gantt: interactive=True does not take {given}; it takes only ranks")
         from simcluster.interactive.notebook.gantt_cell import gantt_html
 
         return gantt_html(run, ranks=ranks)
@@ -32,7 +32,7 @@ def _gantt(
 
     let_cells_show_figures()
     scenario = getattr(run, "scenario", None)
-    step = f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} a step"
+    step = f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} per step"
     heading = step if title is None else title
     return gantt(timeline_of(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
 

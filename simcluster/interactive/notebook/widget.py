@@ -98,7 +98,7 @@ class NotebookStudio:
         try:
             known = in_order({key: checked(key, value) for key, value in settings.items()})
         except InputError:
-            return [{"words": "as the scenario has it", "settings": {}}]
+            return [{"words": "as in the scenario", "settings": {}}]
         return [each.to_dict() for each in remedies(self.base, known, changed, complaint, self._made)]
 
 
@@ -133,7 +133,7 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
         self.observe(lambda _: self._answer(self.settings), names="zoom")
 
     def __repr__(self) -> str:
-        said = self.message or f"{self.result.step_time:.6g} s a step"
+        said = self.message or f"{self.result.step_time:.6g} s per step"
         return f"StudioWidget({self._studio.base.name}: {said})"
 
     @property

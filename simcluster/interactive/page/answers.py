@@ -190,7 +190,7 @@ def _dollars(state: StudioState, result: Result) -> Markup:
     dollars = price * scenario.gpus * result.step_time / 3600
     per_million = 1e6 * dollars / scenario.tokens_per_step
     told = (
-        f"A step costs {_dollar(dollars)} dollars at {price:g} a GPU and hour: {_dollar(per_million)} a million tokens."
+        f"A step costs {_dollar(dollars)} dollars at {price:g} per GPU-hour: {_dollar(per_million)} per million tokens."
     )
     return element("p", told, class_="quiet")
 
@@ -250,8 +250,8 @@ def _run(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
         priced = scenario if price is None else scenario.with_({"run.price": price})
         told = train(priced, played=_RUNS).summary().replace("run.price", f"the control “{controls()[PRICE].label}”")
     except InputError as problem:
-        return {"sections": {"run": details.remark(f"Not to be had: {problem}")}}
-    text = element("pre", told, tabindex="0", role="region", aria_label="The run of weeks", class_="scenario")
+        return {"sections": {"run": details.remark(f"Not available: {problem}")}}
+    text = element("pre", told, tabindex="0", role="region", aria_label="Long run", class_="scenario")
     return {"sections": {"run": text}}
 
 
@@ -272,17 +272,16 @@ PARTS: Mapping[str, Callable[[StateAsked, list[Result]], dict[str, Any]]] = {
     "run": _run,
     "hints": lambda asked, results: {"sections": {}, "hints": why_not()},  # of other controls: ``hint_parts``
 }
-"""The parts of the page: a function of what is asked and the results of it."""
+"""Parts of the page: functions of the request and its results."""
 QUICK = ("figures", "timeline", "answer", "memory", "detail")
-"""Those that follow every change, in their order."""
+"""Parts that follow every change, in order."""
 AHEAD_OF = {"timeline": "detail"}
-"""Those that another part takes the place of when it comes: nobody asks for them once that is known."""
+"""Parts that a later part replaces, and that are skipped once that is cached."""
 SLOW = ("advice", "links", "run", "hints")
-"""Those that come when nobody has changed anything for a while: the step is played again, or every link looked at.
-Behind them come those of ``hint_parts``."""
+"""Parts that follow when the user pauses, since they simulate again or visit every link; ``hint_parts`` come last."""
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- invalid states ---------------------------------------------------------------------------------------------------
 
 
 def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:

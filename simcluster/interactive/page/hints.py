@@ -58,23 +58,23 @@ def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
 
 
 Made = Callable[[Settings], Scenario]
-"""The scenario of settings; InputError for those that do not go."""
+"""A function that returns the scenario of settings; InputError for invalid ones."""
 
-_GROUPS = ("Split", "Work", "Overlap", "Faults")
+_GROUPS = ("Layout", "Work", "Overlap", "Faults")
 _BESIDE = ("cluster.device", "cluster.nodes")
-"""Controls of other groups that are told of, too."""
+"""Controls of other groups that also have hints."""
 _SCALE = "cluster.scale."
 _COMPARED = {
     "schedules": ("1f1b", "interleaved", "zb-h1", "gpipe"),
     "devices": ("a100-80gb", "h100", "h200", "b200"),
 }
-"""By what a control offers, those that people compare of all that there are."""
+"""Values with hints, by the kind of offer."""
 _MOST_WORDS = 3
-_MOST_TRIED = 6  # values on the way to one that goes
-_MOST_SECONDS = 5.0  # of a step that is played unasked
-_NOTICED = 5e-4  # of a step or a rate: what is less is told as 0.0 %
-_TOO_LONG = "not told: a step takes too long to be played unasked"
-_NOTHING = "no other value goes with the rest"
+_MOST_TRIED = 6  # values tried until a valid one
+_MOST_SECONDS = 5.0  # longest step that is simulated for a hint
+_NOTICED = 5e-4  # smallest reported change of a step time or a rate
+_TOO_LONG = "no hint: the step takes too long to simulate in the background"
+_NOTHING = "no other valid value"
 
 
 @cache
@@ -176,8 +176,8 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
     if (before.tokens_per_step, before.gpus) == (after.tokens_per_step, after.gpus):
         of, part = "step", other.step_time / result.step_time - 1
     else:
-        of, part = "tokens/s a GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
-    fits = " (does not fit)" if result.fits and not other.fits else ""
+        of, part = "tokens/s per GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
+    fits = " (out of memory)" if result.fits and not other.fits else ""
     change = typeset(f"{part:+.1%}") if abs(part) >= _NOTICED else "the same"
     yield of, f"{change} {_where(control, value)}{fits}"
 

@@ -43,7 +43,9 @@ class KeptPlays:
         text = scenario.model_dump_json()
         if text not in self._results:
             if scenario.gpus > MOST_GPUS:
-                raise InputError(f"gpus: the studio plays at most {MOST_GPUS:,} GPUs, and this has {scenario.gpus:,}")
+                raise InputError(
+                    f"gpus: the studio simulates at most {MOST_GPUS:,} GPUs, and this scenario has {scenario.gpus:,}"
+                )
             self._results[text] = replay(scenario, planned=self.planned(scenario))
         return _used(self._results, text)
 

@@ -78,7 +78,7 @@ class OnlyLocal:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
         else:
-            refusal = PlainTextResponse("the studio only answers its own page on this machine\n", 403)
+            refusal = PlainTextResponse("the studio answers only its own page on this computer\n", 403)
             await refusal(scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
@@ -189,7 +189,7 @@ class Studio:
         except (WebSocketDisconnect, RuntimeError):
             raise
         except Exception as problem:  # ours, or of the machine; the page says so, and lives on
-            told_so = [f"That is a bug of simcluster's, not yours: {type(problem).__name__}: {problem}"[:500]]
+            told_so = [f"This is a bug in simcluster, not in your input: {type(problem).__name__}: {problem}"[:500]]
             await wire.send_json({"ask": number, "of": {"problem": told_so, "remedies": []}})
 
     def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class Studio:
 
     async def _save(self, window: Viewer, told: Mapping[str, Any]) -> str:
         if not isinstance(told["save"], str):
-            raise InputError(f"a file's name is a text, got {shown(told['save'])}")
+            raise InputError(f"the file name must be text, got {shown(told['save'])}")
         path = self._folder.to_write(told["save"])
         text = await window.once(scenario_text, state_of_json(told.get("live")), self._folder.path)
         write_text(path, text, new=True)
@@ -257,7 +257,7 @@ def serve(
     try:
         listening.bind((HOST, port))
     except OSError as problem:
-        raise InputError(f"--port {port}: {problem.strerror}; choose another, or leave it out") from None
+        raise InputError(f"--port {port}: {problem.strerror}; choose another port, or omit --port") from None
     listening.listen(128)  # from now on who comes waits, and is not refused
     port = listening.getsockname()[1]
     config = uvicorn.Config(

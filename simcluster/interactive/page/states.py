@@ -54,7 +54,7 @@ def state_of_link(text: str) -> StudioState:
     try:
         pairs = dict(parse_qsl(text.removeprefix("#"), keep_blank_values=True, strict_parsing=True))
     except ValueError:
-        raise InputError("not a link of the studio; one is scenario=NAME&parallel.tp=4") from None
+        raise InputError("not a link of the studio; write scenario=NAME&parallel.tp=4") from None
     base = pairs.pop(_BASE, "")
     return state_of_json({"base": base, "settings": {key: value_of_text(value) for key, value in pairs.items()}})
 
@@ -76,9 +76,7 @@ def state_of_json(value: object) -> StudioState:
         )
     base, settings = value.get("base"), value.get("settings", {})
     if not isinstance(base, str) or not base or len(base) > 200:
-        raise InputError(
-            f"a state of the studio needs the name of its scenario as base, as in tiny_3d; got {shown(base)}"
-        )
+        raise InputError(f"a state of the studio needs a scenario name as base, as in tiny_3d; got {shown(base)}")
     if not isinstance(settings, Mapping):
         raise InputError(
             f"settings of the studio must be a mapping of controls to values, as in "
@@ -114,10 +112,10 @@ class Folder:
         if not name.endswith((".yaml", ".yml")):
             name += ".yaml"
         if not _FILE.fullmatch(name):
-            raise InputError(f"{shown(name)} is no name for a scenario; use letters, digits, - and _")
+            raise InputError(f"{shown(name)} is not a valid scenario name; use letters, digits, - and _")
         path = self.path / name
         if path.exists() or path.is_symlink():
-            raise InputError(f"{name} is there already; choose another name")
+            raise InputError(f"{name} already exists; choose another name")
         return path
 
     def scenario_path(self, base: str) -> Path:

@@ -30,7 +30,7 @@ function picker({label, kind, values, says}, change) {
   return {part: made("label", {title: says}, made("span", {className: "name", textContent: label}), line), input, set};
 }
 
-// How much of a fault there is, and where one has a place, at which.
+// The size of a fault and, if it has one, its place.
 function fault(control, change) {
   const slider = picker(control, (chosen) => { number = chosen; send(); });
   let [at, number] = [0, control.off];
@@ -75,11 +75,11 @@ function render({model, el}) {
 
   const zoom = made("input", {type: "checkbox", name: "zoom"});
   zoom.addEventListener("change", () => { busy = true; model.set("zoom", zoom.checked); model.save_changes(); });
-  const reset = made("button", {type: "button", textContent: "As given", title: "All controls as the scenario has them"});
+  const reset = made("button", {type: "button", textContent: "Reset", title: "Reset all controls to the scenario"});
   reset.addEventListener("click", () => ask({}));
-  form.append(made("label", {className: "switch"}, zoom, "timeline to zoom into"), reset);
+  form.append(made("label", {className: "switch"}, zoom, "zoomable timeline"), reset);
 
-  // A control is made anew only where what it may be set to has changed, so that a drag goes on.
+  // A control is replaced only if its values changed, so that a drag continues.
   const parts = new Map();
   const groups = new Map();
   const group = (name) => {
@@ -115,13 +115,13 @@ function render({model, el}) {
   };
 
   const show = () => {
-    if (waiting) { ask(waiting); return; } // what has come is stale already
+    if (waiting) { ask(waiting); return; } // the answer is already stale
     draw();
     page.classList.toggle("stale", Boolean(model.get("message")));
     if (!model.get("message")) page.innerHTML = model.get("html");
     message.hidden = !model.get("message");
     const goes = (model.get("message") && model.get("remedies")) || [];
-    message.replaceChildren(model.get("message"), ...(goes.length ? [" What goes: "] : []), ...goes.map(({words, settings}) => {
+    message.replaceChildren(model.get("message"), ...(goes.length ? [" Valid: "] : []), ...goes.map(({words, settings}) => {
       const go = made("button", {type: "button", textContent: words});
       go.addEventListener("click", () => ask(settings));
       return go;

@@ -1,4 +1,4 @@
-// The controls: a row each, made once and kept, so that one that is being moved is not taken out of somebody's hand.
+// The controls: one row each, created once, so that a control is not replaced while the user moves it.
 const said = (value) => (typeof value === "number" ? value.toLocaleString("en", {maximumFractionDigits: 3}) : String(value));
 
 class Panel {
@@ -6,7 +6,7 @@ class Panel {
     Object.assign(this, {root, changed, rows: new Map(), groups: new Map(), held: null});
   }
 
-  // `controls` as the server describes them, `settings` as they are now.
+  // `controls` as the server describes them, `settings` the current ones.
   show(controls, settings) {
     for (const control of controls) {
       if (!this.rows.has(control.key)) this.add(control);
@@ -40,7 +40,7 @@ class Panel {
     back.type = "button";
     back.className = "back";
     back.textContent = "↺";
-    back.title = `${control.label}: as it is in the file`;
+    back.title = `${control.label}: reset to the file's value`;
     back.setAttribute("aria-label", back.title);
     back.addEventListener("click", () => this.changed(control.key, undefined, true));
     const row = {root, back, control};
@@ -67,7 +67,7 @@ class Panel {
     row.root.append(input, row.back);
   }
 
-  // A scale over the values that are offered, from one to the next.
+  // A slider over the offered values.
   scale(row, id, send) {
     const input = document.createElement("input");
     input.type = "range";
@@ -119,14 +119,14 @@ class Panel {
     row.root.append(row.output, row.back, input);
   }
 
-  // A number that is typed; empty where there is none.
+  // A typed number, or empty.
   price(row, id) {
     const input = document.createElement("input");
     input.type = "number";
     input.min = row.control.least;
     input.max = row.control.most;
     input.step = "any";
-    input.placeholder = "not given";
+    input.placeholder = "none";
     input.id = id;
     input.addEventListener("change", () => this.changed(row.control.key, Number(input.value) > 0 ? Number(input.value) : undefined, true));
     row.input = input;
@@ -159,7 +159,7 @@ class Panel {
     }
   }
 
-  // What other values of a control would give, below it: one after the other, as they are played.
+  // Hints below a control: the effect of other values, one after the other as they are simulated.
   hint(hints) {
     for (const {key, of, words} of hints) {
       const row = this.rows.get(key);
@@ -174,7 +174,7 @@ class Panel {
     }
   }
 
-  // Those of the state before are taken away; their places are kept, so that no control moves under somebody's hand.
+  // Remove the previous hints but keep their space, so that no control moves under the user's pointer.
   unhint() {
     const hints = [...this.rows.values()].map((row) => row.hint).filter((hint) => hint && hint.textContent);
     const heights = hints.map((hint) => hint.offsetHeight);

@@ -116,7 +116,7 @@ class Studio {
     }
   }
 
-  // --- what the server says -----------------------------------------------------------------------------------------
+  // --- messages from the server -----------------------------------------------------------------------------------------
 
   connected(state) {
     if (state === "lost") this.progress("The server does not answer; is simcluster studio still running? Trying again.");
@@ -130,9 +130,9 @@ class Studio {
 
   heard(ask, of) {
     if (of.saved) { this.wrote(of); return; }
-    if (ask === this.saving) { part("saved").textContent = `Not saved: ${of.problem.join(" ")}`; return; } // the state is as it was
+    if (ask === this.saving) { part("saved").textContent = `Not saved: ${of.problem.join(" ")}`; return; } // the state is unchanged
     if (of.seconds !== undefined) {
-      const what = {figures: "Playing the step", answer: "Looking where the time went", advice: "Playing what would help", run: "Playing the run of weeks", links: "Looking at every link"}[of.doing] || (of.doing.startsWith("hint ") ? "Playing what other values would give" : "Drawing");
+      const what = {figures: "Simulating the step", answer: "Computing the time breakdown", advice: "Simulating remedies", run: "Simulating the long run", links: "Computing link loads"}[of.doing] || (of.doing.startsWith("hint ") ? "Simulating other values" : "Drawing");
       if (ask === this.asked) this.progress(`${what}: ${of.seconds.toFixed(1)} s.`, true);
       return;
     }
@@ -144,7 +144,7 @@ class Studio {
     else if (of.done && ask === this.asked) { this.progress(""); document.documentElement.dataset.complete = String(ask); }
   }
 
-  broke(ask, text) { this.refused(ask, {problem: [`That is a bug of simcluster's, not yours: ${text}`], remedies: []}); }
+  broke(ask, text) { this.refused(ask, {problem: [`This is a bug in simcluster, not in your input: ${text}`], remedies: []}); }
 
   async shows(ask, of) {
     this.shown = ask;
@@ -154,7 +154,7 @@ class Studio {
     if (ask === this.asked) this.progress("");
     if (of.part === "timeline" || of.part === "detail") {
       await this.timeline(ask, of);
-      if (of.part === "detail" && ask === this.shown) document.documentElement.dataset.quick = String(ask); // what follows every change
+      if (of.part === "detail" && ask === this.shown) document.documentElement.dataset.quick = String(ask); // parts that follow every change
       return;
     }
     for (const [name, html] of Object.entries(of.sections)) this.fill(name, html);
@@ -172,7 +172,7 @@ class Studio {
     this.pending(name, false);
   }
 
-  // What is shown is still that of the state before: the new one follows by itself.
+  // The content is still that of the previous state; the new one replaces it when it arrives.
   pending(name, waits) {
     place(name).classList.toggle("pending", waits && place(name).childElementCount > 0);
     place(name).setAttribute("aria-busy", String(waits));
@@ -198,13 +198,13 @@ class Studio {
     this.times.push({ask, figures: performance.now() - this.began});
   }
 
-  // What a newcomer might try: shown until the first change.
+  // Suggestions for new users, until the first change.
   suggest(of) {
     const row = part("try");
     row.replaceChildren();
     if (Object.keys(this.live.settings).length || this.pinned) return;
     const change = (settings) => this.choose({...this.live.settings, ...settings}, this.live, Object.keys(settings)[0]);
-    row.append(ways("Change a control, or pin this one as A and try:", firstIdeas(of.controls), change));
+    row.append(ways("Change a control, or pin this result as A and try:", firstIdeas(of.controls), change));
   }
 
   refused(ask, of) {
@@ -213,14 +213,14 @@ class Studio {
     this.progress("");
     part("problem").hidden = false;
     part("shown").classList.add("stale");
-    part("shown").hidden = document.querySelector("aside").hidden = !this.controls; // of a link to nothing there is none
+    part("shown").hidden = document.querySelector("aside").hidden = !this.controls; // an invalid link has no controls
     part("welcome").hidden = Boolean(this.controls);
     part("problem-lines").replaceChildren(...of.problem.map((line) => {
       const item = document.createElement("li");
       item.textContent = line;
       return item;
     }));
-    part("remedies").replaceChildren(...(of.remedies.length ? [ways("What goes:", of.remedies, (settings) => this.choose(settings, this.pinned))] : []));
+    part("remedies").replaceChildren(...(of.remedies.length ? [ways("Valid:", of.remedies, (settings) => this.choose(settings, this.pinned))] : []));
     this.panel.unhint();
     if (this.controls) this.panel.show(this.controls, this.live.settings);
     document.documentElement.dataset.quick = document.documentElement.dataset.complete = String(ask);
