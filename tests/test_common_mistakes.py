@@ -36,7 +36,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("import torchtitan j.toml --cluster dgx_h100", {"j.toml": "[model]\nname = llama3\n"},
      "j.toml:2: is not TOML: a value is none of TOML's; write a text in double quotes"),
     ("failures f.csv --gpus 8 --days 3", {"f.csv": ""}, "and a line for each row are expected: write them"),
-    ("schedule mine.py --stages 2 --microbatches 4", {"mine.py": ""}, "a function of your own, as FILE.py:FUNCTION"),
+    ("schedule mine.py --stages 2 --microbatches 4", {"mine.py": ""}, "name your function as FILE.py:FUNCTION"),
     ("replay folder", {"folder/readme.txt": ""}, "name the folder that has them"),
     ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs: [tiny_dp]\n"}, "must be a mapping, as in {scenario: ...}"),
     ("share j.yaml", {"j.yaml": TINY}, "jobs: is required and missing; write jobs: [{scenario: ...}]"),

@@ -82,12 +82,12 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
 
 
 def test_a_stream_without_an_entry_is_refused() -> None:
-    with pytest.raises(InputError, match="stream 'ring' of a communicator is none of a timeline"):
+    with pytest.raises(InputError, match="stream 'ring' of a communicator is not a timeline stream"):
         Communicator("ring", spanning("cp"))
 
 
 def test_an_axis_that_names_none_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no communicator 'sharded'; did you mean 'shard'"):
+    with pytest.raises(InputError, match="unknown communicator 'sharded'; did you mean 'shard'"):
         Plan().groups("sharded")
 
 

@@ -124,7 +124,7 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
     find = Symmetry.folding
     monkeypatch.setattr(simulation, "engine_is_compiled", lambda: True)
     monkeypatch.setattr(Symmetry, "folding", lambda self, rates, *_: find(self, rates, [1.0] * 8))
-    with pytest.warns(RuntimeWarning, match=r"ranks that folding takes as equal are not, .*; every rank is simulated"):
+    with pytest.warns(RuntimeWarning, match=r"ranks that folding treats as equal are not, .*; every rank is simulated"):
         found = simulate(scenario, engine=engine)
     assert found.step_time == right.step_time
     assert [*found.weights.values()] == [1] * 8

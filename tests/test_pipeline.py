@@ -76,13 +76,13 @@ def test_rows_in_a_scenario_play_as_the_name_does(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("schedule", "words"),
     [
-        ({"name": "gpip"}, ["'gpip' is no schedule"]),
+        ({"name": "gpip"}, ["'gpip' is not a schedule"]),
         ({"name": "1f1b", "group_size": 4}, ["'1f1b' takes no parameters"]),
         ({"name": "interleaved", "group": 4}, ["unknown key 'group'", "group_size"]),
         ({"name": "zb-auto", "memory_limit": 0}, ["memory_limit", "1"]),
         ([1, 2], ["must be a schedule's name"]),
         ({"name": "rows", "rows": ["F0 X0", "F0 B0"]}, ["'X0' is not an action"]),
-        ({"name": "rows", "rows": ["F0 B0"] * 2, "routes": ["0.0 1"]}, ["'1' is no hop"]),
+        ({"name": "rows", "rows": ["F0 B0"] * 2, "routes": ["0.0 1"]}, ["'1' is not a hop"]),
         ({"name": "rows", "rows": ["F0 B0"] * 3}, ["is for 3 stages and 1 microbatches", "the job has 2 and 2"]),
         ({"name": "rows", "rows": ["F0 F1 B0 B1", "F0 B0 B1 F1"]}, ["B1 comes before F1", "^^ <-- here"]),
     ],
@@ -156,7 +156,7 @@ def test_paths_of_overrides_are_relative_to_where_one_is(tmp_path: Path, monkeyp
         ("mine.py:nothing", ["pipeline.schedule", "has no function 'nothing'"]),
         ("mine.py:fails", ["pipeline.schedule", "mine.py:fails failed: ZeroDivisionError"]),
         ("mine.py:wrong", ["pipeline.schedule", "returned str; it must return a simcluster.schedules.Schedule"]),
-        ("mine.py:broken", ["pipeline.schedule", "stage 0: F0 is there twice", "<-- here"]),
+        ("mine.py:broken", ["pipeline.schedule", "stage 0: F0 occurs twice", "<-- here"]),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(text: str, words: list[str], tmp_path: Path) -> None:

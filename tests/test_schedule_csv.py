@@ -95,7 +95,7 @@ def test_an_odd_pipeline_of_two_directions_shares_the_chunk_in_the_middle() -> N
     ("text", "says"),
     [
         ("", "the file is empty"),
-        ("0F0,0B0\n\n", "line 2 is blank: torch takes it for a rank that does nothing; delete it"),
+        ("0F0,0B0\n\n", "line 2 is blank: torch reads it as an idle rank; delete it"),
         ("0F0,0B0\n,,\n", "line 2 is blank"),
         ("0F0,0X0\n", "line 1, cell 2: '0X0' is not an action; write <stage><op><microbatch>"),
         ("0F0,(0F1,0B0)OVERLAP_F_B,0B1\n", "'(0F1' is not an action"),
@@ -106,7 +106,7 @@ def test_an_odd_pipeline_of_two_directions_shares_the_chunk_in_the_middle() -> N
         ("0F0,0B0\n2F0,2B0\n", "microbatch 0 never runs on stage 1"),
         ("0F999999999,0B999999999\n", "microbatch 0 never runs on stage 0"),
         ("0F0\n0B0\n", "microbatch 0 runs on stage 0 on line 1 and again on line 2"),
-        ("0F0,0F0,0B0\n", "F0 is there twice"),
+        ("0F0,0F0,0B0\n", "F0 occurs twice"),
         ("0F0,0I0\n", "W0 is missing"),
         ("0B0,0F0\n", "B0 comes before F0"),
         ("0F0,(0F1;0B1)OVERLAP_F_B,0B0\n", "a pair of one microbatch with itself"),
@@ -223,10 +223,10 @@ def rewritten(schedule: Schedule, stage: int, old: str, new: str) -> Schedule:
 @pytest.mark.parametrize(
     ("schedule", "says", "marked"),
     [
-        (rewritten(zb_h1(2, 3), 1, "I0 F1", "W0 I0 F1"), "W0 is there twice", "W0"),
+        (rewritten(zb_h1(2, 3), 1, "I0 F1", "W0 I0 F1"), "W0 occurs twice", "W0"),
         (rewritten(zb_v(2, 3), 0, "I0.1 W0.1", "W0.1 I0.1"), "W0.1 comes before I0.1", "W0.1"),
-        (rewritten(zb_v(2, 3), 1, "F0.1", "F0.0"), "F0.0 is there twice", "F0.0"),
-        (rewritten(dualpipe(2, 4), 0, "F0.0", "F0.1"), "microbatch 0 does not come by here", "F0.1"),
+        (rewritten(zb_v(2, 3), 1, "F0.1", "F0.0"), "F0.0 occurs twice", "F0.0"),
+        (rewritten(dualpipe(2, 4), 0, "F0.0", "F0.1"), "microbatch 0 does not visit this chunk", "F0.1"),
         (rewritten(chimera(2, 2), 1, "B1.1", "I1.1"), "W1.1 is missing", ""),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_long_grid_goes_on_below(width: int) -> None:
 
 def test_grid_refuses_a_unit_that_does_not_divide() -> None:
     timing = play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.5))
-    with pytest.raises(InputError, match="no whole multiple of the unit 1; choose a unit"):
+    with pytest.raises(InputError, match="not a multiple of the unit 1; choose a unit"):
         grid(one_f_one_b(2, 2), timing)
     assert len(grid(one_f_one_b(2, 2), timing, unit=0.5)) == 3
 

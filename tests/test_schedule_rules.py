@@ -69,13 +69,13 @@ def edited(stage: int, old: str, new: str, schedule: Schedule | None = None) -> 
     [
         (edited(1, "F1 B1", "B1 F1"), "B1 comes before F1; F comes before B", "r1 F0 B0 B1 F1 F2 B2", "B1"),
         (edited(0, " B2", ""), "B2 is missing; add it to this row; every microbatch needs", "r0 F0 F1 B0 F2 B1", ""),
-        (edited(0, "B1", "B0"), "B0 is there twice", "r0 F0 F1 B0 F2 B0 B2", "B0"),
+        (edited(0, "B1", "B0"), "B0 occurs twice", "r0 F0 F1 B0 F2 B0 B2", "B0"),
         (edited(0, "B1", "B7"), "B7 names a microbatch that does not exist", "r0 F0 F1 B0 F2 B7 B2", "B7"),
-        (edited(0, "F1", "F1.1"), "microbatch 1 does not come by here", "r0 F0 F1.1 B0 F2 B1 B2", "F1.1"),
-        (edited(0, "B1", "B1 W1"), "B1 stands beside I1 or W1", "r0 F0 F1 B0 F2 B1 W1 B2", "B1"),
+        (edited(0, "F1", "F1.1"), "microbatch 1 does not visit this chunk", "r0 F0 F1.1 B0 F2 B1 B2", "F1.1"),
+        (edited(0, "B1", "B1 W1"), "B1 occurs together with I1 or W1", "r0 F0 F1 B0 F2 B1 W1 B2", "B1"),
         (edited(0, "B1", "W1 I1"), "W1 comes before I1", "r0 F0 F1 B0 F2 W1 I1 B2", "W1"),
         (edited(0, "B1", "I1"), "W1 is missing", "r0 F0 F1 B0 F2 I1 B2", ""),
-        (edited(0, "F1 B0", "[B0|F1]"), "this is no fused pair", "r0 F0 [B0|F1] F2 B1 B2", "B0"),
+        (edited(0, "F1 B0", "[B0|F1]"), "this is not a fused pair", "r0 F0 [B0|F1] F2 B1 B2", "B0"),
         (edited(1, "F0 B0", "[F0|B0]"), "a pair of one microbatch with itself", "r1 [F0|B0] F1 B1 F2 B2", "F0"),
     ],
 )
@@ -111,16 +111,16 @@ def test_play_refuses_what_it_cannot_order(old: str, new: str) -> None:
 @pytest.mark.parametrize("positions", [(1, 1), (3, 1), (2,), (5,), (-1,)])
 def test_positions_that_are_no_pairs_are_refused(positions: tuple[int, ...]) -> None:
     check(dataclasses.replace(one_f_one_b(2, 3), fused=((3,), ())))  # F2 beside B1 is a pair
-    with pytest.raises(InputError, match=r"this is no fused pair; .* listed in order and do not overlap"):
+    with pytest.raises(InputError, match=r"this is not a fused pair; .* listed in order and do not overlap"):
         check(dataclasses.replace(one_f_one_b(2, 3), fused=(positions, ())))
 
 
 def test_large_schedules_are_cut_to_the_place() -> None:
-    with pytest.raises(InputError, match="F70 is there twice") as caught:
+    with pytest.raises(InputError, match="F70 occurs twice") as caught:
         check(edited(40, "F71", "F70", gpipe(64, 100)))
     assert str(caught.value).split("\n")[1:] == [
         "  r40 ... F63 F64 F65 F66 F67 F68 F69 F70 F70 F72 F73 F74 F75 F76 F77 F78 ...",
-        " " * 42 + "^^^ <-- here, F70 is there twice",
+        " " * 42 + "^^^ <-- here, F70 occurs twice",
         "  (63 more stages are not shown)",
     ]
 
@@ -154,7 +154,7 @@ def test_refusals_name_a_fix() -> None:
     with pytest.raises(InputError, match="unknown schedule 'zzz'; the schedules are gpipe"):
         schedule_function("zzz")
     for make in (gpipe, one_f_one_b):
-        with pytest.raises(InputError, match=r"one chunk per stage, and 2 were asked for.* 'interleaved'"):
+        with pytest.raises(InputError, match=r"one chunk per stage, not 2.* 'interleaved'"):
             make(4, 8, 2)
     with pytest.raises(InputError, match=r"6 microbatches on 4 stages.* such as 4 or 8 "):
         interleaved(4, 6, 2)

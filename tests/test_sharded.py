@@ -396,5 +396,5 @@ def test_shard_groups_are_machines(tiny: Tiny) -> None:
     plan = Plan(tp=2, dp=8, shard=4)
     assert plan.groups("shard").tolist() == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
     assert plan.groups("replica").tolist()[:3] == [[0, 8], [1, 9], [2, 10]]
-    with pytest.raises(InputError, match="3 ranks to a shard group"):
+    with pytest.raises(InputError, match="3 ranks per shard group"):
         Plan(dp=8, shard=3)

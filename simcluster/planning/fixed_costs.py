@@ -52,18 +52,18 @@ class Costs:
             require_seconds("backward", self.backward)
         if self.weight_grad is not None and not 0 <= self.weight_grad <= self.backward:
             raise InputError(
-                f"weight_grad {self.weight_grad!r} is W's part of backward {self.backward!r}: from 0 to all of it"
+                f"weight_grad {self.weight_grad!r} must be W's part of backward {self.backward!r}: from 0 to all of it"
             )
         for field in fields(self):
             if field.name not in ("weight_grad", "send_back", "collectives", "grad_buckets"):
                 require_seconds(field.name, getattr(self, field.name))
         require_seconds("send_back", self.sending("B"))
         if not isinstance(self.collectives, Integral) or self.collectives < 0:
-            raise InputError(f"collectives {self.collectives!r} must be how many F and B have of them, 0 or more")
+            raise InputError(f"collectives {self.collectives!r} must be a number per F and B, 0 or more")
         if not isinstance(self.grad_buckets, int) or not 0 <= self.grad_buckets <= _MOST_BUCKETS:
             raise InputError(
-                f"grad_buckets {self.grad_buckets!r} must be in how many parts the gradients are reduced beside the "
-                f"backward, 1 to {_MOST_BUCKETS:,}, or 0 for behind it"
+                f"grad_buckets {self.grad_buckets!r} must be the number of parts in which gradients are reduced "
+                f"during the backward, 1 to {_MOST_BUCKETS:,}, or 0 for a reduction after it"
             )
 
     def sending(self, made: str) -> float:
@@ -135,7 +135,7 @@ def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
     if len(slices) != depth:
         raise InputError(
             f"{len(slices)} costs for the {depth} slices (stages x chunks) of schedule {name!r}; give one for each, in "
-            "forward order, or a single Costs for stages that are all alike"
+            "forward order, or a single Costs for equal stages"
         )
 
 
@@ -178,7 +178,7 @@ def require_time_to_play(schedule: Schedule, steps: int, unlike: int) -> None:
     several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
     require_begun(
         seconds,
-        f"steps {steps:,}: so many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
-        f"stages{several} would take about {in_words(seconds)} to plan and play",
+        f"steps {steps:,}: that many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
+        f"stages{several} would take about {in_words(seconds)} to plan and simulate",
         "use fewer",
     )

@@ -32,9 +32,7 @@ class Slices:
     def even(cls, layers: int, slices: int) -> Slices:
         """Return slices of equally many layers; raise InputError if they do not divide."""
         if layers % slices:
-            raise InputError(
-                f"{layers} layers do not divide over {slices} slices of equally many; use a multiple of {slices}"
-            )
+            raise InputError(f"{layers} layers do not divide evenly over {slices} slices; use a multiple of {slices}")
         return cls((layers // slices,) * slices)
 
     @classmethod

@@ -67,15 +67,15 @@ class Plan:
         sizes = {axis: getattr(self, axis) for axis in AXES}
         for axis, size in sizes.items():
             if size < 1:
-                raise InputError(f"{axis} {size} must be at least 1, the size of an axis that is not there")
+                raise InputError(f"{axis} {size} must be at least 1, the size of an unused axis")
         if self.workers < 1 or self.dp % self.workers or (self.workers > 1 and (self.copies or self.experts_apart)):
             raise InputError(
-                f"{self.workers} workers that train apart do not divide dp {self.dp}, or what it holds; "
+                f"{self.workers} workers that train separately do not divide dp {self.dp}, or its copies or experts; "
                 "use a number that divides both"
             )
         if self.shard < 0 or (self.dp * self.cp) % (self.shard or 1):
             raise InputError(
-                f"{self.shard} ranks to a shard group do not divide dp {self.dp} x cp {self.cp}; use a number that does"
+                f"{self.shard} ranks per shard group do not divide dp {self.dp} x cp {self.cp}; use a number that does"
             )
         if self.ep < 1 or self.etp < 0 or (self.tp * self.cp * self.dp) % (self.ep * self.expert_tp):
             raise InputError(
@@ -175,8 +175,8 @@ class Communicator:
     def __post_init__(self) -> None:
         if self.stream not in STREAMS:
             raise InputError(
-                f"stream {self.stream!r} of a communicator is none of a timeline, so its exposed time would be booked "
-                f"nowhere; use one of {', '.join(STREAMS)}"
+                f"stream {self.stream!r} of a communicator is not a timeline stream, so its exposed time would be "
+                f"lost; use one of {', '.join(STREAMS)}"
             )
 
     def stream_of(self, *, pipelined: bool) -> str:
@@ -187,7 +187,7 @@ class Communicator:
 def communicator(axis: str) -> Communicator:
     """Return the communicator of a name; raise InputError with similar names if unknown."""
     if axis not in COMMUNICATORS:
-        raise InputError(f"there is no communicator {axis!r}{did_you_mean(axis, COMMUNICATORS)}")
+        raise InputError(f"unknown communicator {axis!r}{did_you_mean(axis, COMMUNICATORS)}")
     return COMMUNICATORS[axis]
 
 

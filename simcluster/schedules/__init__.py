@@ -111,7 +111,7 @@ def schedule_function(name: str) -> ScheduleEntry:
         return SCHEDULES[name]
     near = nearest(name, SCHEDULES, cutoff=0.6)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    own = "; or name a function of your own, as FILE.py:FUNCTION, or a file that ends in .csv"
+    own = "; or name your function as FILE.py:FUNCTION, or a .csv file"
     raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}{own}")
 
 
@@ -147,7 +147,7 @@ def make_schedule(
         _require_three_counts(what)
         made = what(num_stages, num_microbatches, num_chunks)
     elif not callable(getattr(what, "function", None)):
-        refuse(what, "a step", "a schedule: a shipped name, a Schedule, a function of stages, microbatches and chunks")
+        refuse(what, "a step", "a schedule: a built-in name, a Schedule, a function of stages, microbatches and chunks")
     else:
         return what.function(costs, latency)(num_stages, num_microbatches, num_chunks)
     if not isinstance(made, Schedule):

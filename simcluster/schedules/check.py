@@ -38,7 +38,7 @@ def require_one_chunk(name: str, num_chunks: int) -> None:
     """Raise InputError if several chunks are requested of a schedule whose stages have one."""
     if num_chunks != 1:
         raise InputError(
-            f"schedule {name!r} has one chunk per stage, and {num_chunks} were asked for; leave chunks out, or use "
+            f"schedule {name!r} has one chunk per stage, not {num_chunks}; remove chunks, or use "
             f"schedule 'interleaved' for several"
         )
 
@@ -47,7 +47,7 @@ def require_own_chunks(name: str, num_chunks: int, own: int, why: str = "") -> N
     """Raise InputError unless the requested chunks are 1 (the default) or the schedule's fixed number."""
     if num_chunks not in (1, own):
         has = f"{own} chunks per stage" + (f" ({why})" if why else "")
-        raise InputError(f"schedule {name!r} has {has}, and {num_chunks} were asked for; leave chunks out")
+        raise InputError(f"schedule {name!r} has {has}, not {num_chunks}; remove chunks")
 
 
 def _check_shape(schedule: Schedule) -> None:
@@ -97,16 +97,16 @@ def _positions(schedule: Schedule, stage: int) -> dict[Action, int]:
     for position, action in enumerate(schedule.rows[stage]):
         label = action.label(schedule.num_chunks)
         if action.kind not in _ORDER:
-            raise _error(schedule, stage, position, f"{label} is of no known kind", "the kinds are F, B, I and W")
+            raise _error(schedule, stage, position, f"{label} has an unknown kind", "the kinds are F, B, I and W")
         if not 0 <= action.microbatch < schedule.num_microbatches:
             rule = f"there are {schedule.num_microbatches} microbatches, counted from 0"
             raise _error(schedule, stage, position, f"{label} names a microbatch that does not exist", rule)
         if not schedule.visits(action.microbatch, stage, action.chunk):
             rule = f"its route (stage, chunk) is {_route_text(schedule.route(action.microbatch))}"
-            raise _error(schedule, stage, position, f"microbatch {action.microbatch} does not come by here", rule)
+            raise _error(schedule, stage, position, f"microbatch {action.microbatch} does not visit this chunk", rule)
         if action in positions:
-            rule = f"once is the rule; the first is at position {positions[action]} of the row"
-            raise _error(schedule, stage, position, f"{label} is there twice", rule)
+            rule = f"every action occurs once; the first is at position {positions[action]} of the row"
+            raise _error(schedule, stage, position, f"{label} occurs twice", rule)
         positions[action] = position
     return positions
 
@@ -119,7 +119,7 @@ def _check_row(schedule: Schedule, stage: int, positions: dict[Action, int]) -> 
         label = Action("F", microbatch, chunk).label(schedule.num_chunks)[1:]
         if found["B"] is not None and (found["I"] is not None or found["W"] is not None):
             rule = "a backward is either one B or one I and one W"
-            raise _error(schedule, stage, found["B"], f"B{label} stands beside I{label} or W{label}", rule)
+            raise _error(schedule, stage, found["B"], f"B{label} occurs together with I{label} or W{label}", rule)
         whole = found["I"] is None and found["W"] is None
         for kind in ("F", "B") if whole else ("F", "I", "W"):
             position = found[kind]
@@ -141,7 +141,7 @@ def _check_pairs(schedule: Schedule, stage: int) -> None:
         kinds = "".join(action.kind for action in pair)
         if kinds not in ("FB", "FI") or position < last + 2:
             rule = "a fused pair is one F followed by one B or I; pairs are listed in order and do not overlap"
-            raise _error(schedule, stage, min(max(position, 0), len(row)), "this is no fused pair", rule)
+            raise _error(schedule, stage, min(max(position, 0), len(row)), "this is not a fused pair", rule)
         if pair[0][1:] == pair[1][1:]:
             rule = "the backward needs the end of the forward, which a pair reaches together"
             raise _error(schedule, stage, position, "a pair of one microbatch with itself", rule)

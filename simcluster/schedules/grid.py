@@ -71,7 +71,7 @@ def _column(time: Time, unit: Time | int, label: str) -> int:
     column = round(time / unit)
     if abs(time / unit - column) > 1e-6:
         raise InputError(
-            f"grid: {label} begins or ends at {time}, which is no whole multiple of the unit {unit}; choose a unit "
+            f"grid: {label} begins or ends at {time}, which is not a multiple of the unit {unit}; choose a unit "
             f"that divides all durations and the latency"
         )
     return column

@@ -23,7 +23,7 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     require_counts("hanayo", num_stages, num_microbatches, num_chunks)
     if num_chunks > 1 and num_chunks % 2:
         raise InputError(
-            f"schedule 'hanayo': a wave is two chunks per stage, down and up, and {num_chunks} were asked for; use "
+            f"schedule 'hanayo': a wave is two chunks per stage, down and up, so {num_chunks} is not possible; use "
             f"{num_chunks - 1} or {num_chunks + 1}"
         )
     route = snake_route(num_stages, max(2, num_chunks))

@@ -139,7 +139,7 @@ def _route(text: str) -> Route:
     for word in text.split():
         stage, dot, chunk = word.partition(".")
         if not (dot and stage.isdecimal() and chunk.isdecimal()):
-            raise InputError(f"route {text!r}: {word!r} is no hop; write stage.chunk, as in 0.0 1.0 1.1 0.1")
+            raise InputError(f"route {text!r}: {word!r} is not a hop; write stage.chunk, as in 0.0 1.0 1.1 0.1")
         hops.append((int(stage), int(chunk)))
     return tuple(hops)
 
@@ -160,7 +160,7 @@ def _written(value: object) -> object:
     if name in SCHEDULES and len(value) == 1:
         return name
     if name not in _WITH_PARAMETERS:
-        what = "takes no parameters" if name in SCHEDULES else "is no schedule"
+        what = "takes no parameters" if name in SCHEDULES else "is not a schedule"
         raise InputError(f"{name!r} {what}; {', '.join(_WITH_PARAMETERS)} have parameters, any other is a name alone")
     return value
 

@@ -23,7 +23,7 @@ _LETTERS = {name: letter for letter, name in LAYERS.items()}
 _GRAMMAR = "EtmL|()*,0123456789"
 _MOST = 100_000  # letters
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL|])\*(\d{1,6})")
-_KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())}, | behind a slice, x*3 or (tt|)*29"
+_KNOWN = f"{', '.join(f'{letter} ({name})' for letter, name in LAYERS.items())}, | after a slice, x*3 or (tt|)*29"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class StageLayout:
             has = f"the model has {predicted} (model.mtp_layers)" if predicted else "the model has none"
             raise InputError(
                 f"slice {last} of 0 to {last} has m, a layer of multi-token prediction, {found[-1]} times, and {has}; "
-                "leave m out, or give the model as many"
+                "remove m, or give the model as many"
             )
 
     def chunks(self, pp: int) -> int:
         """Return the slices per stage; raise InputError if ``pp`` does not divide their number."""
         if len(self.slices) % pp:
             raise InputError(
-                f"has {len(self.slices)} slices (one more than there are |), which is no multiple of pp {pp}; every "
-                "stage holds as many, if need be with no layer"
+                f"has {len(self.slices)} slices (one more than there are |), not a multiple of pp {pp}; every "
+                "stage holds equally many, if need be without layers"
             )
         return len(self.slices) // pp
 
@@ -101,9 +101,9 @@ class StageLayout:
             found = [str(number) for number, letters in enumerate(self.slices) for each in letters if each == letter]
             if not there or len(found) != 1:
                 at = f"it is in slice {', '.join(found)} of 0 to {len(self.slices) - 1}" if found else "it is nowhere"
-                raise InputError(f"{place} with {letter} ({LAYERS[letter]}), which is there once; {at}")
+                raise InputError(f"{place} with {letter} ({LAYERS[letter]}), which occurs once; {at}")
         if "t" in "|".join(self.slices).partition("m")[2]:
-            raise InputError("layers of multi-token prediction (m) come behind all decoder layers (t)")
+            raise InputError("layers of multi-token prediction (m) come after all decoder layers (t)")
 
 
 def _of_slice(given: str | Sequence[str]) -> str:
@@ -112,10 +112,10 @@ def _of_slice(given: str | Sequence[str]) -> str:
     wrong = [name for name in names if name.lower() not in _LETTERS and len(name) > 1 and set(name) - set(_GRAMMAR)]
     if wrong:
         hint = did_you_mean(wrong[0], _LETTERS)
-        raise InputError(f"{wrong[0][:40]!r} is no layer{hint}; a list has {', '.join(_LETTERS)}, or letters: {_KNOWN}")
+        raise InputError(f"{wrong[0][:40]!r} is not a layer{hint}; known: {', '.join(_LETTERS)}, or letters: {_KNOWN}")
     letters = [_LETTERS.get(name.lower()) or _unrolled(name) for name in names]
     if any("|" in each for each in letters):
-        raise InputError(f"an item of a list is one slice, and {str(given)[:40]!r} has a |; give the text by itself")
+        raise InputError(f"an item of a list is one slice, and {str(given)[:40]!r} has a |; give the text alone")
     return "".join(letters)
 
 
@@ -124,7 +124,7 @@ def _unrolled(text: str) -> str:
     for place, letter in enumerate(text):
         if letter not in _GRAMMAR and not letter.isspace():
             raise InputError(
-                f"character {place + 1} of {text[:60]!r} is {letter!r}, which is no layer; known: {_KNOWN}"
+                f"character {place + 1} of {text[:60]!r} is {letter!r}, which is not a layer; known: {_KNOWN}"
             )
     plain = re.sub(r"[,\s]", "", text)
     while match := _REPEATED.search(plain):

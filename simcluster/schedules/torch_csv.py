@@ -91,7 +91,7 @@ def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tu
     """Parse the passes of a line, two for a fused pair; an action's chunk is still the slice of the model."""
     where = f"schedule {name!r}, line {number}"
     if not line.strip(" ,\t"):
-        raise InputError(f"{where} is blank: torch takes it for a rank that does nothing; delete it")
+        raise InputError(f"{where} is blank: torch reads it as an idle rank; delete it")
     row: list[tuple[Action, ...]] = []
     for column, cell in enumerate(line.split(","), start=1):
         word = cell.strip()
@@ -124,7 +124,7 @@ def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
                 )
     if not found:
         raise InputError(
-            f"schedule {name!r} has no F, B, I or W at all; give a table with a row a stage, as in 0F0,0F1,0B0,0B1"
+            f"schedule {name!r} has no F, B, I or W at all; give a table with a row per stage, as in 0F0,0F1,0B0,0B1"
         )
     microbatches, places = 1 + max(m for m, _ in found), 1 + max(place for _, place in found)
     for microbatch in range(microbatches):

@@ -121,7 +121,7 @@ def _require(
     require_one_chunk("zb-auto", num_chunks)
     if memory_limit is not None and (isinstance(memory_limit, bool) or memory_limit < 1):
         raise InputError(
-            f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold one at least"
+            f"schedule 'zb-auto': a memory limit of {memory_limit} microbatches; a stage must hold at least one"
         )
     if not 0 <= weight_memory <= 1:
         raise InputError(

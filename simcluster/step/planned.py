@@ -55,7 +55,7 @@ FOLDING = Scope(
     "folding",
     free=_FREE,
     limited={
-        "collectives.detail": Limited("ranks are not alike in steps of collectives", ("flow",)),
+        "collectives.detail": Limited("ranks are not equal in steps of collectives", ("flow",)),
         "model.mixer": Limited("", (None, "attention")),
     },
     faults=_FAULTS,

@@ -71,7 +71,7 @@ def result_of(given: ResultLike, caller: str) -> Result:
     """Return the given result, or simulate the given scenario as a part of a study and return its result."""
     if isinstance(given, Result):
         return given
-    takes = "a result or a scenario (a shipped name, a path, a dict, a Scenario)"
+    takes = "a result or a scenario (a built-in name, a path, a dict, a Scenario)"
     return replay(scenario_of(given, caller, takes))
 
 

@@ -197,9 +197,9 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     seconds = estimated_seconds(scenario, unlike=unlike)
     require_begun(
         seconds,
-        f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by what is "
-        f"wrong with them and are simulated separately, which would take about {in_words(seconds)}",
-        "use fewer ranks, or machines under one switch",
+        f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by "
+        f"faults and are simulated separately, which would take about {in_words(seconds)}",
+        "use fewer ranks, or nodes under one switch",
     )
 
 
@@ -249,7 +249,7 @@ def check_folding(scenario: Scenario, planned: Planned, step: FoldedStep, record
     times = zip(record.times[:3], every.times[:3], strict=True)
     if ops is not None and all(np.array_equal(one[ops], other) for one, other in times):
         return step, record
-    note(f"{scenario.name}: ranks that folding takes as equal are not, a bug in simcluster; every rank is simulated")
+    note(f"{scenario.name}: ranks that folding treats as equal are not, a bug in simcluster; every rank is simulated")
     return whole, every
 
 
