@@ -323,7 +323,7 @@ def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(("text", "message"), [
     (None, "no such file"),
     ("base: h1000\n", r"bad.yaml:1:1: base: there is no device 'h1000'"),
-    ("base: bad.yaml\n", "stands on itself"),
+    ("base: bad.yaml\n", "base is circular"),
     ("base: h100\nlaunch: fast\n", r"bad.yaml:2:1: launch"),
     ("memory: 80 GB\n", "peak"),
 ])  # fmt: skip

@@ -66,7 +66,7 @@ def test_a_saved_result_with_a_list_for_a_size(tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     assert main(["report", str(path), "-o", str(tmp_path / "r.html")]) == 2
     told = capsys.readouterr().err
-    assert "memory_bytes.gradients, a list of 0 items, which is no number" in told
+    assert "memory_bytes.gradients, a list of 0 items, which is not a number" in told
     assert missing_points(told) == []
 
 

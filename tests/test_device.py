@@ -389,7 +389,7 @@ def test_an_unknown_precision_lists_what_the_device_has(kind: str) -> None:
         ),
         ({"base": "h100", "peak": "989 TFLOP/s"}, "peak"),
         ({"name": "mine"}, "is required and missing"),
-        ({**device_document("h100"), "peak": {"source": "none"}}, "gives no precision"),
+        ({**device_document("h100"), "peak": {"source": "none"}}, "no precision is given"),
     ],
 )
 def test_a_bad_device_says_what_is_wrong(document: object, message: str) -> None:

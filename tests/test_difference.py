@@ -164,15 +164,15 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.json").write_text(json.dumps({**values, "step_time_s": "nan"}))
     capsys.readouterr()
     for file, words in {
-        "cut.json": "is the file cut?",
+        "cut.json": "is the file truncated?",
         "old.json": f"written by simcluster 0.0.9, this is {VERSION}",
-        "torn.json": "is not whole",
-        "other.json": "no result: it has no step_time_s",
+        "torn.json": "is incomplete",
+        "other.json": "not a result: it has no step_time_s",
         "deep.json": "nested too deeply",
         "later.json": "999..., this is",
-        "infinite.json": "has 1e999 as a number, which no result has",
-        "nan.json": "has NaN as a number",
-        "text.json": "'nan' is no number of seconds",
+        "infinite.json": "1e999 is not a valid number in a result",
+        "nan.json": "NaN is not a valid number",
+        "text.json": "'nan' is not a number of seconds",
         "missing.json": "no such file",
     }.items():
         assert main(["diff", str(whole), str(tmp_path / file)]) == 2, file

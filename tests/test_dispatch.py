@@ -224,7 +224,7 @@ def test_a_dispatcher_that_cannot_be_is_one_clear_message(
 @pytest.mark.parametrize(
     ("moe", "words"),
     [
-        ({"groups": 3}, "groups 3 do not divide the 8 experts"),
+        ({"groups": 3}, "experts 8 is not divisible by groups 3"),
         ({"groups": 4, "top_groups": 5}, "top_groups 5 is more than groups 4"),
         ({"groups": 8, "top_groups": 1}, "top_k 2 is more than the experts of 1 of 8 groups"),
     ],

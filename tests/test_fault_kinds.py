@@ -92,7 +92,7 @@ def test_a_rank_or_machine_that_is_not_there_is_refused(tiny: Tiny, kind: str) -
     assert own == [name for base in (OnRanks, OnLinks) if issubclass(spec, base) for name in base.model_fields]
     rest = {name: value for name, value in spec.EXAMPLE.items() if name not in places}
     for name in own:
-        with pytest.raises(InputError, match=r"faults\.0.*(there is )?no (rank 8|machine 2|node 'nobody')"):
+        with pytest.raises(InputError, match=r"faults\.0.*(there is )?no (rank 8|node 2|node 'nobody')"):
             tiny(**JOB, faults=[{**rest, name: places[name]}])
 
 
@@ -113,9 +113,7 @@ def test_a_short_way_plays_it_or_refuses_it_by_its_name(kind: str) -> None:
 
 def test_a_kind_that_does_nothing_is_refused_by_name() -> None:
     """As soon as there is its class: it cannot be in a scenario, and so not be passed over."""
-    with pytest.raises(
-        InputError, match=r"fault 'packet_loss': nothing plays faults of this kind.*slowness, slowdowns"
-    ):
+    with pytest.raises(InputError, match=r"fault 'packet_loss': this kind has no effect.*slowness, slowdowns"):
 
         class PacketLoss(OnLinks):
             """Begun, and not written yet."""

@@ -105,13 +105,13 @@ def times_of(*faults: ExpertImbalance) -> tuple[list[list[float]], RankPrograms]
 
 
 def test_what_does_not_fit() -> None:
-    with pytest.raises(InputError, match="ep 3 does not divide 8 experts"):
+    with pytest.raises(InputError, match="8 experts are not divisible by ep 3"):
         LAWS[0].expert_loads(tokens(8), 3)
-    with pytest.raises(InputError, match="4 fractions for 8 experts; give one to each"):
+    with pytest.raises(InputError, match="4 fractions for 8 experts; give one per expert"):
         imbalance(kind="fractions", values=[1, 1, 1, 2]).expert_loads(tokens(8), 2)
 
 
 def test_a_dense_model_has_none(tiny: Any) -> None:
     fault = {"kind": "expert_imbalance", "tokens": {"kind": "zipf", "exponent": 1.0}}
-    with pytest.raises(ValueError, match=r"the model is dense: it has no experts .* leave expert_imbalance out"):
+    with pytest.raises(ValueError, match=r"the model is dense: it has no experts .* remove expert_imbalance"):
         tiny(faults=[fault])

@@ -66,10 +66,10 @@ def test_a_table_is_a_file_beside_the_scenario(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "rule"), [
-    ({}, "how fast is each machine's NIC"),
-    ({"law": LAW["law"], "table": [[0, 0.5]]}, "both say how fast NICs are"),
-    ({"table": [[0, 0.5], [0, 0.6]]}, "two speeds of node 0"),
-    ({"table": [[2, 0.5]]}, "the job has no machine 2"),
+    ({}, "the speed of each node's NIC is missing"),
+    ({"law": LAW["law"], "table": [[0, 0.5]]}, "both set the speeds of NICs"),
+    ({"table": [[0, 0.5], [0, 0.6]]}, "two speeds for node 0"),
+    ({"table": [[2, 0.5]]}, "the job has no node 2"),
     ({"table": [[0, 1.5]]}, "less than or equal to 1"),
 ])  # fmt: skip
 def test_what_is_no_speed_is_refused(tiny: Tiny, fault: dict[str, object], rule: str) -> None:
@@ -93,5 +93,5 @@ def test_jobs_that_share_a_cluster_have_tables_with_their_own_numbers(tiny: Tiny
     table, law = ({"kind": "nic_speeds", **said} for said in ({"table": [[0, 0.25]]}, {"law": LAW["law"]}))
     cluster = tiny(**job).cluster.built
     assert NicSpeeds.model_validate(table).in_cluster(range(4, 8), [1]).table == ((1, 0.25),)
-    with pytest.raises(InputError, match="give jobs that share them a table"):
+    with pytest.raises(InputError, match="use a table for jobs that share nodes"):
         simulate_together([(tiny(**job), range(4)), (tiny(**job, faults=[law]), range(4, 8))], cluster)

@@ -51,9 +51,9 @@ def test_a_table_is_a_file_beside_the_scenario(tiny: Tiny, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("fault", "rule"), [
-    ({}, "give one: law"),
-    ({"law": LAW["law"], "table": [[0, 0.5]]}, "both say"),
-    ({"table": [[0, 0.5], [0, 0.6]]}, "two speeds of rank 0"),
+    ({}, "set one: law"),
+    ({"law": LAW["law"], "table": [[0, 0.5]]}, "both set"),
+    ({"table": [[0, 0.5], [0, 0.6]]}, "two speeds for rank 0"),
     ({"table": [[8, 0.5]]}, "there is no rank 8"),
     ({"table": [[0, 0]]}, "0.01"),
 ])  # fmt: skip

@@ -51,7 +51,7 @@ def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
 
 
 def test_an_offset_is_within_a_period() -> None:
-    with pytest.raises(ValueError, match="offset 2 is to be less than every, 2"):
+    with pytest.raises(ValueError, match="offset 2 must be less than every 2"):
         Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, every=2, offset=2)
 
 
@@ -192,7 +192,7 @@ QWEN3 = MIXTURES["Qwen3-30B-A3B"][0]
         ({**QWEN3, "mlp_only_layers": list(range(48))}, "mlp_only_layers: .*come otherwise"),
         ({**QWEN3, "mlp_only_layers": "all"}, "'all' is not a list of layer numbers"),
         ({**QWEN3, "mlp_only_layers": [1], "num_hidden_layers": 10**9}, "experts of 1,000,000,000 layers"),
-        ({**QWEN3, "decoder_sparse_step": 100}, "moe is in none of the 48 layers"),
+        ({**QWEN3, "decoder_sparse_step": 100}, "none of the 48 layers has experts"),
         ({**QWEN3, "moe_intermediate_size": None}, "lacks moe_intermediate_size"),
         ({**MIXTURES["DeepSeek-V3"][0], "kv_lora_rank": None}, "lacks kv_lora_rank"),
         ({**MIXTURES["DeepSeek-V3"][0], "attention_bias": True}, "attention_bias is true, which is not modelled"),

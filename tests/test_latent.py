@@ -151,9 +151,9 @@ def test_folded_is_unfolded_to_the_bit(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kv_heads": 2}, "leave kv_heads"),
+        ({"kv_heads": 2}, "remove kv_heads"),
         ({"bias": True}, "without biases"),
-        ({"head_dim": 64}, "head_dim 64 is not the 48"),
+        ({"head_dim": 64}, "head_dim 64 is not mla.s .* = 48"),
     ],
 )
 def test_what_does_not_go_says_why(changes: dict[str, Any], words: str) -> None:

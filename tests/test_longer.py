@@ -94,7 +94,7 @@ def test_transfers_that_share_links_with_those_a_fault_held_up(tiny: Tiny) -> No
 def test_the_stragglers_command_says_of_a_fault_that_saves_time_what_it_saves(tiny: Tiny) -> None:
     found = {cause.what: cause for cause in stragglers(tiny(**SHARED, faults=[FLAP, COLLECT])).causes}
     (saves,) = (each for each in found.values() if each.cost < 0)
-    assert "pp send ops on its longest path take 5.530 us longer" in saves.note
+    assert "pp send ops on its critical path take 5.530 us longer" in saves.note
     assert all(not each.note for each in found.values() if each.cost >= 0)
 
 

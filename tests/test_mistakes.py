@@ -106,14 +106,14 @@ def test_the_factor_of_old_keeps_its_two_senses() -> None:
 
 
 PACES: list[tuple[str, Any, str]] = [
-    ("factor", 0.5, "how many times as long it takes, 2 for twice as long; got 0.5; what has 0.5 of its speed left is "
+    ("factor", 0.5, "how many times as long it takes, 2 for twice as long; got 0.5; for 0.5 of the full speed write "
                     "speed: 0.5"),
-    ("factor", "20%", "a share can be read in two senses"),
+    ("factor", "20%", "a percentage is ambiguous here"),
     ("factor", True, "faults.0.factor"),
-    ("slowdown", 0.2, "what has 0.2 of its speed left is speed: 0.2"),
+    ("slowdown", 0.2, "for 0.2 of the full speed write speed: 0.2"),
     ("slowdown", "fast", "from 1, as in 1.2, or how much longer"),
     ("slowdown", "-5 %", "from 1, as in 1.2"),
-    ("speed", 2, "what takes 2 times as long is slowdown: 2"),
+    ("speed", 2, "if it takes 2 times as long, write slowdown: 2"),
     ("speed", "0 %", "above 0 and at most 1"),
 ]  # fmt: skip
 
@@ -127,9 +127,9 @@ def test_a_pace_out_of_range_names_the_other_word(name: str, value: Any, words: 
 
 
 def test_a_pace_is_said_once() -> None:
-    with pytest.raises(InputError, match="slowdown and factor both say so"):
+    with pytest.raises(InputError, match="slowdown and factor are both set"):
         faulty(kind="slow_link", nic_of=0, factor=0.5, slowdown=2)
-    with pytest.raises(InputError, match="how slow is it"):
+    with pytest.raises(InputError, match="its slowness is missing"):
         faulty(kind="slow_gpu", rank=0)
 
 

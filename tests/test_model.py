@@ -96,7 +96,7 @@ def test_a_dumped_model_is_a_document_of_the_same_model(model: Model) -> None:
         ({"moe": {"experts": 4, "top_k": 8, "expert_ffn_hidden_size": 64}}, "top_k 8 is more than the 4 experts"),
         (
             {"moe": {"experts": 4, "top_k": 1, "expert_ffn_hidden_size": 64, "first_dense_layers": 99}},
-            "moe is in none of the 2 layers",
+            "none of the 2 layers has experts",
         ),
         ({"depth": 3}, "Extra inputs are not permitted"),
         ({"kv_heads": 0}, "0 is not a whole number"),

@@ -70,7 +70,7 @@ def test_what_a_run_says() -> None:
     assert step(between_machines=2.0).warnings() == []
     assert step(network=0.5).warnings() == []
     assert step(nvlink=2.0).warnings() == [
-        "cluster.scale.nvlink 2: no gain: no communication of this job goes over these links"
+        "cluster.scale.nvlink 2: no gain: no communication of this job uses these links"
     ]
     assert played({"cluster.scale.pcie": 2.0}).warnings() == [
         "cluster.scale.pcie 2: no gain: the cluster has no such links"
@@ -99,7 +99,7 @@ def test_nccls_own_pace_is_named_where_it_holds() -> None:
     before = {"cluster": job["cluster"]}
     found = simcluster.diff(played(before), played({**before, "cluster.nic.line_rate": "800 Gbit/s"}))
     assert found.held is not None
-    assert found.held.remedy.endswith("--collectives.nccl none the links alone decide")
+    assert found.held.remedy.endswith("--collectives.nccl none only the links limit")
 
 
 def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "tiny_dp", *SETS, "--vary", vary]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("  line_rate 800 Gbit/s: no gain for dp: bound by gpu - nic (PCIe) at 48 GB/s")
-    assert last.endswith("raise both: --cluster.scale.pcie 2 beside it")  # a factor on the network would come on top
+    assert last.endswith("raise both: --cluster.scale.pcie 2 as well")  # a factor on the network would come on top
     assert main(["compare", "tiny_dp", *SETS, "--vary", vary, "--json", "-"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["held_back"] and row["held_back"]["by"] for row in rows] == [None, "gpu - nic"]
@@ -161,7 +161,7 @@ def test_nothing_to_say() -> None:
     assert held_back([between()], raised()) is None
     assert held_back([between()], raised(network=0.5)) is None
     assert held_back([], raised(network=2.0)) == HeldBack(2.0, 1.0)
-    assert HeldBack(2.0, 1.0).in_words() == "no gain: no communication of this job goes over these links"
+    assert HeldBack(2.0, 1.0).in_words() == "no gain: no communication of this job uses these links"
 
 
 def test_most_seconds_decide() -> None:
@@ -271,8 +271,8 @@ def test_every_command_rejects_it(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_warns_of_a_rate_beyond_nccls_pace() -> None:
     fast = {"cluster.nic.line_rate": "800 Gbit/s"}
     (warning,) = replay(simcluster.load("tiny_3d", fast)).warnings()
-    assert warning.startswith("cluster.nic.line_rate: next to no gain for dp")
+    assert warning.startswith("cluster.nic.line_rate: almost no gain for dp")
     assert "bound by NCCL's pace at 44.83 GB/s" in warning
-    assert "with --collectives.nccl none the links alone decide" in warning
+    assert "with --collectives.nccl none only the links limit" in warning
     for other in ({"cluster.nic.line_rate": "200 Gbit/s"}, {"cluster.name": "mine"}):
         assert replay(simcluster.load("tiny_3d", other)).warnings() == []

@@ -414,7 +414,7 @@ BAD = {
     "timeline of a result": (["run.json", "--timeline", "run.csv", "-o", "x.html"], "name the scenario instead"),
     "half a result": (["half.json", "-o", "x.html"], "not JSON"),
     "no result": (["none.json", "-o", "x.html"], "has no step_time_s"),
-    "not a number": (["nan.json", "-o", "x.html"], "nan.json: has NaN as a number"),
+    "not a number": (["nan.json", "-o", "x.html"], "nan.json: NaN is not a valid number"),
     "too many": (["tiny_dp"] * 13 + ["-o", "x.html"], "13 runs are too many"),
 }  # fmt: skip
 

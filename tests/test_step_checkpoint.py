@@ -197,7 +197,7 @@ def test_the_command_takes_it_from_the_run_or_from_its_own_section(
     given = ["--checkpoint.to", "30 GB/s", "--checkpoint.mode", "snapshot"]
     assert main(["run", "tiny_3d", "--checkpoint", *given, "--json", str(out)]) == 0
     text = capsys.readouterr().out
-    assert "  checkpoint   behind step 0 training stands for 3.851 ms" in text
+    assert "  checkpoint   after step 0 training stops for 3.851 ms" in text
     known = json.loads(out.read_text())
     assert known["checkpoint"]["after"] == 0
     assert known["scenario"]["steps"] > 2

@@ -77,7 +77,7 @@ class AttentionModel(Spec):
     def _kernel_known(self) -> Self:
         if self.kernel not in self.kernels:
             raise InputError(
-                f"kernel {self.kernel!r} is none of the kernels described{did_you_mean(self.kernel, self.kernels)}; "
+                f"kernel {self.kernel!r} is not among the device's kernels{did_you_mean(self.kernel, self.kernels)}; "
                 f"use {listed(self.kernels)}"
             )
         return self

@@ -48,7 +48,7 @@ _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient whe
 _BLOCKS = 8  # of 256 threads, which a multiprocessor holds at once, all generations: 2,048 threads
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
 LOW = ("fp8", "mxfp8", "nvfp4")
-"""Precisions of products of layers alone; attention and what is wide stay in 16 bits."""
+"""Precisions of layers' matmuls alone; attention and wide matmuls stay in 16 bits."""
 
 
 class Peak(Spec):
@@ -66,7 +66,7 @@ class Peak(Spec):
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
         if not self.known():
-            raise InputError('gives no precision; write at least one, as in bf16: "312 TFLOP/s"')
+            raise InputError('no precision is given; set at least one, as in bf16: "312 TFLOP/s"')
         return self
 
     def known(self) -> dict[str, float]:
@@ -167,7 +167,7 @@ def _step(table: tuple[tuple[float, float], ...], size: float) -> float:
     return next(efficiency for start, efficiency in table if size >= start)
 
 
-@lru_cache(maxsize=4096)  # a fit of the rates asks for the same products thousands of times
+@lru_cache(maxsize=4096)  # a fit of the rates asks for the same matmuls thousands of times
 def _tile_work(
     shape: tuple[int, int, int, int, int, int],
     tiles_of: tuple[tuple[int, int], ...],
@@ -282,7 +282,7 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int 
         return memory_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
     if precision in LOW and (kernel.wide or kernel.kind == "attention"):
         precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
-    begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one behind the other
+    begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one after the other
     if kernel.kind == "matmul":
         return begins + device.matmul.seconds(kernel, device, precision, held)
     if kernel.kind == "attention":
@@ -320,9 +320,7 @@ def load_device(device: str | Mapping[str, Any]) -> Device:
     if isinstance(device, str) and not is_device_file(device):
         return _load_shipped(device)
     if not isinstance(device, str | Mapping):
-        raise InputError(
-            f"device {device!r} is neither a name nor a mapping; those that ship: {listed(device_names())}"
-        )
+        raise InputError(f"device {device!r} is neither a name nor a mapping; use one of: {listed(device_names())}")
     return validate(Device, described(device))
 
 

@@ -38,7 +38,7 @@ def described(device: str | Mapping[str, Any], folder: Path = Path(), above: tup
         path = folder / device
         if path.resolve() in above:
             raise InputError(
-                f"{path}: stands on itself (base); one file of the circle must stand on a device that ships"
+                f"{path}: base is circular, which cannot be resolved; set base to a built-in device in one file"
             )
         above = (*above, path.resolve())
         document, name = read_document(path), path.stem

@@ -41,7 +41,7 @@ def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> I
     held = max(dispatcher, spec.channels if isinstance(spec, Multiprocessors) else 0)
     if held >= there:
         raise InputError(
-            f"communication on {held} multiprocessors leaves none of {device.name}'s {there} for computation; give "
+            f"communication on {held} multiprocessors leaves none of {device.name}'s {there} for computation; use "
             "fewer channels, as in 24"
         )
     return Interference(spec, there, device.memory_bandwidth, dispatcher)

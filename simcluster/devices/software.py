@@ -48,15 +48,15 @@ class Software(Spec):
     collective: Seconds = 0.0
     """Host time to issue a collective."""
     microbatch: Seconds = 0.0
-    """Host time of a microbatch besides: reading it, passing it to the tp ranks, masks, averaging the loss."""
+    """Additional host time per microbatch: reading it, passing it to the tp ranks, masks, averaging the loss."""
     gap: Seconds = 0.0
-    """GPU idle time at each kernel, in addition to the device's launch: for small kernels that our list does not have
+    """GPU idle time at each kernel, in addition to the device's launch: for small kernels that are not modelled
     (casts, copies, sums of biases, states of random numbers), or a profiler."""
     late: Seconds = 0.0
-    """Spread of the members of a tp group when a collective begins that compute waits for, as a standard deviation; it
-    waits for late x latest_of(tp)."""
+    """Standard deviation of the tp ranks' arrivals at a collective that compute waits for; it waits for late x
+    latest_of(tp)."""
     loss: Seconds = 0.0
-    """GPU idle time after the loss of a microbatch, which the host averages, scales and looks at."""
+    """GPU idle time after the loss of a microbatch, which the host averages, scales and inspects."""
     piece: Seconds = 0.0
     """Host time of one rank's piece of a gathered or reduced matrix, with the GPU waiting, where shards are lists."""
     sync: Seconds = 0.0
@@ -84,14 +84,14 @@ class Software(Spec):
     the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params, local DistributedDataParallel)?"""
     gradients: Gradients = "averaged"
     """Does the collective average gradients; are they multiplied by 1 / dp before it (scaled); or is their norm also
-    taken before it, to find values that are no numbers (checked)?"""
+    taken before it, to find values that are not numbers (checked)?"""
     shards: Shards = "in-place"
     """Are shards of ZeRO 3 gathered and reduced in place, as flat parameters (PyTorch's FullyShardedDataParallel),
     copied out and in (its fully_shard), or matrix by matrix as lists of a piece per rank (DeepSpeed of 2021,
     partition_parameters.py; after a full recompute all but the last of a layer's are gathered once more)?"""
     ring: Ring = "transformer-engine"
-    """Whose program works on the pieces of an attention over cp: Transformer Engine's (Megatron-Core, NeMo), or
-    torch.distributed.tensor.experimental's."""
+    """Library that runs the pieces of an attention over cp: Transformer Engine (Megatron-Core, NeMo), or
+    torch.distributed.tensor.experimental."""
     rope: Rope = "fused"
     """Does one kernel rotate queries and keys by their positions, or one per step of Megatron-Core's expression, as
     with YaRN?"""
@@ -126,8 +126,8 @@ def load_software(name: object) -> Software | None:
     known = presets("software.yaml")
     if not isinstance(name, str) or name not in known:
         raise InputError(
-            f"there is no software {name!r}{did_you_mean(name, software_names())}; those that ship: "
-            f"{', '.join(software_names())}; or give its times, as in {{kernel: 10 us, collective: 20 us}}"
+            f"there is no software {name!r}{did_you_mean(name, software_names())}; built-in: "
+            f"{', '.join(software_names())}; or set its times, as in {{kernel: 10 us, collective: 20 us}}"
         )
     return Software.model_validate({"name": name, **known[name]})
 
@@ -150,4 +150,4 @@ def _named(value: object) -> object:
 SoftwareChoice = Annotated[
     Software | None, BeforeValidator(_named), Accepts(lambda: (software_names(), Software, type(None)))
 ]
-"""A name from the catalogue, ``ideal`` (None), or one's own: times, and what differs from the ``base`` of that name."""
+"""A name from the catalogue, ``ideal`` (None), or a mapping of times, and of what differs from its ``base``."""

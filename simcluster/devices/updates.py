@@ -20,7 +20,7 @@ _BYTES: Mapping[Pass, Callable[[Recipe], float]] = {
     "norm": lambda recipe: recipe.gradient,  # that gradient clipping needs
     # by clip / norm once that is known: read and written (Megatron-LM, clip_grads.py; torch.nn.utils.clip_grad_norm_)
     "clip": lambda recipe: 2 * recipe.gradient,
-    # fp32 master weights into those of the model, behind an Adam that does not (Megatron-LM, optimizer.py,
+    # fp32 master weights into those of the model, after an Adam that does not (Megatron-LM, optimizer.py,
     # _copy_main_params_to_model_params); it wrote the weight already in "optimizer": the master is read again
     "copy": lambda recipe: _MASTER_BYTES,
     # division by the loss scale of fp16, and a look for infinities: read and written (Megatron-LM, optimizer.py,
@@ -28,7 +28,7 @@ _BYTES: Mapping[Pass, Callable[[Recipe], float]] = {
     "unscale": lambda recipe: 2 * recipe.gradient,
     "zero": lambda recipe: recipe.gradient,  # the gradient buffer set to zero before the next step
 }
-"""What a pass moves for each parameter."""
+"""Bytes that a pass moves per parameter."""
 
 
 def pass_seconds(device: Device, parameters: float, of: Pass, *, recipe: Recipe) -> float:

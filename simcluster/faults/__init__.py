@@ -58,9 +58,9 @@ Fault = Annotated[
 ]
 """Any fault."""
 FAULTS: dict[str, type[FaultSpec]] = {spec.word(): spec for spec in get_args(get_args(Fault)[0])}
-"""The kinds of faults by their words."""
+"""The kinds of faults by their names."""
 SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbalance")
-"""Kinds that draw what ops take, and nothing else: all ranks of a stage go on doing the same ones."""
+"""Kinds that only change the durations of ops: all ranks of a stage still run the same ops."""
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:

@@ -48,7 +48,7 @@ class SequenceLengths(FaultSpec):
     gives replicas, then microbatches, equal sums of squares; pad, cut, first_fit and first_fit_decreasing pack a step's
     documents and shuffle the sequences."""
     even: StrictBool = False
-    """Has every microbatch of a step the mean?"""
+    """Do all microbatches of a step have the mean load?"""
     seed: Number | None = None
 
     @model_validator(mode="before")
@@ -71,7 +71,7 @@ class SequenceLengths(FaultSpec):
         """Yield a complaint if the attention is unfused, since its cost does not depend on documents."""
         if scenario.training.attention != "fused":
             what = "unfused attention works on the whole square, whatever is packed"
-            instead = "leave sequence_lengths out" if scenario.data is None else "data.mask to none"
+            instead = "remove sequence_lengths" if scenario.data is None else "data.mask to none"
             yield (), f"{what}; set training.attention to fused, or {instead}"
 
     def without(self) -> Self:

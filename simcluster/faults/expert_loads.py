@@ -133,7 +133,7 @@ class ExpertLoads:
         moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
         known = self._known.get(moment)
         if known is None:
-            if len(self._known) >= _MOST_KNOWN:  # a rank is asked for all its passes, and then the next of its group
+            if len(self._known) >= _MOST_KNOWN:  # ranks come one after the other, each with all its passes
                 self._known.clear()
             loads = self._loads(layer, item.step, item.microbatch, group)
             known = self._known[moment] = loads.tolist(), float(loads.max())

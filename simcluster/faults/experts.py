@@ -48,7 +48,7 @@ class TokenFractions(Spec):
         """Return the share of each of N ``experts``; raise InputError unless there is one value per expert."""
         if len(self.values) != experts or not sum(self.values) > 0:
             what = f"{len(self.values)} fractions" if sum(self.values) > 0 else "fractions that are all 0"
-            raise InputError(f"expert_imbalance: {what} for {experts} experts; give one to each, not all of them 0")
+            raise InputError(f"expert_imbalance: {what} for {experts} experts; give one per expert, not all 0")
         return np.array(self.values) / sum(self.values)
 
 
@@ -136,7 +136,7 @@ class ExpertImbalance(FaultSpec):
         """
         experts = tokens.routes.experts
         if ep < 1 or experts < 1 or experts % ep:
-            raise InputError(f"expert_imbalance: ep {ep} does not divide {experts} experts; each rank has as many")
+            raise InputError(f"expert_imbalance: {experts} experts are not divisible by ep {ep}; use a divisor")
         return _loads(self, self._drawn_for(tokens), ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
@@ -157,15 +157,15 @@ class ExpertImbalance(FaultSpec):
         """Yield complaints about a model without experts or a wrong number of fractions."""
         moe = scenario.model.moe
         if moe is None:
-            what = "the model is dense: it has no experts that could get unequally many tokens"
-            yield (), f"{what}; leave expert_imbalance out, or use sequence_lengths for uneven attention"
+            what = "the model is dense: it has no experts that could get unequal numbers of tokens"
+            yield (), f"{what}; remove expert_imbalance, or use sequence_lengths for uneven attention"
             return
         if moe.pad_to_capacity:
-            what = "model.moe.pad_to_capacity gives every expert as many rows whatever the tokens choose"
-            yield (), f"{what}; leave expert_imbalance out, or pad_to_capacity"
+            what = "model.moe.pad_to_capacity gives all experts equally many rows whatever the tokens choose"
+            yield (), f"{what}; remove expert_imbalance or pad_to_capacity"
         if scenario.memory.offload.activations and not self.neutral:
-            what = "what a rank's experts keep goes with the rows they get, and memory.offload takes an even share of"
-            yield (), f"{what} it; set memory.offload.activations to 0, or leave expert_imbalance out"
+            what = "activations of a rank's experts scale with their rows, but memory.offload assumes even shares"
+            yield (), f"{what}; set memory.offload.activations to 0, or remove expert_imbalance"
         try:
             self.expert_loads(RoutedTokens(moe.routes, seed=0, layer=0), 1)
         except InputError as error:
@@ -232,12 +232,12 @@ def _impossible(shares: Floats, routes: TokenRoutes) -> str:
     top = int(shares.argmax())
     if shares[top] * routes.top_k > _ROUNDING:
         what = f"expert {top} gets {shares[top]:.3g} of the rows, more than 1 / top_k = {1 / routes.top_k:.3g}"
-        return f"{what}; a token visits {routes.top_k} different experts, so give no expert more than one row of each"
+        return f"{what}; a token visits {routes.top_k} different experts, so give no expert more than one row per token"
     limited = routes.top_groups < routes.groups
     needed = groups_needed(shares * routes.top_k, routes) if limited else 0.0
     if needed > routes.top_groups * _ROUNDING:
         what = f"the fractions need {needed:.3g} groups of experts for each token, more than top_groups"
-        return f"{what} {routes.top_groups}; give more even fractions, or more top_groups"
+        return f"{what} {routes.top_groups}; use more even fractions, or raise top_groups"
     return ""
 
 

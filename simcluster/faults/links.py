@@ -57,7 +57,7 @@ class LinkFlap(OnLinks):
     def _comes_back(self) -> Self:
         if self.period is not None and self.period <= max(self.down, SHORTEST_PERIOD):
             down = f"the {self.down:g} s that the link is down" if self.down > SHORTEST_PERIOD else "1 us"
-            raise InputError(f"period {self.period:g} s must be longer than {down}; write one that is, as in 100 ms")
+            raise InputError(f"period {self.period:g} s must be longer than {down}; use a longer one, as in 100 ms")
         return self
 
     def times_within(self, seconds: float) -> float:
@@ -103,14 +103,14 @@ class BackgroundLoad(OnLinks, During):
     @model_validator(mode="after")
     def _amounts(self) -> Self:
         if (self.share is None) == (self.rate is None):
-            raise InputError('give one of share: 0.3 (of the links) and rate: "10 GB/s" (of each)')
+            raise InputError('set one of share: 0.3 (of each link) and rate: "10 GB/s" (per link), not both')
         if (self.on is None) != (self.off is None):
-            raise InputError('on and off go together: the mean lengths of its spells, as in on: "5 ms", off: "20 ms"')
+            raise InputError('on and off must both be set: mean lengths of load and pause: on: "5 ms", off: "20 ms"')
         if self.on is not None and self.off is not None:
             if min(self.on, self.off) < SHORTEST_PERIOD:
-                raise InputError("on and off: a spell is at least 1 us long; write a longer one, as in 10 ms")
+                raise InputError("on and off: a period must be at least 1 us long; use a longer one, as in 10 ms")
             if any(value is not None for value in (self.start, self.end, self.period)):
-                raise InputError("spells by chance (on, off) have no start, end or period; keep one of the two")
+                raise InputError("random periods (on, off) exclude start, end and period; keep one of the two")
         return self
 
     @property
@@ -138,7 +138,7 @@ class BackgroundLoad(OnLinks, During):
         if self.rate >= capacity and super().lasts and self.on is None:
             raise InputError(
                 f"a background load of {self.rate / 1e9:g} GB/s leaves nothing of a link of {capacity / 1e9:g} GB/s, "
-                "for ever; give a lower rate, a share below 1, or an end"
+                "permanently; set a lower rate, a share below 1, or an end"
             )
         return max(0.0, 1.0 - self.rate / capacity)
 

@@ -14,7 +14,7 @@ from simcluster.documents.spec import NUMBER_OR_TEXT
 from simcluster.faults.spec import FaultSpec
 
 PACES = ("slowdown", "speed", "factor")
-"""Keys that say how slow, of which a fault has one."""
+"""Keys of the slowness, of which a fault has one."""
 
 Slowdown = Annotated[float, Field(ge=1, le=1e6), NUMBER_OR_TEXT]
 Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
@@ -42,9 +42,9 @@ class Paced(FaultSpec):
             return document
         given = [name for name in PACES if document.get(name) is not None]
         if len(given) != 1:
-            what = f"{' and '.join(given)} both say so; keep one" if given else "give one"
-            raise RuleError([(tuple(given[1:2]), f"how slow is it? {what}: slowdown: 1.2 (takes 1.2 times as long) or "
-                                                 f"speed: 80 % (of what it reaches)")])  # fmt: skip
+            what = f"{' and '.join(given)} are both set; keep" if given else "its slowness is missing; set"
+            raise RuleError([(tuple(given[1:2]), f"{what} one of slowdown: 1.2 (takes 1.2 times as long) or "
+                                                 f"speed: 80 % (of its full speed)")])  # fmt: skip
         name = given[0]
         value = cls._old(document[name]) if name == "factor" else _READ[name](document[name])
         factor = value if name in ("factor", cls.FACTOR) else 1.0 / value
@@ -60,15 +60,15 @@ class Paced(FaultSpec):
         """Check a ``factor`` of earlier versions; raise RuleError if it is text or a number out of its range."""
         if isinstance(value, str):
             senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
-            what = f"must be a number, got {value!r}; a share can be read in two senses: write {senses}"
+            what = f"must be a number, got {value!r}; a percentage is ambiguous here: write {senses}"
             raise RuleError([(("factor",), what)])
         if not is_number(value):
             return value
         if cls.FACTOR == "slowdown" and value < 1:
-            other = f"; what has {value:g} of its speed left is speed: {value:g}" if value > 0 else ""
+            other = f"; for {value:g} of the full speed write speed: {value:g}" if value > 0 else ""
             rule = "must be greater than or equal to 1: how many times as long it takes, 2 for twice as long"
         elif cls.FACTOR == "speed" and not 0 < value <= 1:
-            other = f"; what takes {value:g} times as long is slowdown: {value:g}" if value > 1 else ""
+            other = f"; if it takes {value:g} times as long, write slowdown: {value:g}" if value > 1 else ""
             rule = "must be greater than 0 and at most 1: the part of the bandwidth that is left, 0.5 for half"
         else:
             return value
@@ -78,7 +78,7 @@ class Paced(FaultSpec):
 def _slowdown(value: Any) -> float:
     number = 1 + _percent(value) if isinstance(value, str) else value
     if not is_number(number) or not 1 <= number <= 1e6:
-        near = f"; what has {number:g} of its speed left is speed: {number:g}" if _below_one(number) else ""
+        near = f"; for {number:g} of the full speed write speed: {number:g}" if _below_one(number) else ""
         raise RuleError([(("slowdown",), "must be how many times as long it takes, from 1, as in 1.2, or how much "
                                          f'longer, as in "20 %"; got {shown(value)}{near}')])  # fmt: skip
     return float(number)
@@ -88,7 +88,7 @@ def _speed(value: Any) -> float:
     number = _percent(value) if isinstance(value, str) else value
     if not is_number(number) or not 0 < number <= 1:
         more = is_number(number) and number > 1
-        near = f"; what takes {number:g} times as long is slowdown: {number:g}" if more else ""
+        near = f"; if it takes {number:g} times as long, write slowdown: {number:g}" if more else ""
         raise RuleError([(("speed",), "must be the part of its speed that is left, above 0 and at most 1, as in 0.8 or "
                                       f'"80 %"; got {shown(value)}{near}')])  # fmt: skip
     return float(number)

@@ -28,10 +28,10 @@ from simcluster.planning.perturbations import Computations
 from simcluster.topology import Cluster
 
 Blocks = tuple[tuple[int, ...], ...]
-"""Numbers of the experts of each rank, or machine, of an ep group."""
+"""Numbers of the experts of each rank, or node, of an ep group."""
 
 EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads", "program", "retime")
-"""Methods of ``FaultSpec`` that change a step: a kind of fault overrides one at least, or it is refused by its name."""
+"""Methods of ``FaultSpec`` that change a step: a kind of fault overrides at least one, or it is rejected by name."""
 
 
 class RoutedTokens(NamedTuple):
@@ -112,8 +112,8 @@ class FaultSpec(Spec):
         own = cls.model_fields.get("kind")  # a base of several kinds has a text, or no such field
         if own is not None and own.annotation is not str and not cls.effects():
             raise InputError(
-                f"fault {cls.word()!r}: nothing plays faults of this kind, so it would change nothing; give "
-                f"{cls.__name__} one of the methods {', '.join(EFFECTS)} (faults/spec.py says what they do)"
+                f"fault {cls.word()!r}: this kind has no effect on a simulation; give {cls.__name__} one of the "
+                f"methods {', '.join(EFFECTS)} (described in faults/spec.py)"
             )
 
     @classmethod

@@ -34,7 +34,7 @@ class SlowGpu(Paced, OnRanks, During):
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
         if self.named is None and self.node is None:
-            raise InputError("rank is required: which GPU is slow; or ranks, or node for all of a machine")
+            raise InputError("rank is required: name the slow GPU; or set ranks, or node for all GPUs of a node")
         return self
 
     @property
@@ -62,7 +62,7 @@ class OwnSpeeds(FaultSpec):
 
     kind: str  # each kind has its own word; here, so that it stands first in a document
     law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
-    """Law of the speeds, of which 1 is the full one; of NICs it is cut off there."""
+    """Law of the speeds, where 1 is full speed; NIC speeds are capped at 1."""
     table: Annotated[
         Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
     ] = None
@@ -71,14 +71,14 @@ class OwnSpeeds(FaultSpec):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.law is None) == (self.table is None):
-            both = f"law and table both say how fast {self.MANY} are; keep one"
-            what = both if self.law else f"how fast is each {self.ONE}? give one"
+            both = f"law and table both set the speeds of {self.MANY}; keep one"
+            what = both if self.law else f"the speed of each {self.ONE} is missing; set one"
             choice = f"law: {{kind: normal, sigma: 0.03}}, or table: the path of a CSV file, {self.NUMBER},speed"
             raise InputError(f"{what}: {choice}")
         seen: set[int] = set()
         for number, _ in self.table or ():
             if number in seen:
-                raise InputError(f"table has two speeds of {self.NUMBER} {number}; keep one")
+                raise InputError(f"table has two speeds for {self.NUMBER} {number}; keep one")
             seen.add(number)
         return self
 
@@ -146,9 +146,9 @@ class NicSpeeds(OwnSpeeds):
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
-    ONCE: ClassVar = "the NICs of a machine have one speed"
+    ONCE: ClassVar = "the NICs of a node have one speed"
     MANY: ClassVar = "NICs"
-    ONE: ClassVar = "machine's NIC"
+    ONE: ClassVar = "node's NIC"
     NUMBER: ClassVar = "node"
 
     kind: Literal["nic_speeds"]
@@ -180,7 +180,7 @@ class NicSpeeds(OwnSpeeds):
         hosts = cluster.host_of[:gpus]
         beyond = sorted({host for host, _ in self.table or ()} - {*hosts})
         if beyond:
-            yield ("table",), f"the job has no machine {beyond[0]}: it is on 0 to {max(hosts, default=0)}"
+            yield ("table",), f"the job has no node {beyond[0]}; use nodes 0 to {max(hosts, default=0)}"
         elif not cables_to_switches(cluster, range(min(1, gpus))):
             what = f"cluster {cluster.name!r} has no NIC on a switch"
             yield (), f"{what}; use slow_link, which names links (between: [node, neighbour])"
@@ -196,9 +196,9 @@ class NicSpeeds(OwnSpeeds):
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
         """Return the table with the cluster's node numbers; raise InputError for a law, drawn for one job's nodes."""
         if self.table is None:
-            raise InputError("nic_speeds: a law draws for the machines of one job; give jobs that share them a table")
+            raise InputError("nic_speeds: a law draws for the nodes of one job; use a table for jobs that share nodes")
         beyond = max(host for host, _ in self.table)
         if beyond >= len(machines):
-            what = f"the job has no machine {beyond}; it has {len(machines)}, counted from 0"
-            raise InputError(f"nic_speeds: {what}; leave it out of the table")
+            what = f"the job has no node {beyond}; it has {len(machines)}, numbered from 0"
+            raise InputError(f"nic_speeds: {what}; remove it from the table")
         return self.model_copy(update={"table": tuple([(machines[host], speed) for host, speed in self.table])})

@@ -22,7 +22,7 @@ _STREAMS = Streams()
 
 Cause = Literal["garbage_collection", "data_loading", "checkpoint", "validation"]
 KINDS = {"data_loading": "data", "checkpoint": "checkpoint", "validation": "validation"}
-"""Entries of the breakdown that causes have; what has none is other."""
+"""Entry of the breakdown for each cause; other causes count as "other"."""
 _AT_THE_END = ("checkpoint", "validation")
 
 
@@ -50,7 +50,7 @@ class HostStall(OnRanks):
     every: Count = 1
     """Every N-th step has it."""
     first: Number | Literal["random"] = 0
-    """The first step that has it; random: each rank draws its own."""
+    """The first step that has it; random: each rank draws one."""
     factor: Factors | None = None
     """Law of factors on the duration."""
     seed: Number | None = None
@@ -73,7 +73,7 @@ class HostStall(OnRanks):
         """Yield complaints for ranks that are not in the job or a first step that is not simulated."""
         yield from super().complaints(scenario)
         if isinstance(self.first, int) and self.first >= scenario.steps:
-            what = f"step {self.first} is not played: the scenario has {scenario.steps} steps, numbered from 0"
+            what = f"step {self.first} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("first",), f"{what}; set steps to {self.first + 1} or more"
 
     def remedy(self) -> tuple[str, Self] | None:

@@ -16,7 +16,7 @@ from simcluster.faults.spec import FaultSpec
 from simcluster.topology import Cluster
 
 Number = Annotated[int, Field(strict=True, ge=0)]
-"""Of a rank, a machine or a step, from 0."""
+"""Number of a rank, a node or a step, from 0."""
 SHORTEST_PERIOD = 1e-6
 
 
@@ -34,7 +34,7 @@ class OnRanks(FaultSpec):
     def _one_way(self) -> Self:
         named = [name for name in ("rank", "ranks", "node") if getattr(self, name) is not None]
         if len(named) > 1:
-            raise InputError(f"{' and '.join(named)} both say where it is; keep one")
+            raise InputError(f"{' and '.join(named)} both set the ranks; keep one")
         return self
 
     @property
@@ -61,7 +61,7 @@ class OnRanks(FaultSpec):
                 yield (name,), f"there is no rank {rank}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}"
         hosts = scenario.cluster.built.host_of[:gpus]
         if self.node is not None and self.node not in hosts:
-            yield ("node",), f"the job has no machine {self.node}; name one of 0 to {max(hosts, default=0)}"
+            yield ("node",), f"the job has no node {self.node}; use one of 0 to {max(hosts, default=0)}"
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
         """Return the fault on its remaining ranks, renumbered; None if none remains."""
@@ -85,10 +85,9 @@ class OnLinks(FaultSpec):
     def _one_place(self) -> Self:
         named = [name for name in ("between", "nic_of", "uplinks_of") if getattr(self, name) is not None]
         if len(named) != 1:
-            what = f"{' and '.join(named)} both say" if named else "nothing says"
+            what = f"{' and '.join(named)} are both set" if named else "no links are named"
             raise InputError(
-                f"{what} which links it is on; give one of between: [node, neighbour], nic_of: a rank, or "
-                "uplinks_of: a machine's number"
+                f"{what}; set one of between: [node, neighbour], nic_of: a rank, or uplinks_of: the number of a node"
             )
         if self.between and self.between[0] == self.between[1]:
             raise InputError(f"between: a link has two different ends, got {self.between[0]!r} twice; name another end")
@@ -104,7 +103,7 @@ class OnLinks(FaultSpec):
             gpus = [gpu for gpu, host in enumerate(cluster.host_of) if host == self.uplinks_of]
         found = cables_to_switches(cluster, gpus)
         if not found:
-            what = f"rank {self.nic_of}" if self.nic_of is not None else f"machine {self.uplinks_of}"
+            what = f"rank {self.nic_of}" if self.nic_of is not None else f"node {self.uplinks_of}"
             raise InputError(
                 f"{what} of cluster {cluster.name!r} has no NIC on a switch; name links with between instead"
             )
@@ -119,7 +118,7 @@ class OnLinks(FaultSpec):
                 f"there is no rank {self.nic_of}: the job has {gpus} GPUs, so name one of ranks 0 to {gpus - 1}",
             )
         elif self.uplinks_of is not None and self.uplinks_of not in cluster.host_of:
-            what = f"the cluster has no machine {self.uplinks_of}; name one of 0 to {max(cluster.host_of)}"
+            what = f"the cluster has no node {self.uplinks_of}; use one of 0 to {max(cluster.host_of)}"
             yield ("uplinks_of",), what
         else:
             try:
@@ -146,7 +145,7 @@ class OnLinks(FaultSpec):
         if self.uplinks_of is not None:
             if self.uplinks_of >= len(machines):
                 raise InputError(
-                    f"uplinks_of: the job has no machine {self.uplinks_of}; name one of 0 to {len(machines) - 1}"
+                    f"uplinks_of: the job has no node {self.uplinks_of}; use one of 0 to {len(machines) - 1}"
                 )
             change["uplinks_of"] = machines[self.uplinks_of]
         return self.model_copy(update=change)
@@ -184,9 +183,9 @@ class During(FaultSpec):
             raise InputError(f"end {self.end:g} s must be later than start {self.start or 0.0:g} s")
         if (self.period is None) != (self.duty is None):
             given, other = ("period", 'duty, as in "duty: 0.2"') if self.duty is None else ("duty", "a period")
-            raise InputError(f"{given} needs {other}: which part of every period it lasts")
+            raise InputError(f"{given} needs {other}: the part of every period for which it lasts")
         if self.period is not None and self.period < SHORTEST_PERIOD:
-            raise InputError(f"period {self.period:g} s is too short to be followed; at least 1 us")
+            raise InputError(f"period {self.period:g} s is too short; use at least 1 us")
         return self
 
     @property
@@ -213,6 +212,6 @@ def window(
     if on_grid(period) == 0:
         raise InputError(
             f"faults: a period of {period:g} s is too short: times in steps this long are multiples of "
-            f"{tick():.2g} s; give a longer period"
+            f"{tick():.2g} s; use a longer period"
         )
     return Window(value, on_grid(start or 0.0), ends, on_grid(period), on_grid(duty * period))

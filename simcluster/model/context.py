@@ -38,8 +38,8 @@ from simcluster.model.layer_sections import (
 )
 from simcluster.model.transformer import Model
 
-_FLASH_BACKWARD = 2.5  # five products against two: scores are formed again (arXiv:2307.08691)
-_FUSED_SOFTMAX_ROWS = 4  # one block of threads takes so many rows: heads and keys must divide by it
+_FLASH_BACKWARD = 2.5  # five matmuls against two: scores are computed again (arXiv:2307.08691)
+_FUSED_SOFTMAX_ROWS = 4  # rows of one block of threads: must divide heads and keys
 _FUSED_SOFTMAX_KEYS = (16, 16384)  # more than the first, at most the last
 
 
@@ -53,7 +53,7 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     heads of whole sequences (``context``).
     """
     m, n, batch = local.rows, local.columns, shape.micro_batch * local.heads
-    k = (local.head_dim + local.value_dim) // 2  # of both products
+    k = (local.head_dim + local.value_dim) // 2  # mean of both matmuls
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
     kv_heads = local.kv // local.head_dim
     traders = traders_of(shape, local.heads, kv_heads) if shape.cp > 1 else 1  # longer parts of fewer heads

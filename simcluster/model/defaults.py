@@ -37,7 +37,7 @@ def with_derived_fields(given: object) -> object:
     width = _valid_count(moe.get("expert_ffn_hidden_size")) if isinstance(moe, Mapping) else None
     if gated and "ffn_hidden_size" not in given and not width:
         raise InputError(
-            "ffn_hidden_size is missing; a gated MLP has no usual width, so give it "
+            "ffn_hidden_size is missing; a gated MLP has no default width; set it "
             "(Llama 3 8B: 14336 at hidden_size 4096)"
         )
     derived: dict[str, object] = {

@@ -126,12 +126,12 @@ def _each(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, 
 
 RotationSteps = Mapping[str, tuple[float, int]]
 
-# How often a step goes over what is turned (a tensor read or written is once), and its kernels.
+# How often a step passes over the rotated tensor (one read or write is one), and its number of kernels.
 TURNED: RotationSteps = {
     "halves": (3, 2),  # one half with its sign changed, and both put together
     "products": (4, 2),  # with cosines and sines
     "sum": (3, 1),
-    "whole": (2, 1),  # put together with the part that is not turned, also where there is none
+    "whole": (2, 1),  # concatenated with the part that is not rotated, even if that is empty
 }
 TURNED_BACK: RotationSteps = {
     "products": (4, 2),

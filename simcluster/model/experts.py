@@ -32,7 +32,7 @@ class Experts(LayerKind):
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
         "training.recompute": Allowed(
             ("none", "full", "selective"),
-            "operators keeps every second product of a plain layer, and the model has moe; use none, selective or full",
+            "operators keeps every second matmul of a plain layer, but the model has moe; use none, selective or full",
         ),
     }
 

@@ -46,8 +46,8 @@ class Kernel:
     seen: float = 0.5
     edges: float = 1.0
     by_row: bool = False
-    wide: bool = False  # done in 16 bits where products are in fp8: the LM head
-    beside: int = 1  # one of so many equal products on several streams, which share waves of multiprocessors
+    wide: bool = False  # done in 16 bits where matmuls are in fp8: the LM head
+    beside: int = 1  # number of equal matmuls on several streams, which share waves of multiprocessors
     operand_bytes: float = 0.0  # of an element of a matmul's operands, its share of a scale included; 0: of its result
 
 

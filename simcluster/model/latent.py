@@ -26,7 +26,7 @@ class LatentAttention(Attention):
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
         "training.recompute": Allowed(
             ("none", "full", "selective"),
-            "operators keeps every second product of a plain layer, and the model has mla; use none, selective or full",
+            "operators keeps every second matmul of a plain layer, but the model has mla; use none, selective or full",
         ),
     }
 

@@ -30,7 +30,7 @@ from simcluster.model.transformer import Model, Recompute, tensor_shard
 
 FP32_BYTES = 4.0  # softmax statistics and logits of the loss, whatever the precision of the rest
 _EXPERT_KERNELS = ExpertKernels()
-MASK_BYTES = 1.0  # a dropout mask is one byte an element
+MASK_BYTES = 1.0  # a dropout mask is one byte per element
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +161,13 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
     shard = tensor_shard(model, shape.tp)
     sequence = model.sequence_length
     if sequence % shape.cp:
-        raise InputError(f"cp {shape.cp} does not divide sequence_length {sequence}; use a cp that does")
+        raise InputError(f"sequence_length {sequence} is not divisible by cp {shape.cp}; use a cp that divides it")
     rows = sequence // shape.cp
     split = shape.tp if shape.sequence_parallel else 1
     if rows % split:
         raise InputError(
-            f"sequence parallelism splits sequence_length {sequence} / cp {shape.cp} = {rows} over tp {split}, "
-            "which does not divide it; change one of them or set sequence_parallel: false"
+            f"sequence_length {sequence} / cp {shape.cp} = {rows} is not divisible by tp {split}, over which sequence "
+            "parallelism splits it; change one of them or set sequence_parallel: false"
         )
     return LocalSizes(
         tokens=shape.micro_batch * rows,
@@ -248,7 +248,7 @@ def linear(
     flops = 2.0 * tokens * weights
     product = Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True, wide=wide)
     weight_grad: tuple[Kernel, ...] = (replace(product, operand_bytes=operand),)
-    if apart:  # reads what the product wrote, adds it to the main gradient
+    if apart:  # reads what the matmul wrote, adds it to the main gradient
         weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
     if bias:
         weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)

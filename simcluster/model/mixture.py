@@ -34,17 +34,17 @@ class Moe(Spec):
     first_dense_layers: Natural = 0
     """Number of first layers that keep the MLP."""
     every: Count = 1
-    """Of the other layers, those whose number from 1, less offset, divides by this have the MLP; 1: all have experts
+    """Of the other layers, those whose number from 1, minus offset, is a multiple of this have experts; 1: all have
     (Megatron-LM's --moe-layer-freq)."""
     offset: Natural = 0
-    """Subtracted from the number before it is divided by every."""
+    """Subtracted from the layer's number before it is divided by every."""
     router_bias: StrictBool = False
     """Does the router add a number for each expert (DeepSeek-V3, GPT-OSS)?"""
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
-    """Most tokens that an expert takes, as a multiple of an even share of every rank's tokens; others are dropped
+    """Capacity of an expert, as a multiple of an even share of every rank's tokens; tokens beyond it are dropped
     (--moe-expert-capacity-factor); default: none is."""
     pad_to_capacity: StrictBool = False
-    """Does every expert get as many rows as it can take, whatever the tokens chose
+    """Is every expert padded to its capacity, whatever the tokens chose
     (--moe-pad-expert-input-to-capacity)?"""
     aux_loss: StrictBool = False
     """Does a loss of the router's scores balance the experts (--moe-router-load-balancing-type)?"""
@@ -59,20 +59,20 @@ class Moe(Spec):
         if self.top_k > self.experts:
             raise InputError(f"top_k {self.top_k} is more than the {self.experts} experts; use {self.experts} or fewer")
         if self.experts % self.groups:
-            raise InputError(f"groups {self.groups} do not divide the {self.experts} experts; use a divisor")
+            raise InputError(f"experts {self.experts} is not divisible by groups {self.groups}; use a divisor")
         if (self.top_groups or 1) > self.groups:
             raise InputError(
                 f"top_groups {self.top_groups} is more than groups {self.groups}; use {self.groups} or fewer"
             )
         if self.top_k > self.open_groups * self.experts // self.groups:
             what = f"top_k {self.top_k} is more than the experts of {self.open_groups} of {self.groups} groups"
-            raise InputError(f"{what}; give more top_groups")
+            raise InputError(f"{what}; raise top_groups")
         if self.offset >= self.every:
-            raise InputError(f"offset {self.offset} is to be less than every, {self.every}; leave it out, or use less")
+            raise InputError(f"offset {self.offset} must be less than every {self.every}; remove it, or use less")
         if self.pad_to_capacity and self.capacity_factor is None:
-            raise InputError("pad_to_capacity needs a capacity to pad to; give capacity_factor, too, as in 1.0")
+            raise InputError("pad_to_capacity needs a capacity; set capacity_factor, too, as in 1.0")
         if self.shared_gate and not self.shared_width:
-            raise InputError("shared_gate is before shared experts, and there are none; give shared_experts, too")
+            raise InputError("shared_gate needs shared experts; set shared_experts, too")
         return self
 
     @property
@@ -179,7 +179,7 @@ class Mla(Spec):
     qk_nope_head_dim: Count
     """Part of a head's query and key that positions do not rotate."""
     qk_rope_head_dim: Count
-    """Part of them that positions rotate, the same for all heads' keys."""
+    """Part of a head's query and key that positions rotate, the same for all heads' keys."""
     v_head_dim: Count
     """Width of a head's value."""
 

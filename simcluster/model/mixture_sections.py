@@ -31,7 +31,7 @@ from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
 
 _FUSED = {"steps": False, "fused": True}
-_STREAMS = 4  # of Transformer Engine's products one by one (common/util/multi_stream.cpp)
+_STREAMS = 4  # of Transformer Engine's separate matmuls (common/util/multi_stream.cpp)
 _SORT_BYTES = 40.0  # of a stable sort of the map: its key and an index of 8 bytes, read and written twice
 _SORT_LAUNCHES = 8
 
@@ -59,8 +59,8 @@ def routed(model: Model, shape: RankShape) -> Routed:
     etp = shape.expert_tp
     if moe.experts % shape.ep or moe.expert_ffn_hidden_size % etp:
         raise InputError(
-            f"{moe.experts} experts of width {moe.expert_ffn_hidden_size} do not divide over ep {shape.ep} and etp "
-            f"{etp}; use divisors of them"
+            f"{moe.experts} experts of width {moe.expert_ffn_hidden_size} are not divisible by ep {shape.ep} and etp "
+            f"{etp}; use divisors"
         )
     sent, experts = moe.rows(local.edge_tokens), moe.experts // shape.ep
     rows = sent * (local.tokens // local.edge_tokens if etp == shape.tp else etp)  # of all ranks that split an expert
@@ -133,7 +133,7 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
         placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
     else:
         placed = replace(memory("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
-    if shape.all_gathered:  # columns of the rank's own experts, of all tokens; rows are made behind the gather
+    if shape.all_gathered:  # columns of the rank's experts, of all tokens; rows are made after the gather
         return Section((placed,))
     moved = both_ways("permute", one + rows, one + rows) if fused else both_ways("permute", 2 * rows, one + 3 * rows)
     return join((Section((placed,)), moved), "none")

@@ -165,7 +165,7 @@ class HistogramLengths(Histogram):
         short = [value for value in self.values if value / self.typical < 1 or math.fmod(value / self.typical, 1)]
         if short:
             raise InputError(
-                f"a document of {short[0]:g} tokens is none; lengths must be whole numbers from 1: raise the "
+                f"a document cannot have {short[0]:g} tokens; lengths must be whole numbers from 1: raise the "
                 f"median or the values"
             )
         return self

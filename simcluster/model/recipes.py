@@ -76,7 +76,7 @@ class Recipe:
 # bf16-8:   weights, gradients and moments all in bf16 (a model cast before training, as torchtitan's training.dtype).
 #
 # Optimizer states of fewer bytes (Megatron-LM's --use-precision-aware-optimizer, with --main-grads-dtype,
-# --exp-avg-dtype and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy beside 16-bit weights
+# --exp-avg-dtype and --exp-avg-sq-dtype; core/optimizer/optimizer_config.py).  Of a master copy of 16-bit weights
 # it keeps the lower 16 bits alone (store_param_remainders), so the update reads the weight, too:
 # aware-16: fp32 gradients and moments; aware-14: bf16 gradients.
 # aware-12: bf16 moments and fp32 gradients; aware-10: bf16 both.
@@ -84,8 +84,8 @@ class Recipe:
 #
 # fp8, as Transformer Engine's modules keep it (its user guide, "Using FP8 with Transformer Engine", and
 # ``quantized_model_init``); gradients and master as in mixed-18:
-# fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 products need.
-# fp8-19:   the same where the product takes either order and no transpose is kept (Blackwell).
+# fp8-20:   16-bit weights, and of each an fp8 copy and its transpose, which Hopper's fp8 matmuls need.
+# fp8-19:   the same where the matmul takes either order and no transpose is kept (Blackwell).
 # fp8-params-18, fp8-params-17: the fp8 copy is the only weight (``fp8_param_gather``), with or without its transpose.
 # fp8-18, fp8-params-16: fp8-20 and fp8-params-18 with bf16 gradients (Megatron-LM's --grad-reduce-in-bf16).
 # nvfp4-19: 16-bit weights, and of each an NVFP4 copy in both orders, 0.5625 bytes an element with its scales.
@@ -128,7 +128,7 @@ def recipe_named(name: object) -> Recipe:
         return RECIPES[name]
     known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
     raise InputError(
-        f"there is no memory recipe {name!r}{did_you_mean(name, RECIPES)}; a recipe says bytes per parameter for "
+        f"there is no memory recipe {name!r}{did_you_mean(name, RECIPES)}; a recipe gives bytes per parameter for "
         f"weight + gradient + optimizer, since a total alone is ambiguous: {known}"
     )
 

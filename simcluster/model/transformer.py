@@ -103,30 +103,30 @@ class Model(Spec):
             )
         if self.position_rows is not None and (self.position != "learned" or self.position_rows < self.sequence_length):
             raise InputError(
-                f"position_rows {self.position_rows} is of a table of learned positions, at least as long as the "
-                f"sequence of {self.sequence_length}; leave it out, or set position to learned"
+                f"position_rows {self.position_rows} needs position: learned, and at least sequence_length "
+                f"{self.sequence_length} rows; remove it, or set position to learned"
             )
         if self.attention_window is not None and not self.causal:
-            raise InputError("attention_window looks back, and causal is false; leave one of them out")
+            raise InputError("attention_window needs a causal mask, but causal is false; remove one of them")
         if self.full_attention_every is not None and self.attention_window is None:
-            raise InputError("full_attention_every says which layers have no window; give attention_window, too")
+            raise InputError("full_attention_every selects layers without a window; set attention_window, too")
         if self.parallel_residual and (self.moe or self.layer_norms == 4):
             what = "moe" if self.moe else "layer_norms 4"
-            raise InputError(f"parallel_residual sums attention and MLP at once, which {what} does not; leave one out")
+            raise InputError(f"parallel_residual is not supported with {what}; remove one of them")
         if self.moe and not self.moe.layers_of(self.layers):
             raise InputError(
-                f"moe is in none of the {self.layers} layers: first_dense_layers {self.moe.first_dense_layers}, every "
-                f"{self.moe.every}; use fewer first_dense_layers, or leave moe out"
+                f"none of the {self.layers} layers has experts: first_dense_layers {self.moe.first_dense_layers}, "
+                f"every {self.moe.every}; use fewer first_dense_layers, or remove moe"
             )
         if self.mla and self.head_dim != self.mla.qk_head_dim:
             raise InputError(
-                f"head_dim {self.head_dim} is not the {self.mla.qk_head_dim} of mla's qk_nope_head_dim + "
-                "qk_rope_head_dim; leave head_dim out"
+                f"head_dim {self.head_dim} is not mla's qk_nope_head_dim + qk_rope_head_dim = "
+                f"{self.mla.qk_head_dim}; remove head_dim"
             )
         if self.mla and (self.kv_heads != self.heads or self.qk_norm or self.bias is not False):
             raise InputError(
-                f"mla makes keys for each of the {self.heads} heads, without biases, and norms what is narrow; leave "
-                "kv_heads, qk_norm and bias out (or bias: false)"
+                f"mla makes keys for each of the {self.heads} heads, without biases, and norms only narrow vectors; "
+                "remove kv_heads, qk_norm and bias (or set bias: false)"
             )
         return self
 

@@ -21,12 +21,12 @@ from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 
 WAITING = ("bubble", "straggler_wait")
 OWN = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING)
-"""What a rank computes, and what of its host it waits for."""
+"""Entries of a rank's computation, and of its waiting for its host."""
 SINCE = ("checkpoint", "data", "validation", "offload")
-"""Entries that results saved before have not: what they count now was other."""
+"""Entries that older results lack, where they were part of other."""
 _MOST = 1e100
 STATES = (*OWN, "interference", *WAITING)
-"""What a rank does when it is not held up by communication; *interference* is what slows its compute down."""
+"""States of a rank without communication; *interference* is the slowdown of its compute by communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
-        raise ValueError(f"{str(value)[:40]!r} is no number of seconds")
+        raise ValueError(f"{str(value)[:40]!r} is not a number of seconds")
     return float(value)
 
 

@@ -28,7 +28,7 @@ OLDER_NAMES: Mapping[str, str] = {
     **{name: f"breakdown_s.{name}" for name in BREAKDOWN},
     "memory": "peak_memory_bytes",
 }
-"""Names of columns that are no keys of the result JSON, each with the one that is."""
+"""Older names of columns, each with its key in the result JSON."""
 
 
 def result_table(rows: Iterable[Mapping[str, Any]], index: pd.Index | None = None) -> pd.DataFrame:
@@ -113,7 +113,7 @@ def read_saved(path: str | Path) -> Saved:
         values = json.loads(text, parse_constant=_number, parse_float=_number)
     except json.JSONDecodeError as problem:
         raise InputError(
-            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({of_json(problem.msg)}); is the file cut? "
+            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({of_json(problem.msg)}); is the file truncated? "
             f"write it again with simcluster run SCENARIO --json {Path(path).name}"
         ) from None
     except InputError as problem:
@@ -122,13 +122,13 @@ def read_saved(path: str | Path) -> Saved:
         raise InputError(f"{path}: nested too deeply, or a number too long, to be a result") from None
     if not isinstance(values, dict) or "step_time_s" not in values:
         raise InputError(
-            f"{path}: is no result: it has no step_time_s; save one with simcluster run SCENARIO --json FILE"
+            f"{path}: not a result: it has no step_time_s; save one with simcluster run SCENARIO --json FILE"
         )
     if values.get("version") != VERSION:
         written = shown(values.get("version", "(no version)")).strip("'")
         raise InputError(
-            f"{path}: was written by simcluster {written}, this is {VERSION}; numbers of two versions differ for "
-            "reasons of their own: run the scenario in it again"
+            f"{path}: was written by simcluster {written}, this is {VERSION}; numbers of two versions are not "
+            "comparable: run the scenario in it again"
         )
     try:
         account = Account.from_result(values)
@@ -136,10 +136,10 @@ def read_saved(path: str | Path) -> Saved:
         name = str(document["name"])
         for part, size in dict(values.get("memory_bytes") or {}).items():
             if not is_number(size):
-                raise ValueError(f"memory_bytes.{part}, {shown(size)}, which is no number")
+                raise ValueError(f"memory_bytes.{part}, {shown(size)}, which is not a number")
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise InputError(
-            f"{path}: the result is not whole (it lacks or misspells {problem}); run its scenario again"
+            f"{path}: the result is incomplete (missing or misspelled: {problem}); run its scenario again"
         ) from None
     return Saved(name, account, document, values)
 
@@ -147,5 +147,5 @@ def read_saved(path: str | Path) -> Saved:
 def _number(text: str) -> float:
     value = float(text)
     if not abs(value) < _MOST:
-        raise InputError(f"has {text[:40]} as a number, which no result has; write it again with simcluster run --json")
+        raise InputError(f"{text[:40]} is not a valid number in a result; write it again with simcluster run --json")
     return value

@@ -43,16 +43,16 @@ class PlayedCheckpoint:
         """Return the checkpoint's lines in the summary of a run."""
         where = "copied to peers' memory" if self.place == "peers" else "written"
         written = f"{format_bytes(self.bytes)} are {where} in {format_seconds(self.write_s)}"
-        beside = f", {format_seconds(self.beside_s)} of it beside training" if self.beside_s > 0 else ""
+        beside = f", {format_seconds(self.beside_s)} of it overlapped with training" if self.beside_s > 0 else ""
         found = [
-            f"  checkpoint   behind step {self.after} training stands for {format_seconds(self.stands_s)}",
+            f"  checkpoint   after step {self.after} training stops for {format_seconds(self.stands_s)}",
             f"               {written}{beside}",
         ]
         if self.step_s is not None:
-            found.append(f"               the steps that follow take {format_seconds(self.step_s)} each")
+            found.append(f"               the following steps take {format_seconds(self.step_s)} each")
         if self.behind_s > 0:
             found.append(
-                f"               {format_seconds(self.behind_s)} are behind the last step: more steps show them"
+                f"               {format_seconds(self.behind_s)} of it come after the last step; simulate more steps"
             )
         return found
 

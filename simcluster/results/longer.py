@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
 
 _SAME = 1e-9
-"""Of the step: a difference that rounding to the clock's grid makes is none."""
+"""Relative difference of step times below which they are equal, since times are rounded to the clock's grid."""
 _TOLD = 2
 WHY = {
-    "contention": "share their links with transfers that came at another time before",
-    "interference": "have communication beside them that came at another time before",
-    "draws": "drew other numbers before, some of which made them shorter",
-    "traffic": "go another way, or in another algorithm, than before",
+    "contention": "share links with transfers that came at another time before",
+    "interference": "overlap with communication that came at another time before",
+    "draws": "drew other random numbers before, some of which made them shorter",
+    "traffic": "take another route or algorithm than before",
 }
 
 
@@ -41,7 +41,7 @@ class Longer:
 
     def in_words(self) -> str:
         """Return a clause that describes the longer ops."""
-        return f"{self.kind} ops on its longest path take {format_seconds(self.seconds)} longer: they {WHY[self.why]}"
+        return f"{self.kind} ops on its critical path take {format_seconds(self.seconds)} longer: they {WHY[self.why]}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON."""

@@ -165,7 +165,7 @@ METRICS: dict[str, Metric] = {
     "host_memory_bytes": played("bytes", lambda step: step.host_memory),
     "fits": played("yes or no", lambda step: step.fits),
 }
-"""By name, in the order of the JSON.  The step time itself heads every table, in words of the table's own."""
+"""Metrics by name, in the order of the JSON.  Every table begins with the step time, under its own heading."""
 
 
 def numbers_of(step: PlayedStep) -> dict[str, float]:
@@ -211,15 +211,15 @@ class TimedNumbers(Shown):
     step_time_s = MetricValue()
     """Seconds per step: ``step_time``."""
     bubble_fraction = MetricValue()
-    """The part of the step that the mean rank waits for other stages."""
+    """Share of the step for which the mean rank waits for other stages."""
     bubble_over_ideal = MetricValue()
     """The bubble over the step without it."""
     exposed_communication_s = MetricValue()
-    """Seconds that communication holds the mean rank up."""
+    """Seconds for which communication delays the mean rank."""
     communication_s = MetricValue()
     """Seconds with something on the wire, mean over ranks."""
     overlap_fraction = MetricValue()
-    """The part of those beside computation."""
+    """Share of the communication time that overlaps with computation."""
 
     @property
     def breakdown(self) -> pd.Series[float]:
@@ -258,33 +258,33 @@ class FlatNumbers(TimedNumbers):
     """Metrics of a step of a job: also its tokens, FLOP and memory."""
 
     tokens_per_s = MetricValue()
-    """Tokens of all sequences, padding too."""
+    """Tokens of all sequences per second, padding included."""
     tokens_per_s_per_gpu = MetricValue()
-    """The same for each GPU."""
+    """Tokens per second per GPU, padding included."""
     real_token_fraction = MetricValue()
-    """The part of the tokens that is no padding."""
+    """Share of the tokens that are not padding."""
     real_tokens_per_s = MetricValue()
-    """Tokens without padding."""
+    """Tokens per second without padding."""
     real_tokens_per_s_per_gpu = MetricValue()
-    """The same for each GPU."""
+    """Tokens per second per GPU without padding."""
     samples_per_s = MetricValue()
-    """Sequences."""
+    """Sequences per second."""
     model_flops_per_step = MetricValue()
-    """FLOP of the model, without recomputation."""
+    """FLOP of the model per step, without recomputation."""
     model_tflops_per_gpu = MetricValue()
-    """Model TFLOP/s of each GPU."""
+    """Model TFLOP/s per GPU."""
     mfu_bf16 = MetricValue()
     """MFU over the peak in bf16, where matmuls are in fp8 or fp4."""
     real_mfu = MetricValue()
-    """MFU, of what is done for real tokens."""
+    """MFU counting only FLOPs of real tokens."""
     schedule_bubble_fraction = MetricValue()
-    """The bubble that the schedule has by itself."""
+    """Bubble fraction of the schedule alone."""
     straggler_slowdown = MetricValue()
-    """How many times as long the step takes as without faults that can make stragglers."""
+    """Step time relative to that without faults that can make stragglers."""
     peak_memory_bytes = MetricValue()
-    """Bytes on the fullest GPU when it holds most."""
+    """Peak bytes on the fullest GPU."""
     host_memory_bytes = MetricValue()
-    """Bytes of what is offloaded in the fullest host memory."""
+    """Peak bytes offloaded to the fullest host memory."""
 
     @property
     def gpus(self) -> int:

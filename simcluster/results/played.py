@@ -75,7 +75,7 @@ class Run(TimedNumbers):
     def _own(self, rank: int) -> int:
         if not (isinstance(rank, Integral) and 0 <= rank < len(self.ranks)):
             raise InputError(
-                f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: name one of those"
+                f"rank: there is no rank {rank!r}; this job has ranks 0 to {len(self.ranks) - 1}: use one of those"
             )
         return rank
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 NCCL = "nccl"
-"""What holds where it is no link: the rate at which NCCL feeds the links, its pace."""
+"""The limit that is not a link: the rate at which NCCL feeds the links, its pace."""
 
 _CALLED = {"nvlink": " (NVLink)", "pcie": " (PCIe)", "network": "", NCCL: ""}
-_MOSTLY = 0.5  # of the seconds of calls over raised links: by so much must be held back for it to be told
+_MOSTLY = 0.5  # of the seconds of calls over raised links: a limit on a larger share is reported
 _SAME = 1e-6
 _NEXT_TO_NOTHING = 0.05  # of the raise
 
@@ -70,7 +70,7 @@ class HeldBack:
     def in_words(self) -> str:
         """Return one line: the gain, what limits it, at which rate, and what to raise."""
         if not self.axes:
-            return "no gain: no communication of this job goes over these links"
+            return "no gain: no communication of this job uses these links"
         rate, now = format_bytes_per_second(self.rate), format_bytes_per_second(self.links_rate)
         if self.flows != self.links_flows:
             rate, now = f"{rate} for {self.flows:g} messages at a time", f"{now} for {self.links_flows:g}"
@@ -84,18 +84,18 @@ class HeldBack:
     def _buys(self) -> str:
         part = (self.gain - 1) / (self.factor - 1)
         if part < _NEXT_TO_NOTHING:
-            return "no gain" if part < _SAME else "next to no gain"
+            return "no gain" if part < _SAME else "almost no gain"
         return f"x{self.factor:g} gives x{self.gain:.4g}"
 
     @property
     def remedy(self) -> str:
         """The change that would give the full gain: a factor to set, or no NCCL pace where that is of other links."""
         if self.resource == NCCL and self.beside:
-            return "that pace is the platform's as measured: with --collectives.nccl none the links alone decide"
+            return "that pace was measured on the platform; with --collectives.nccl none only the links limit"
         other = "network" if self.resource == NCCL else self.resource
         apart = "nvlink" in (self.raised, other)
         name = other if self.beside or other == "nvlink" else "between_machines"
-        return f"raise both: --cluster.scale.{name} {self.factor:g}" + (" beside it" if self.beside or apart else "")
+        return f"raise both: --cluster.scale.{name} {self.factor:g}" + (" as well" if self.beside or apart else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the sentence as JSON."""

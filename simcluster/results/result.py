@@ -239,13 +239,13 @@ class Result(Run, FlatNumbers):
         found = []
         memory, capacity = self.memory.total, self.facts.memory
         if self.fit == "no":
-            found.append(f"does not fit: needs {memory / 1e9:.1f} GB a GPU, which has {capacity / 1e9:.1f} GB")
+            found.append(f"out of memory: needs {memory / 1e9:.1f} of {capacity / 1e9:.1f} GB per GPU")
         elif self.fit == "tight":
             counted = self.scenario.memory != type(self.scenario.memory)()
             more = "" if counted else ", before fragmentation and buffers"
             found.append(
-                f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}; {HEADROOM:.0%} left free hold what is "
-                "not counted (CUDA's context, holes between allocations)"
+                f"tight: needs {memory / capacity:.0%} of a GPU's memory{more}; keep {HEADROOM:.0%} free for what is "
+                "not counted (CUDA context, fragmentation)"
             )
         elif self.fit != "yes":
             assert_never(self.fit)
@@ -261,7 +261,7 @@ class Result(Run, FlatNumbers):
         plan = self.scenario.parallel
         hosts = self.scenario.cluster.built.hosts
         if self.folding.communicators.span("tp", hosts):
-            found.append(f"tp {plan.tp} crosses machines: its collectives leave the NVLink domain")
+            found.append(f"tp {plan.tp} crosses nodes: its collectives leave the NVLink domain")
         found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
         found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
         again = self.times.breakdown["recompute"]

@@ -63,7 +63,7 @@ def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
     stages = sorted({each.stage for each in found})
     where = f"stage {stages[0]}" if len(stages) == 1 else "their stages"
     return (
-        f"{who} {', '.join(named)}{more} stand{'s' * (len(found) == 1)} out: own work changes by {format_change(own)}"
+        f"{who} {', '.join(named)}{more} stand{'s' * (len(found) == 1)} out: work changes by {format_change(own)}"
         f"{on_average}, that of the other ranks of {where} by {format_change(others)}."
     )
 

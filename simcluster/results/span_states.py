@@ -14,8 +14,8 @@ from simcluster.planning.parallel import STREAMS as COMMUNICATION
 from simcluster.reference.record import RankOps
 
 BESIDE = ("d2h", "h2d", "storage", "host")
-"""Streams of copies to and from the host and on to storage, which are no communication between ranks, and of the host's
-own work."""
+"""Streams of copies to and from the host and on to storage, which are not communication between ranks, and of the
+host's work."""
 
 
 def inside(edges: Floats, start: Floats, end: Floats) -> Bools:
