@@ -95,7 +95,7 @@ def test_spares_that_are_assumed_cost_nothing_until_they_have_a_price() -> None:
         trained(bare(run__price=2, **more)) for more in ({}, {"run__spares__price": 1}, {"run__spares__warm": 1})
     )
     assert assumed.dollars == pytest.approx(2 * assumed.gpu_hours)
-    assert "for want of a price: run.spares.price" in assumed.summary()
+    assert "without a price, so not included: run.spares.price" in assumed.summary()
     assert priced.dollars == pytest.approx(2 * assumed.gpu_hours + assumed.spare_gpu_hours)
     assert stated.dollars == pytest.approx(2 * (assumed.gpu_hours + assumed.spare_gpu_hours))
 

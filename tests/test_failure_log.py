@@ -128,10 +128,10 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     cli.main(["failures", str(log), "--gpus", "800", "--days", "10"])
     said = capsys.readouterr().out
     assert "NIC: came more and more often" in said
-    assert "SSD: 4 of 4 on host7: a bad one" in said
+    assert "SSD: 4 of 4 on host7: defective" in said
     assert "on job" not in said
     assert "SSD, software bug: few: with 4 the rate may be 0.27 to 2.56 times as high" in said
-    assert "800 GPUs are taken as watched for all of 10 d" in said
+    assert "800 GPUs are assumed observed for all of 10 d" in said
     assert '{"name": "NIC", "of": "job", "count": 60, "within": "10 d", "gpus": 800' in said
 
 
@@ -140,12 +140,12 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     [
         ("cuase,time\nx,1 h\n", "no column 'cause'; did you mean 'cuase'"),
         ("cause,time\n,1 h\n", "row 1: has no cause"),
-        ("cause,time\nx,99 d\n", "after the watch of 54 d"),
+        ("cause,time\nx,99 d\n", "after the observed 54 d"),
         ("cause,time\nx,yesterday\n", "row 1: time"),
         ("cause,count\nx,-3\n", "row 1: count: '-3'"),
         ("cause,age,end\nx,1 h,maybe\n", "row 1: end: 'maybe'"),
         ("cause,age,end\n,1 h,failed\n", "row 1: has no cause"),
-        ("cause,age,since\nx,1 h,2 h\n", "row 1: age: '1 h' is no life"),
+        ("cause,age,since\nx,1 h,2 h\n", "row 1: age: '1 h' is not a life"),
         ("cause,age\nx,\n", "row 1: age"),
         ("cause,time\n", "has no rows"),
     ],
@@ -158,7 +158,7 @@ def test_bad_logs_are_one_message(text: str, words: str, tmp_path: Path) -> None
 
 
 def test_what_was_watched_must_be_known(llama: Path) -> None:
-    with pytest.raises(InputError, match="how much was watched"):
+    with pytest.raises(InputError, match="the observed time is unknown"):
         fit_failures(read_csv(llama), "log", gpus=8)
     with pytest.raises(InputError, match="no column 'batch'"):
         fit_failures(read_csv(llama), "log", gpus=8, days=1, by="batch")

@@ -151,7 +151,7 @@ def test_interval_is_mended_by_the_best_one() -> None:
     assert fine.verdict == "pass"
     assert fine.remedies == ()
     best = point("checkpoint interval", checkpoint={"every": "auto", "stall": "1 s"})
-    assert best.found.endswith("about the best")
+    assert best.found.endswith("near the optimum")
     often_enough = point("checkpoint interval", checkpoint={"every": "1 step", "mode": "snapshot", "stall": "1 ms",
                                                             "write": "60 s", "slowed": 0})  # fmt: skip
     assert often_enough.verdict == "fail"
@@ -185,7 +185,7 @@ def test_spares_are_erlangs(spares: int) -> None:
     """4/3 machines in repair, so long as an outage takes no time in which nothing strikes."""
     found = point("spares", spares={"warm": spares, "warm_ready": "0 s"}, detection="0 s", restart=[])
     short = closed_forms.erlang_b(spares + 1, 4 / 3)
-    assert f"short of machines {short:.2%}" in found.found
+    assert f"short of nodes {short:.2%}" in found.found
     assert found.verdict == ("pass" if short <= 0.001 else "warn" if short <= 0.05 else "fail")
     if found.verdict != "pass":
         assert found.remedy is not None
@@ -195,8 +195,8 @@ def test_spares_are_erlangs(spares: int) -> None:
 def test_spares_for_racks_are_not_erlangs() -> None:
     rack = {"name": "power", "of": "rack", "machines": 2, "mtbf": "9 d", "repair": "6 h"}
     found = point("spares", failures=[rack])
-    assert (found.verdict, "short of machines" in found.found) == ("warn", False)
-    assert "for which no formula (Erlang B) holds" in found.found
+    assert (found.verdict, "short of nodes" in found.found) == ("warn", False)
+    assert "so Erlang B does not hold" in found.found
     assert "advise spares" in found.advice
 
 
@@ -259,7 +259,7 @@ def test_check_tells_once_what_cannot_be_known() -> None:
     failing = [each for each in of_run if each.verdict == "fail"]
     assert sum("how long does one take" in each.found for each in failing) == 1
     assert len(failing) == 4
-    assert {each.found for each in failing[1:]} == {"not known: see checkpoint interval"}
+    assert {each.found for each in failing[1:]} == {"unknown: see checkpoint interval"}
     assert str(found).count("how long does one take") == 1
 
 
@@ -275,7 +275,7 @@ def test_the_command_writes_the_small_version(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "small.yaml"
     assert main(["check", "tiny_3d", "--small", str(path)]) == 0
     told = capsys.readouterr().out
-    assert f"wrote {path}: 2 GPUs of one machine (tp 2, pp 1, dp 1), 2 of 4 layers: expect " in told
+    assert f"wrote {path}: 2 GPUs of one node (tp 2, pp 1, dp 1), 2 of 4 layers: expect " in told
     small = simcluster.load(path)
     result = simcluster.simulate(small)
     assert f"{result.memory.total / 1e9:.1f} GB on the fullest GPU, MFU {result.mfu:.1%}" in told

@@ -125,7 +125,7 @@ def test_the_advice_weighs_lemons_against_healthy_machines() -> None:
     found = advise("lemons", scenario, played=60)
     healthy = found.table["healthy_ever"].to_numpy()
     assert healthy[1] < 1 < healthy[0]  # six of them, a failure each 100 d
-    assert "retire a machine after 2 failures" in found.sentence
+    assert "Retiring a node after 2 failures" in found.sentence
     gains = found.table["ever"].to_numpy()
     assert (np.diff(gains) <= 0).all()
     assert gains[0] > found.table["ever_half_width"].iloc[0]
@@ -141,9 +141,9 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(InputError, match=message):
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE | {"bad": LEMON | bad}]}})
     endless = {"steps": 10**6, "failures": [NODE | {"bad": LEMON | {"share": "100%", "times": 1e5}}]}
-    with pytest.raises(InputError, match="would hardly ever end"):
+    with pytest.raises(InputError, match="would practically never end"):
         train(load("tiny_dp", {"run": endless | {"checkpoint": {"stall": "5 s", "every": "10 min"}}}), played=1)
-    with pytest.raises(InputError, match="none is a lemon"):
+    with pytest.raises(InputError, match="none is defective"):
         advise(
             "lemons",
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE], "checkpoint": {"stall": "1 s"}}}),

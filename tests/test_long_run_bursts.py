@@ -173,4 +173,4 @@ def test_a_bad_batch_explains_more_failures() -> None:
     run = run_of(stop, until=40 * DAY)
     table = closed_forms_of(run, simulate_runs(run, 1, 20)).set_index("closed_form")
     assert table.loc["failures, rate x wall", "explained"]
-    assert "bad batch" in table.loc["failures, rate x wall", "why"]
+    assert "defective batch" in table.loc["failures, rate x wall", "why"]

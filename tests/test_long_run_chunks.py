@@ -134,7 +134,7 @@ def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
 
 def test_what_no_digest_knows_is_refused() -> None:
     pattern = CheckpointPattern(1.0, 60, Saving(1.0))
-    with pytest.raises(TypeError, match="no content that can be told"):
+    with pytest.raises(TypeError, match="no content to identify it by"):
         digest_of(LongRun(pattern, (FailureMode("a", "stop", 1e-3, detect=object()),)))  # type: ignore[arg-type]
 
 
@@ -306,8 +306,8 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--against", "run.spares.hott=8"], "did you mean"),
         (["--against", "run.spares.hot=8 'x"], "No closing quotation; write it as"),
         (["--against", "run.price=-1"], "run.price"),
-        (["--vary", "run.spares.warm=2", "--log", "log.csv"], "--log is of one policy"),
-        (["--measure", "days"], "--measure is of several policies"),
+        (["--vary", "run.spares.warm=2", "--log", "log.csv"], "--log is for one policy"),
+        (["--measure", "days"], "--measure is for several policies"),
         (["--vary", "run.spares.warm=2", "--run.price", "null", "--measure", "dollars"], "has no price"),
         (["--executor", "dask:/x"], "must be a number of processes, or dask://HOST:PORT"),
         (["--executor", "2", "--workers", "2"], "give one of them"),

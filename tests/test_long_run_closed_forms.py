@@ -213,14 +213,14 @@ def test_a_run_shorter_than_its_interval_is_no_longer_than_itself() -> None:
     assert kept_share(run) > 0.9
     check_end(run)
     assert simulate_runs(run, 0, 20).wall.max() < 3_000
-    with pytest.raises(InputError, match="hardly ever end: something fails every 450 s"):
+    with pytest.raises(InputError, match="practically never end: something fails every 450 s"):
         check_end(run_of(often, steps=86_400, goal=80_000))
 
 
 def test_what_only_storage_survives_needs_a_whole_pattern_to_come_through() -> None:
     pattern = CheckpointPattern(1.0, 100, Saving(1.0), Saving(1.0), cycles=100)
     deep = FailureMode("host", "stop", 1 / 150, survives=STORAGE)
-    with pytest.raises(InputError, match="hardly ever end"):
+    with pytest.raises(InputError, match="practically never end"):
         check_end(LongRun(pattern, (deep,), goal=1e6))
     check_end(LongRun(pattern, (FailureMode("GPU", "stop", 1 / 150, survives=MEMORY),), goal=1e6))
 
@@ -229,7 +229,7 @@ def test_a_write_has_to_come_through_as_well() -> None:
     often = FailureMode("GPU", "stop", 1 / 20, survives=STORAGE)
     behind = CheckpointPattern(1.0, 400, Saving(0.0, 390.0))
     assert kept_share(LongRun(behind, (often,), goal=1e6)) < 1e-9
-    with pytest.raises(InputError, match="hardly ever end"):
+    with pytest.raises(InputError, match="practically never end"):
         check_end(LongRun(behind, (often,), goal=1e6))
 
 

@@ -160,7 +160,7 @@ def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> 
     gone = 1 - table.loc["productive"].sum()
     assert sum(bar.get_width() for bar in bars(above)) == pytest.approx(gone)
     assert sum(bar.get_width() for bar in bars(below)) == pytest.approx(gone)
-    for said in ("as planned", "software", "checkpoints", "not productive", "GPU-hours", "(%)", LOOKS["restart"][0]):
+    for said in ("as planned", "software", "checkpoints", "unproductive", "GPU-hours", "(%)", LOOKS["restart"][0]):
         assert said in words_of(figure)
 
 

@@ -146,7 +146,7 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(states.asked) == 5
     long_run_of(scenario, states)
     assert len(played) == 1 + 4
-    assert any("stand for the nearest of 8" in note for note in states.notes)
+    assert any("represent the nearest of 8" in note for note in states.notes)
 
 
 def test_more_than_fifty_states_are_refused() -> None:
@@ -172,7 +172,7 @@ def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
     assert cause.label(0) == "another job"
     alone = load("tiny_dp", {"run": {"days": "1 d", **run}})
     assert long_run_of(alone, found := StepStates(alone)).causes == ()
-    assert "other job does not occur: the job's machines have no neighbour" in found.notes
+    assert "other job does not occur: the job's nodes have no neighbour" in found.notes
     with pytest.raises(InputError, match="a neighbour slows the job down"):
         tiny({"failures": [{"name": "other job", "of": "neighbour", "mtbf": "6 h"}]})
 
@@ -188,7 +188,7 @@ def test_a_policy_tells_the_states_that_it_asks_for() -> None:
 
 def test_more_than_can_be_played_is_refused_of_a_policy_too() -> None:
     many = {"run.failures": [FAILURE, {"name": "alarm", "of": "gpu", "effect": "alarm", "mtbf": "1 us"}]}
-    with pytest.raises(InputError, match="are more than can be played"):
+    with pytest.raises(InputError, match="are more than can be simulated"):
         simcluster.compare_policies({"now": tiny(), "many": many}, played=2)
 
 
@@ -356,7 +356,7 @@ def test_the_automatic_interval_is_never_below_the_write() -> None:
 
 def test_what_cannot_be_chosen_is_said() -> None:
     savings = Savings(Saving(60.0), Saving(2.0), 0.0, "auto")
-    with pytest.raises(InputError, match="nothing fails"):
+    with pytest.raises(InputError, match="auto needs run"):
         interval_of("auto", 10.0, replace(savings, memory=None), ())
     with pytest.raises(InputError, match="no failure needs a checkpoint on storage"):
         interval_of("auto", 10.0, savings, (stopping(1e-4),))
@@ -373,6 +373,6 @@ def test_what_a_machine_does_not_have_does_not_fail() -> None:
     states = StepStates(tiny(run, **alone))
     found = long_run_of(states.scenario, states)
     assert [cause.name for cause in found.causes] == ["GPU"]
-    assert "slow NIC does not occur: the job's machines have no nic" in states.notes
+    assert "slow NIC does not occur: the job's nodes have no nic" in states.notes
     assert list(states.asked) == ["healthy"]  # what is written takes no link
     assert found.pattern.storage.slowed == 0

@@ -240,7 +240,7 @@ def test_a_law_of_ones_own() -> None:
     ("what", "said"),
     [
         ("besirogl", "did you mean 'besiroglu'"),
-        ("llama3", "knows no loss"),
+        ("llama3", "but no loss"),
         ({"form": "NDC", "E": 1.7}, "A: is required and missing"),
         ({"form": "cubic"}, "form NDC, tokens or kaplan"),
         ({"E": 1.7, "A": -1, "alpha": 0.3, "B": 1, "beta": 0.3}, "A: must be greater than 0, got -1"),
@@ -283,7 +283,7 @@ def exact_rows(law: LossLaw, **changed: object) -> list[Row]:
 
 def test_rows_that_no_law_fits() -> None:
     rows = exact_rows(loss_law("besiroglu"))
-    with pytest.raises(InputError, match="6 at least"):
+    with pytest.raises(InputError, match="at least 6"):
         fit_loss_law(rows[:5], "rows.csv")
     with pytest.raises(InputError, match="same parameters"):
         fit_loss_law(exact_rows(loss_law("besiroglu"), parameters=7e9), "rows.csv")

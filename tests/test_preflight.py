@@ -91,7 +91,7 @@ def test_changes_are_written_as_the_command_line_reads_them() -> None:
     assert list(written(values)) == ["overlap.tensor=true", "parallel.order=[tp, dp]", "training.micro_batch=2"]
 
 
-PRINTED = re.compile(r"(--set .*?)   (\S+ \S+) a step \(([+-][0-9.]+%)(: it keeps the rule, and is slower)?\)")
+PRINTED = re.compile(r"(--set .*?)   (\S+ \S+) per step \(([+-][0-9.]+%)(: it meets the rule, but is slower)?\)")
 """A remedy in the command's text: options, step time, change."""
 
 CHECKED: tuple[tuple[str, list[str]], ...] = (
@@ -193,7 +193,7 @@ def test_a_rules_fix_that_is_slower_says_so(capsys: pytest.CaptureFixture[str]) 
     assert slower
     assert all(each.then is not None and each.then[0] == "pass" for each in slower)
     assert main(["check", "tiny_3d", *(f"--set={text}" for text in overrides)]) == 0
-    assert f"({slower[0].change:+.1%}: it keeps the rule, and is slower)" in capsys.readouterr().out
+    assert f"({slower[0].change:+.1%}: it meets the rule, but is slower)" in capsys.readouterr().out
 
 
 def test_a_remedy_that_does_not_fit_is_not_offered() -> None:

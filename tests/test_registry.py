@@ -172,7 +172,7 @@ def test_every_key_of_a_first_scenario_is_explained() -> None:
 
 def test_examples_of_a_first_scenario_work_when_the_mark_is_taken_away() -> None:
     text = first_scenario("llama3-8b", "dgx_h100", 16).text()
-    head, _, examples = text.partition("take the first # away:\n")
+    head, _, examples = text.partition("remove the first # to use one:\n")
     taken = "".join(f"{line.removeprefix('#') if line[1:2] != ' ' or line[1:5] == '  - ' else line}\n"
                     for line in examples.splitlines())  # fmt: skip
     whole = load_text(head.rpartition("\n")[0] + "\n" + taken)

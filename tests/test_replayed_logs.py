@@ -127,19 +127,19 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
     [
         ("time,cause\n1 h,machin\n", [], "'machin'; did you mean 'machine'"),
         ("time,cause\n1 h,machine\nx,machine\n", [], "row 2: time: 'x'"),
-        ("time,cause\n1e999,machine\n", [], "row 1: time: inf is no time"),
+        ("time,cause\n1e999,machine\n", [], "row 1: time: inf is not a time"),
         ("time,cause,end\n2 h,machine,1 h\n", [], "row 1: end: '1 h' is before its time"),
-        ("begin_s,end_s,what,cause,which,at_s\n0,1,strike,,,0\n", [], "row 1: a strike has a cause"),
+        ("begin_s,end_s,what,cause,which,at_s\n0,1,strike,,,0\n", [], "row 1: a failure needs a cause"),
         ("begin_s,end_s,what,cause,which,at_s\n2,1,training,,,0\n", [], "row 1: end_s: 1.0 is before"),
         ("begin_s\n2\n", [], "row 1: has no end_s, what, cause"),
         ("when,cause\n1 h,machine\n", [], "needs a time and a cause"),
         ("when,cause\n1 h,machine\n", ["--columns", "time=whn"], "no column 'whn'; did you mean 'when'"),
         ("when,cause\n1 h,machine\n", ["--columns", "tim=when"], "there is no 'tim'; did you mean 'time'"),
-        ("when,cause\n1 h,machine\n", ["--columns", "time"], "'time' is no pair"),
-        ("time,cause\n2024-07-01,machine\n", [], "row 1: time: '2024-07-01' is a date; say when"),
+        ("when,cause\n1 h,machine\n", ["--columns", "time"], "'time' is not a pair"),
+        ("time,cause\n2024-07-01,machine\n", [], "row 1: time: '2024-07-01' is a date; set when"),
         ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the begin, 2024-08-01"),
-        ("time,cause\n2024-99-01,machine\n", ["--began", "2024-08-01"], "'2024-99-01' is no date"),
-        ("time,cause\n1 h,machine\n", ["--began", "soon"], "--began: 'soon' is no date"),
+        ("time,cause\n2024-99-01,machine\n", ["--began", "2024-08-01"], "'2024-99-01' is not a date"),
+        ("time,cause\n1 h,machine\n", ["--began", "soon"], "--began: 'soon' is not a date"),
         ("time,cause\n1 h,machine\n", ["--run.restart", "7"], "run.restart"),
         ("time,cause\n", [], "has no rows"),
     ],
@@ -176,7 +176,7 @@ def test_the_command_says_both_and_what_the_change_is_worth(files: Path, capsys:
         assert words in said
     assert (files / "fates.png").stat().st_size > 10_000
     assert cli.main(["train", own, "--columns", "time=x"]) == 2
-    with pytest.raises(InputError, match="no shipped log; did you mean 'simulated_54_days'"):
+    with pytest.raises(InputError, match="no built-in log; did you mean 'simulated_54_days'"):
         simcluster.replay_failures(own, "simulated_54_day")
 
 
@@ -203,7 +203,7 @@ def test_the_section_is_that_of_the_scenario_with_other_rates(
 ) -> None:
     own, written = str(files / "own.yaml"), files / "fitted.yaml"
     assert cli.main(["failures", str(files / "log.csv"), "--scenario", own, "-o", str(written)]) == 0
-    assert "the job was exposed to what stops it for" in capsys.readouterr().out
+    assert "the job was exposed to stops for" in capsys.readouterr().out
     section = parse_document(written.read_text(), source="fitted.yaml").data
     found = {each.name: each for each in RunSpec.model_validate({"days": "21 d", **section}).failures.also}
     assert scenario.run is not None
@@ -212,7 +212,7 @@ def test_the_section_is_that_of_the_scenario_with_other_rates(
         assert (again.of, again.effect, again.by, again.repair) == (spec.of, spec.effect, spec.by, spec.repair)
         assert again.rate(1, 1, scenario.gpus) == pytest.approx(spec.rate(1, 1, scenario.gpus), rel=0.6)
     assert cli.main(["failures", str(files / "log.csv")]) == 2
-    assert "is the log of a run; which? --scenario" in capsys.readouterr().err
+    assert "is the log of a run; name its scenario: --scenario" in capsys.readouterr().err
 
 
 def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, training: TrainingRun) -> None:
@@ -318,9 +318,9 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words):
             replay_log(run_of(), read_log(tmp_path / name))
 
-    refused("b.csv", "time,cause\n1 h,maintenance\n", "nothing that struck")
-    refused("f.jsonl", "{\n", "f.jsonl:1: is no JSON")
-    refused("g.jsonl", "[1]\n", "is no JSON object")
+    refused("b.csv", "time,cause\n1 h,maintenance\n", "no failure")
+    refused("f.jsonl", "{\n", "f.jsonl:1: is not a JSON")
+    refused("g.jsonl", "[1]\n", "is not a JSON object")
     refused("h.jsonl", "\n", "has no rows")
     refused("i.jsonl", '{"begin_s": 0}\n', "has no end_s")
     with pytest.raises(InputError, match="no such file"):

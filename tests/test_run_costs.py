@@ -116,7 +116,7 @@ def test_a_price_changes_its_part_alone(training: TrainingRun, money: RunMoney) 
     plain = trained(without(RUN, "spares.price", "checkpoint.price", "power.price"))
     assert plain.money is not None
     assert plain.money.parts == {"gpus": before["gpus"], "spares": pytest.approx(4 * before["spares"])}
-    assert "not in it, for want of a price: run.checkpoint.price, run.power.price" in plain.summary()
+    assert "without a price, so not included: run.checkpoint.price, run.power.price" in plain.summary()
     nothing = trained(without(RUN, "spares.price", "checkpoint.price", "power.price", "price"), played=2)
     assert nothing.dollars is None
     assert nothing.breakdown["dollars"].isna().all()
@@ -131,7 +131,7 @@ def test_what_is_lost_at_an_mfu_is_the_step_and_what_is_not_productive(training:
     assert "more training for the money" in high.summary()
     assert "in the step" in high.summary()
     low = trained({**RUN, "achievable_mfu": 0.001}, played=2)
-    assert "held to an MFU of 0%: nothing is lost" in low.summary()
+    assert "against an MFU of 0%: nothing is lost" in low.summary()
 
 
 # --- energy -----------------------------------------------------------------------------------------------------------
@@ -178,17 +178,17 @@ def test_what_nobody_says_is_asked_for() -> None:
     assert silent.energy is None
     assert "run.power.idle and run.power.full, in W" in silent.summary()
     assert silent.to_dict()["energy"] is None
-    with pytest.raises(InputError, match="nobody says what these GPUs take"):
+    with pytest.raises(InputError, match="the power of these GPUs is unknown"):
         plots.power(silent)
     told = train(load("tiny_dp", {"run": RUN, "cluster.device": "a100-80gb-pcie", "run.power.idle": 40,
                                   "run.power.full": 300}), played=2)  # fmt: skip
     assert told.energy is not None
     assert told.energy.draw.full == 300
-    assert "assumed: the rest of a machine draws nothing" in told.summary()
+    assert "assumed: the rest of a node draws nothing" in told.summary()
 
 
 def test_what_is_assumed_is_told_until_it_is_said(training: TrainingRun) -> None:
-    assert "assumed: communication takes 20% of the way from idle to full (196 W a GPU)" in training.summary()
+    assert "assumed: communication takes 20% of the way from idle to full (196 W per GPU)" in training.summary()
     said = trained({**RUN, "power": {"communication": "35%"}}, played=2)
     assert said.energy is not None
     assert list(said.energy.assumed()) == []
@@ -227,7 +227,7 @@ def test_the_command_tells_money_and_energy(tmp_path: Path, capsys: pytest.Captu
     argv += ["--run.failures", "rsc-1", "--played", "3", "--run.price", "2", "--run.power.price", "0.1"]
     assert cli.main([*argv, "--power", str(tmp_path / "power.png")]) == 0
     text = capsys.readouterr().out
-    for words in ("GPUs $1,344, electricity $", "kW on average", "J a token", "productive 167."):
+    for words in ("GPUs $1,344, electricity $", "kW on average", "J per token", "productive 167."):
         assert words in text
     assert (tmp_path / "power.png").stat().st_size > 10_000
 
@@ -246,7 +246,7 @@ def test_what_a_run_says_stands_above_the_catalogue() -> None:
     assert draw_with("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
     assert draw_with("my_gpu", PowerSpec(idle=10, full=300)) == DrawSpec(idle=10, full=300)
     assert draw_with("my_gpu", PowerSpec(node=300)) is None
-    with pytest.raises(InputError, match="what 'my_gpu' draws is not known"):
+    with pytest.raises(InputError, match="the power of 'my_gpu' is unknown"):
         draw_with("my_gpu", PowerSpec(full=300))
     with pytest.raises(InputError, match="below idle"):
         draw_with("h100", PowerSpec(full=50))

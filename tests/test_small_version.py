@@ -67,5 +67,5 @@ def test_layouts_keep_what_one_machine_has_room_for() -> None:
 
 
 def test_what_has_no_machine_says_so() -> None:
-    with pytest.raises(simcluster.InputError, match="name the machine"):
+    with pytest.raises(simcluster.InputError, match="name the node"):
         small_version(simcluster.load("tiny_dp"))

@@ -224,9 +224,9 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.interactive.page.answers._RUNS", 2)
     priced = StateAsked(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
-    assert "at $2.50 a GPU-hour" in answer(priced, "run")["sections"]["run"]
+    assert "at $2.50 per GPU-hour" in answer(priced, "run")["sections"]["run"]
     unpriced = answer(StateAsked(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
-    assert "say what one costs: the control “dollars per GPU-hour”" in unpriced
+    assert "set the control “dollars per GPU-hour”" in unpriced
 
 
 def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(

@@ -186,10 +186,10 @@ def test_writes_behind_training_have_their_own_form() -> None:
         "checkpoint": {"stall": "3 s", "write": "5 min", "mode": "snapshot", "slowed": 0.1, "every": "20 min"},
     }
     table = trained(run, played=300).expected.set_index("closed_form")
-    assert "best interval, written behind training" in table.index
+    assert "best interval, asynchronous writes" in table.index
     row = table.loc["goodput, exact"]
     assert abs(row["value"] - row["simulated"]) < 2e-3
-    assert row["holds"].endswith("behind training")
+    assert row["holds"].endswith("asynchronous checkpoints")
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
     argv = [*ARGV, "--played", "5", "--json", str(tmp_path / "run.json")]
     assert cli.main([*argv, "--log", str(files["log"]), "--weeks", str(files["weeks"])]) == 0
     text = capsys.readouterr().out
-    for words in ("  goodput  ", "where the wall went", "by closed form", "1 state of the cluster", "5 runs simulated"):
+    for words in ("  goodput  ", "wall-clock breakdown", "closed form", "1 state of the cluster", "5 runs simulated"):
         assert words in text
     found = json.loads((tmp_path / "run.json").read_text())
     assert found["played"] == 5
@@ -236,12 +236,12 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
         (["--run.tokens", "300B"], "give one of days, steps, tokens"),
         (["--set", "run.checkpoint={stall: 1 s, write: 1 h, every: 20 min}"], "a write takes 3600 s, the work between"),
         (["--set", "run.checkpoint={every: 1 h}"], "run.checkpoint: how long does one take?"),
-        (["--played", "0"], "--played 0: play at least one run"),
+        (["--played", "0"], "--played 0: simulate at least one run"),
         (["--workers", "0"], "0 processes cannot play anything"),
         (["--log", "events.txt"], "a table ends in .csv or .parquet"),
         (
             ["--run.days", "null", "--run.steps", "5000", "--run.restart", "[{part: load, takes: 400 d}]"],
-            "it would hardly ever end",
+            "it would practically never end",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_run_prints_and_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     changes = ["--run.days", "1 d", "--run.validation.every", "1000 steps", "--run.validation.batches", "50"]
     changes += ["--run.checkpoint.stall", "60 ms", "--run.checkpoint.every", "83 steps"]
     assert main(["run", "tiny_3d", *changes, "--json", str(out)]) == 0
-    assert re.search(r"amortised +checkpoint 722.9 us a step \(60.00 ms every 83\)", capsys.readouterr().out)
+    assert re.search(r"amortised +checkpoint 722.9 us per step \(60.00 ms every 83\)", capsys.readouterr().out)
     found = json.loads(out.read_text())
     rows = [found["amortised"][name]["step_s"] for name in ("checkpoint", "validation")]
     assert found["amortised"]["step_time_s"] == pytest.approx(found["step_time_s"] + np.sum(rows))

@@ -25,7 +25,7 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
         if spec.of not in catalogue:
             raise InputError(
                 f"run.failures: there are no failures {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
-                f"those that ship: {', '.join(catalogue)}; or write them out under also"
+                f"built-in failures: {', '.join(catalogue)}; or define them under also"
             )
         known = _modes_of(catalogue[spec.of])
     found = (*known, *spec.also)
@@ -38,7 +38,7 @@ def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     names = [each.name for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"run.failures: {', '.join(twice)} stand there twice; a name is one cause: rename one")
+        raise InputError(f"run.failures: {', '.join(twice)} are given twice; a name is one cause: rename one")
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-_LARGEST = 709.0  # of exponents whose power of e is a float
+_LARGEST = 709.0  # largest exponent whose power of e is a float
 
 
 def grown(exponent: float) -> float:

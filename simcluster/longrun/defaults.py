@@ -30,7 +30,7 @@ NODES_PER_SPARE = 12
 """Nodes of a job per spare node."""
 SPARES_SOURCE = "BLOOM kept 4 for 48, arXiv:2211.05100"
 
-_REPAIR = "no cluster published it; AIReSim takes 2 d by hand, arXiv:2603.07041"
+_REPAIR = "not published by any cluster; AIReSim assumes 2 d by hand, arXiv:2603.07041"
 
 READY = (0.0, 120.0, 1200.0)
 """Seconds until a hot, a warm and a cold spare is ready; not published."""
@@ -83,17 +83,17 @@ def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str],
     never_stops = run.maintenance is None and not effects - {"slow"} and (leaves or not effects)
     never_replaced = never_stops or all(cause.repair is None for cause in run.causes)
     stops, repairs, always = (
-        "nothing stops the job", "no failure takes a node away", "run.spares.unlimited: there is always a spare",
+        "nothing stops the job", "no failure removes a node", "run.spares.unlimited: a spare is always available",
     )  # fmt: skip
     return (
         *((key, never_stops, stops) for key in ("detection", "restart", "wrong_diagnosis")),
         ("failures.times", not run.causes, "there are no failures"),
         ("short", pool, always),
         ("short", never_replaced, repairs),
-        ("shrink_to", section.short == "wait", "run.short: wait takes no replica away"),
+        ("shrink_to", section.short == "wait", "run.short: wait removes no replica"),
         ("shrink_to", section.short == "shrink" and not run.short, always),
         *((key, never_slow, "no failure slows a device (effect: slow)") for key in ("straggler", "noticed")),
-        ("noticed", leaves, "run.straggler: leave; it is for replace, checkpoint"),
+        ("noticed", leaves, "run.straggler: leave; only replace and checkpoint use it"),
         ("timeout", "pause" not in effects, "no failure pauses the job"),
         *((f"spares.{key}", pool, always)
           for key in ("hot", "warm", "cold", "hot_ready", "warm_ready", "cold_ready", "crews", "price")),
@@ -108,7 +108,7 @@ def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str],
         ("checkpoint.read", all(part.takes != "auto" for part in restart_of(section)),
          "no phase of the restart loads a checkpoint (takes: auto)"),
         ("checkpoint.read", all(cause.survives == MEMORY for cause in run.causes),
-         "all failures leave the copies in memory (survives)"),
+         "copies in memory survive all failures (survives)"),
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
     if any(cause.repair is not None for cause in run.causes):
         yield from _of_repairs(section.failures, section.spares, run)
     if not run.pattern.keep:
-        yield "no checkpoint is written, for nothing fails (run.checkpoint.every, run.failures)"
+        yield "no checkpoint is written, because nothing fails (run.checkpoint.every, run.failures)"
     elif "mode" not in section.checkpoint.model_fields_set:
         yield "a checkpoint stops training until it is written (run.checkpoint.mode)"
 
@@ -158,7 +158,7 @@ def _of_repairs(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Ite
     known = [(cause.rate, cause.repair.mean) for cause in run.causes if cause.repair and cause.name not in own]
     if failures.of is not None and known:
         mean = duration(sum(rate * repair for rate, repair in known) / sum(rate for rate, _ in known))
-        yield f"a failed node is repaired in {mean} on average, as {failures.of} has it ({_REPAIR})"
+        yield f"a failed node is repaired in {mean} on average, as in {failures.of} ({_REPAIR})"
     if spares.unlimited:
         return
     if not spares.stated:

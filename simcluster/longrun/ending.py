@@ -21,10 +21,10 @@ from simcluster.longrun.run import FailureMode, LongRun
 
 _LEAST = 1e-3
 """The share of the time that must be work which is kept."""
-_NEVER = 50.0  # e^-50 of segments so many times as long as the time between failures come through
+_NEVER = 50.0  # segments this many times as long as the time between failures succeed with probability e^-50
 _LONGEST = 100 * YEAR
-_MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes
-_PARTS = 4096  # of the law of a silent error's life
+_MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes of simulation
+_PARTS = 4096  # of the law of a silent error's lifetime
 
 
 def check_end(run: LongRun) -> None:
@@ -36,19 +36,19 @@ def check_end(run: LongRun) -> None:
         down, exposed = restart_seconds(run)
         saving = run.pattern.storage
         raise InputError(
-            f"run: it would hardly ever end: something fails every {1 / stop_rate(run):.4g} s, a restart takes "
+            f"run: it would practically never end: something fails every {1 / stop_rate(run):.4g} s, a restart takes "
             f"{down + exposed:.4g} s, a checkpoint {saving.stall + saving.write:.4g} s; "
-            "give days, or mend failures, restart or checkpoint"
+            "set run.days, or change failures, restart or checkpoint"
         )
     again = begun_again(run, known)
     if again > _NEVER or (again and again / math.expm1(again) < _LEAST):
         pattern, names = run.pattern, ", ".join(cause.name for cause in run.causes if cause.effect == "silent")
         times = f"{math.expm1(again):.3g}" if again < _NEVER else "over 1e21"
         raise InputError(
-            f"run: it would hardly ever end: silent errors ({names}) are found when all {pattern.keep} kept "
-            f"checkpoints, {pattern.keep * pattern.period:.4g} s of work, are from after them, and the run of "
+            f"run: it would practically never end: silent errors ({names}) are found when all {pattern.keep} kept "
+            f"checkpoints, {pattern.keep * pattern.period:.4g} s of work, were written after them, and the run of "
             f"{run.end_at:.4g} s begins again {times} times; "
-            "keep more (run.checkpoint.keep), write less often, verify, or give days"
+            "keep more (run.checkpoint.keep), write less often, verify, or set run.days"
         )
 
 
@@ -61,15 +61,15 @@ def check_size(run: LongRun, played: int) -> None:
         wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
     if wall > _LONGEST:
         raise InputError(
-            f"run: it takes about {wall / YEAR:.3g} years; at most {_LONGEST / YEAR:.0f} are played: "
+            f"run: it takes about {wall / YEAR:.3g} years; at most {_LONGEST / YEAR:.0f} are simulated: "
             "ask for fewer days, steps or tokens"
         )
     rates = sum(cause.rate for cause in run.causes)
     planned = 0.0 if run.maintenance is None else 1 / max(run.maintenance.every, 1e-3)
-    each = wall * (rates / (1 + rate * down) + planned)  # nothing strikes a job that is down
+    each = wall * (rates / (1 + rate * down) + planned)  # a job that is down has no failures
     if not (each <= _MOST_EACH and each * played <= _MOST):
         raise InputError(
-            f"run: {played:,} runs of about {each:.3g} failures and interruptions each are more than can be played; "
+            f"run: {played:,} runs of about {each:.3g} failures and interruptions each are more than can be simulated; "
             "give fewer runs (run.played), fewer days, or rarer failures"
         )
 

@@ -66,7 +66,7 @@ def columns_of(text: str | None) -> dict[str, str]:
     for part in (text or "").split(",") if text else ():
         own, equals, theirs = (each.strip() for each in part.partition("="))
         if not (own and equals and theirs):
-            raise InputError(f"--columns: {part!r} is no pair; write OURS=THEIRS, as in time=Start,cause=Reason")
+            raise InputError(f"--columns: {part!r} is not a pair; write OURS=THEIRS, as in time=Start,cause=Reason")
         found[own] = theirs
     return found
 
@@ -79,7 +79,7 @@ def seconds_of(value: object, where: str) -> float:
     except (InputError, OverflowError) as problem:
         raise InputError(f"{where}: {problem}") from None
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise InputError(f"{where}: {value!r} is no time since the begin; it is 0 or more seconds, or as in 3.2 h")
+        raise InputError(f"{where}: {value!r} is not a time since the begin; write 0 or more seconds, or as in 3.2 h")
     return seconds
 
 
@@ -90,7 +90,7 @@ def _json_lines(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8; write an object a line") from None
+        raise InputError(f"{path}: cannot be read as JSON lines in UTF-8; write one object per line") from None
     rows: list[dict[Any, Any]] = []
     for number, line in enumerate(lines, 1):
         try:
@@ -98,20 +98,20 @@ def _json_lines(path: Path) -> list[Row]:
         except (ValueError, RecursionError) as problem:
             row = str(problem)
         if row is not None and not isinstance(row, dict):
-            works = 'write an object a line, as in {"time": 3600, "cause": "NIC"}'
-            raise InputError(f"{path}:{number}: is no JSON object: {row}; {works}")
+            works = 'write one object per line, as in {"time": 3600, "cause": "NIC"}'
+            raise InputError(f"{path}:{number}: is not a JSON object: {row}; {works}")
         rows += [row] if row is not None else []
-    return _typed(rows, f"{path}: has no rows; a line an event is expected, with time and cause")
+    return _typed(rows, f"{path}: has no rows; one line per event is expected, with time and cause")
 
 
 def _parquet(path: Path) -> list[Row]:
     try:
         rows = python_rows(read_parquet(path, cell=_CELL))
-    except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python has not, a list in a list
+    except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python does not have, a nested list
         if isinstance(problem, InputError):
             raise
-        raise InputError(f"{path}: cannot be read as Parquet; write it anew, or name it as CSV") from None
-    return _typed(rows, f"{path}: has no rows; a row an event is expected, with time and cause")
+        raise InputError(f"{path}: cannot be read as Parquet; write it again, or rename it if it is CSV") from None
+    return _typed(rows, f"{path}: has no rows; one row per event is expected, with time and cause")
 
 
 def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
@@ -126,7 +126,7 @@ def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
 
 def _seconds_since(began: datetime | None, text: str, where: str) -> float:
     if began is None:
-        raise InputError(f"{where}: {text!r} is a date; say when the job began: --began {text[:10]!r}")
+        raise InputError(f"{where}: {text!r} is a date; set when the job began: --began {text[:10]!r}")
     since = (_instant(text, where) - began).total_seconds()
     if since < 0:
         raise InputError(f"{where}: {text!r} is before the begin, {began:%Y-%m-%d %H:%M:%S}")
@@ -137,7 +137,7 @@ def _instant(text: str, where: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InputError(f"{where}: {text!r} is no date; write it as in 2024-07-01 or '2024-07-01 13:05:00'") from None
+        raise InputError(f"{where}: {text!r} is not a date; write e.g. 2024-07-01 or '2024-07-01 13:05:00'") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -246,6 +246,6 @@ def _own(row: Row, where: str) -> RunRow:
         raise InputError(f"{where}: end_s: {end!r} is before its begin_s, {begin!r}")
     what, cause, which = (row.texts[name] for name in ("what", "cause", "which"))
     if what == STRIKE and not cause:
-        raise InputError(f"{where}: a strike has a cause, and this one has none")
+        raise InputError(f"{where}: a failure needs a cause; write one")
     steps, snapshots = (seconds_of(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots"))
     return RunRow(begin, end, what, cause, which, at, steps, int(snapshots))

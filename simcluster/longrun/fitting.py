@@ -108,25 +108,25 @@ def fit_failures(
         if column not in columns:
             raise InputError(
                 f"the log has no column {column!r}{did_you_mean(column, columns)}; it has {', '.join(columns)}; "
-                "needed are cause and time, or cause and count, or cause, age and end: say which they are, as in "
+                "needed are cause and time, or cause and count, or cause, age and end: name them, as in "
                 "--columns cause=reason"
             )
     if "age" not in columns and (gpus is None or days is None):
-        raise InputError("how much was watched? --gpus and --days say it; a log of lives (age, end) has it in itself")
+        raise InputError("the observed time is unknown: set --gpus and --days, or give a log of lives (age, end)")
     if days is not None and not (math.isfinite(days) and days > 0):
-        raise InputError(f"--days {days:g}: a watch takes longer than no time")
+        raise InputError(f"--days {days:g}: the observed time must be positive")
     of = {row.texts.get("cause", "").strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
     if "age" in columns:
         lives, causes, batches = _lives_of(rows, by)
         cells = []
         for cause, batch in product(filter(None, dict.fromkeys(causes)), dict.fromkeys(batches)):
             here = np.array([each == batch for each in batches])
-            ended = lives.ended & np.array([each == cause for each in causes])  # by others it was watched until then
+            ended = lives.ended & np.array([each == cause for each in causes])  # others are censored
             chosen = WatchedLives(lives.age[here], ended[here], lives.since[here], lives.weight[here])
             cells.append(_of_lives(chosen, cause, batch, of.get(cause, "gpu")))
         total, notes = _of_lives(lives, "all", "", "gpu"), [_LIVES]
         if by is not None:
-            notes.append(f"Each {by} has a law of its own: a run takes those of the {by} that its machines are of.")
+            notes.append(f"Each {by} has a separate law: a run takes those of the {by} of its nodes.")
     else:
         assert gpus is not None
         assert days is not None
@@ -135,9 +135,9 @@ def fit_failures(
         everything = [each for found in counted.values() for each in found]
         total = _of_counts(everything, ("all", ""), gpus, seconds, "job")
         notes = [
-            f"{gpus:,} GPUs are taken as watched for all of {days:g} d.  Hours in which the job stood count as "
-            "exposed: if it trained 90 % of them, each rate is 1/0.9 as high.  A count says nothing of ages: without "
-            "them no shape."
+            f"{gpus:,} GPUs are assumed observed for all of {days:g} d.  Hours in which the job stood still count as "
+            "exposed: if it trained 90 % of them, each rate is 1/0.9 as high.  Counts have no ages: without "
+            "these no shape."
         ]
     ranked = sorted(cells, key=lambda each: -each.count)
     return FailureFits(tuple(ranked), total, gpus, None if days is None else days * DAY, source, tuple(notes))
@@ -165,7 +165,7 @@ def _counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[S
 def _many(row: Row) -> float:
     count = row.cells.get("count", 1)
     if not is_number(count) or count < 0:
-        raise InputError(f"row {row.number}: count: {row.texts['count']!r} is no number of failures; it is 0 or more")
+        raise InputError(f"row {row.number}: count: {row.texts['count']!r} is not a number of failures (0 or more)")
     return float(count)
 
 
@@ -173,14 +173,14 @@ def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds:
     times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
     if times and max(times) > seconds:
         last, watch = max(times) / DAY, seconds / DAY
-        over = f"{kind[0]} at {last:.4g} d is after the watch of {watch:g} d; every failure must lie within it"
-        raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or leave later rows out")
+        over = f"{kind[0]} at {last:.4g} d is after the observed {watch:g} d; every failure must lie within them"
+        raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or remove later rows")
     notes = []
     if len(times) >= FEW:  # Laplace's test of whether failures come more often with time: standard normal if not
         score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
         how = "more" if score > 0 else "less"
         if abs(score) > 2.58:
-            notes.append(f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not say it")
+            notes.append(f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not describe it")
     return _fitted(kind, of, sum(many for many, _, _ in found), seconds, [*notes, *_lemon(found, gpus)])
 
 
@@ -189,7 +189,7 @@ def _fitted(
     lives: WeibullFit | None = None, oldest: tuple[float, float] = (0.0, 0.0),
 ) -> CauseFit:  # fmt: skip
     low, high = poisson_interval(round(count))
-    few = f"never seen: with 95 % it comes at most every {watched / high / DAY:.3g} d"
+    few = f"never seen: at most every {watched / high / DAY:.3g} d (95 %)"
     if count:
         few = f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"
     notes = (*([few] if count < FEW else []), *notes)
@@ -209,11 +209,11 @@ def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
     worst = max(devices, key=lambda name: devices[name], default="")
     if not worst or gpus * float(poisson.sf(devices[worst] - 1, count / gpus)) > 0.01:
         return []
-    return [f"{devices[worst]:g} of {count:g} on {worst}: a bad one, or a repair that did not help (bad: in failures)"]
+    return [f"{devices[worst]:g} of {count:g} on {worst}: defective, or a repair that did not help (bad: in failures)"]
 
 
 _LIVES = (
-    "Lives are taken as independent; censored ones count up to the end of their watch.  Parts that left before the log "
+    "Lives are assumed independent; censored ones count up to the end of observation.  Parts that left before the log "
     "began are not in it: give since, or early deaths are missed."
 )
 
@@ -229,7 +229,7 @@ def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[s
         age = seconds_of(row.cells["age"], f"{where}: age")
         since.append(0.0 if begun is None else seconds_of(begun, f"{where}: since"))
         if age <= since[-1]:
-            raise InputError(f"{where}: age: {row.texts['age']!r} is no life; it ends after its begin (0, or since)")
+            raise InputError(f"{where}: age: {row.texts['age']!r} is not a life; it ends after its begin (0, or since)")
         text = row.texts.get("end", "failed").strip().lower()
         if text not in _ENDS:
             raise InputError(f"{where}: end: {text!r} is neither failed nor censored")

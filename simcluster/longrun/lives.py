@@ -102,8 +102,8 @@ class WatchedLives:
         died = self.age[self.ended]
         if self.failures < 2 or not died.max() > died.min() > 0:
             raise InputError(
-                f"{in_full(self.failures)} failures at {in_full(len(set(died.tolist())))} ages: no shape follows from "
-                "that; give two failures or more, at different ages"
+                f"{in_full(self.failures)} failures at {in_full(len(set(died.tolist())))} ages: no shape; "
+                "give two failures or more, at different ages"
             )
         unit = float(self.age.max())
         with np.errstate(divide="ignore"):
@@ -122,7 +122,7 @@ class WatchedLives:
 
         if slope(_STEEPEST) >= 0:
             raise InputError(
-                f"{in_full(self.failures)} failures are at ages so alike that the shape is above {_STEEPEST:g}: "
+                f"{in_full(self.failures)} failures are at ages so close that the shape is above {_STEEPEST:g}: "
                 "give lives of different ages"
             )
         shape = float(brentq(slope, 1e-3, _STEEPEST))

@@ -20,7 +20,7 @@ from simcluster.base.errors import InputError
 MEMORY, STORAGE = 0, 1
 """Where a snapshot is safe: in the memory of peers, or on storage."""
 
-_GRID = 2.0**20  # of a second: sums of so many weeks are exact, so that a cycle ends when it ends
+_GRID = 2.0**20  # of a second: sums over many weeks are exact, so that cycles end at exact times
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def draw_of(device: str) -> DrawSpec:
     known = presets("power.yaml")
     if device not in known:
         raise InputError(
-            f"run.power: what {device!r} draws is not known{did_you_mean(device, known)}; known are "
+            f"run.power: the power of {device!r} is unknown{did_you_mean(device, known)}; known are "
             f"{', '.join(known)}; or give idle and full, in W"
         )
     return DrawSpec.model_validate(known[device])

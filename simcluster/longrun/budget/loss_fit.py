@@ -30,9 +30,9 @@ _NAMES = {
     "compute": ("compute", "C", "flop", "Training FLOP"),
     "loss": ("loss", "L"),
 }
-_TRIED, _KEPT = 20, 5  # iterations from every start, and of how many the best go on to the end
+_TRIED, _KEPT = 20, 5  # iterations from every start, and how many of the best continue to convergence
 _LEAST = 6  # rows for five constants
-_MOST_POWER = 700.0  # of e: beyond it there are no numbers
+_MOST_POWER = 700.0  # of e: beyond it floats overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
         missing = ["tokens", "compute"]
     if missing:
         raise InputError(
-            f"{source}: the rows have no column {' or '.join(missing)}; a law of loss is fitted to parameters, loss, "
-            f"and tokens or compute (FLOP): name the columns so; there are {', '.join(rows[0].texts)}"
+            f"{source}: the rows have no column {' or '.join(missing)}; a loss law is fitted to parameters, loss, "
+            f"and tokens or compute (FLOP): rename the columns; there are {', '.join(rows[0].texts)}"
         )
     numbers = []  # [row, (N, D, loss)]
     for row in rows:
@@ -82,11 +82,11 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     table = np.array(numbers)
     kept = np.argsort(table[:, 2], kind="stable")[: max(0, len(table) - left_out)]
     if len(kept) < _LEAST:
-        raise InputError(f"{source}: {len(kept)} rows are left for five constants; {_LEAST} at least are needed")
+        raise InputError(f"{source}: {len(kept)} rows are left for five constants; at least {_LEAST} are needed")
     table = table[np.sort(kept)]
     for column, name in enumerate(("parameters", "tokens")):
         if np.ptp(np.log(table[:, column])) < 1e-9:
-            raise InputError(f"{source}: all rows have the same {name}; a law of loss needs several of them")
+            raise InputError(f"{source}: all rows have the same {name}; a loss law needs several values")
     with located(source):
         return _fitted(table, source, left_out, draws)
 
@@ -104,8 +104,8 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     good = [each for each in found if np.isfinite(each.x).all() and min(each.x[3:]) > 0]
     if not good:
         raise InputError(
-            f"{source}: the losses do not fall with parameters and tokens; a law of loss needs runs of which the "
-            "larger end lower: leave out rows that were not trained to their end"
+            f"{source}: the losses do not fall with parameters and tokens; a loss law needs larger runs with "
+            "lower losses: remove rows that were not trained to their end"
         )
     best = min(good, key=lambda each: float(each.fun))
     a, b, e, alpha, beta = (float(value) for value in best.x)
@@ -118,9 +118,9 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
         )  # fmt: skip
     except ValidationError:
         raise InputError(
-            f"{source}: the law that fits best has E {_exp(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
-            "is no law of loss (E of at most 100, exponents of at most 5); add "
-            "runs of other sizes and numbers of tokens, or leave out those that stand twice"
+            f"{source}: the best fit has E {_exp(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
+            "is not a loss law (E at most 100, exponents at most 5); add "
+            "runs of other sizes and numbers of tokens, or remove duplicates"
         ) from None
     predicted = np.array([law.loss(parameters, tokens) for parameters, tokens, _ in table])
     worst = float(np.abs(predicted / table[:, 2] - 1).max())
@@ -151,8 +151,8 @@ def _exp(power: float) -> float:
     """Return e to a power; InputError on overflow, where the rows do not determine a constant."""
     if not power < _MOST_POWER:
         raise InputError(
-            "the rows do not decide the constants: without some of them one is beyond all numbers; give runs of more "
-            "sizes, or leave out a row that is far from the others"
+            "the rows do not determine the constants: without some of them one overflows; give runs of more "
+            "sizes, or remove an outlier"
         )
     return math.exp(power)
 
@@ -184,7 +184,7 @@ def positive(row: Row, column: str | None, source: str) -> float:
     value = row.cells[column]
     if not is_number(value) or value <= 0:
         raise InputError(
-            f"{source}: row {row.number}: {column}: {row.texts[column]!r} is not a number above zero; write one, as in "
+            f"{source}: row {row.number}: {column}: {row.texts[column]!r} is not a positive number; write one, as in "
             "3.1"
         )
     return float(value)
@@ -254,17 +254,14 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
     """
     columns = columns_of_rows(rows)
     if columns["loss"] is None or columns["compute"] is None:
-        raise InputError(f"{source}: a law of compute is fitted to columns compute (FLOP) and loss")
+        raise InputError(f"{source}: a compute law is fitted to columns compute (FLOP) and loss")
     table = np.array([[positive(row, columns[name], source) for name in ("compute", "loss")] for row in rows])
     table = table[np.sort(np.argsort(table[:, 1], kind="stable")[: max(0, len(table) - left_out)])]
     if len(table) < 2 or np.ptp(np.log(table[:, 0])) < 1e-9:
-        raise InputError(
-            f"{source}: a law of compute needs two runs or more, of different compute; {len(table)} are left"
-        )
+        raise InputError(f"{source}: a compute law needs two or more runs, of different compute; {len(table)} are left")
     if np.polyfit(np.log(table[:, 0]), np.log(table[:, 1]), 1)[0] >= 0:
         raise InputError(
-            f"{source}: the losses do not fall with compute, and no law fits them; "
-            "give runs of which larger ones end better"
+            f"{source}: the losses do not fall with compute, so no law fits; give larger runs with lower losses"
         )
     return _fitted_to_compute(table, left_out)
 

@@ -120,7 +120,7 @@ class LossLaw(Spec):
         room = self._room(loss)
         if room <= 0:
             return None
-        share = self.alpha / (self.alpha + self.beta)  # of the room that is left to tokens
+        share = self.alpha / (self.alpha + self.beta)  # of the loss left to the token term
 
         def size(left: float) -> ModelSize:
             tokens = _inverse(self.B, left, self.beta)
@@ -131,7 +131,7 @@ class LossLaw(Spec):
             return None
         if served <= 0:
             return size(high)
-        for _ in range(200):  # below the optimum's share the slope is negative where too little is left to tokens
+        for _ in range(200):  # below the optimum's share the slope is negative where too little loss is left to tokens
             left = math.sqrt(low * high) if low else high / 16
             slope = FLOP_PER_TOKEN * size(left).tokens * (1 - self.alpha * (room - left) / (self.beta * left))
             if slope + SERVING_FLOP * served < 0:
@@ -220,13 +220,13 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
         named = {other: name for name, entry in known.items() for other in (name, *entry.get("also", ()))}
         if what.lower() not in named:
             raise InputError(
-                f"there is no law of loss {what!r}{did_you_mean(what.lower(), named)}; those that ship: "
+                f"there is no loss law {what!r}{did_you_mean(what.lower(), named)}; built-in laws: "
                 f"{', '.join(known)}; or give your own: {_OWN}"
             )
         name = named[what.lower()]
         return _made({"name": name, **known[name]})
     if not isinstance(what, Mapping):
-        raise InputError(f"a law of loss is a name or a mapping, as in {_OWN}; got {what!r}")
+        raise InputError(f"a loss law is a name or a mapping, as in {_OWN}; got {what!r}")
     return _made(what)
 
 
@@ -234,7 +234,7 @@ def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
     """Return a loss law by name or mapping; InputError for a law that gives no loss."""
     law = any_law(what)
     if isinstance(law, TokenLaw):
-        raise InputError(f"the law {law.name} ({law.formula()}) says how many tokens are best, and knows no loss")
+        raise InputError(f"the law {law.name} ({law.formula()}) gives the best token count, but no loss")
     return law
 
 
@@ -249,8 +249,8 @@ _OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
 def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
-        raise InputError(f"a law of loss has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
-    law = made(_FORMS[form], document, "law of loss: ", f"; as in {_OWN}")
+        raise InputError(f"a loss law has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
+    law = made(_FORMS[form], document, "loss law: ", f"; as in {_OWN}")
     return law.as_law() if isinstance(law, KaplanConstants) else law
 
 
@@ -280,4 +280,4 @@ def _range_words(ranges: Mapping[str, Interval | None]) -> str:
         if fitted is not None:
             low, high = (f"{end:.3g}" if name == "FLOP" else format_count(end) for end in fitted)
             words.append(f"{low} to {high} {name}" if fitted[0] else f"up to {high} {name}")
-    return " and ".join(words) or "a range that is not known"
+    return " and ".join(words) or "an unknown range"

@@ -149,16 +149,16 @@ def _check(
     """Raise InputError for an input that another one needs or excludes."""
     problems = (
         (days is not None and tokens is None,
-         "how many GPUs are needed in so many days depends on the tokens; give them, as in 2T"),
+         "the GPUs needed for a number of days depend on the tokens; give them, as in 2T"),
         (achievable is not None and mfu is None,
-         "what is lost against an achievable MFU depends on the MFU that is reached; give it, as in 35%"),
+         "the loss against an achievable MFU depends on the actual MFU; give it, as in 35%"),
         (budget is not None and price is None,
-         "a budget buys GPU-hours at a price; give it, in dollars a GPU and hour, as in --price 2 (Python: price=2)"),
+         "a budget buys GPU-hours at a price; give it, in dollars per GPU-hour, as in --price 2 (Python: price=2)"),
         (recipe is not None and bytes_per_parameter is not None,
-         "recipe and bytes both say what is kept for a parameter; give one of them"),
+         "recipe and bytes both set the bytes per parameter; give one of them"),
         (zero not in (0, 1, 2, 3), f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3"),
         (bytes_per_parameter is not None and zero in (1, 2),
-         f"zero {zero} shards a part of the {bytes_per_parameter} bytes of a parameter, and a total does not say "
+         f"zero {zero} shards a part of the {bytes_per_parameter} bytes per parameter, and a total does not tell "
          "which; name a recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"),
     )  # fmt: skip
     for holds, problem in problems:
@@ -204,32 +204,32 @@ def walls_answer(run: Walls) -> Answer:
 
 
 def _memory(run: Walls) -> Iterator[Fact]:
-    recipe, kept = run.recipe, f"{run.bytes_per_parameter:g} B a parameter"
+    recipe, kept = run.recipe, f"{run.bytes_per_parameter:g} B per parameter"
     if recipe is not None:
         name = recipe.name + (", by default" if run.recipe_by_default else "")
         parts = f"weights {recipe.weight:g}, gradients {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
         kept += f" ({parts}: {name})"
     yield Fact("memory", format_bytes(run.state_bytes), f" of model state: {kept}")
     least = "1 GPU holds" if run.least_gpus == 1 else f"{run.least_gpus:,} GPUs hold"
-    yield Fact("", f"at least {least} it, with all of it sharded, before activations")
+    yield Fact("", f"at least {least} it, fully sharded, before activations")
     if run.state_bytes_a_gpu is not None:
         how = f"ZeRO-{run.zero}" if run.zero else "without ZeRO"
         verdict = "fits" if run.fits else f"does not fit in {run.memory / 1e9:.4g} GB"
         where = f"over {run.gpus:,} GPUs" if run.gpus != 1 else "on 1 GPU"
-        yield Fact("", f"{how} {where}: {format_bytes(run.state_bytes_a_gpu)} of it a GPU, {verdict}")
+        yield Fact("", f"{how} {where}: {format_bytes(run.state_bytes_a_gpu)} per GPU, {verdict}")
 
 
 def _time_and_cost(run: Walls) -> Iterator[Fact]:
     if run.flops is None or run.gpu_hours is None:
         return
     days = "" if run.days is None else f"; {_days(run.days)} on {_gpus(run.gpus)}"
-    yield Fact("time", format_flop(run.flops), " (6 x parameters x tokens; attention not counted)")
+    yield Fact("time", format_flop(run.flops), " (6 x parameters x tokens; without attention)")
     yield Fact("", f"{_how(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
     if run.gpus_needed is not None:
         yield Fact("", f"in {run.days_wanted:g} days: {_gpus(run.gpus_needed)}")
     hours = f"{run.gpu_hours:,.0f} GPU-hours"
     if run.dollars is None:
-        yield Fact("cost", hours, "; dollars with a price a GPU-hour (--price)")
+        yield Fact("cost", hours, "; set --price (dollars per GPU-hour) for dollars")
         return
     peak = ", at peak" if run.at_peak else ""
     yield Fact("cost", hours, f" at ${run.price:.2f}: {format_dollars(run.dollars)}{peak}")
@@ -254,12 +254,12 @@ def _lost(run: Walls) -> Iterator[Fact]:
         return
     at = f"{_percent(run.achievable)} MFU"
     less = f"{format_dollars(run.lost_dollars)} less ({run.wasted:.1%} is lost)"
-    more = f"at {at} the same for {less}, or {run.more_training or 0.0:.1%} more training for the same"
+    more = f"at {at} the same for {less}, or {run.more_training or 0.0:.1%} more training for the same money"
     yield Fact("", more if run.wasted else f"nothing lost against {at}")
 
 
 def _how(run: Walls) -> str:
-    return "at peak, which no run reaches (give --mfu)" if run.at_peak else f"at {_percent(run.mfu or 0.0)} MFU"
+    return "at peak, which no run reaches (set --mfu)" if run.at_peak else f"at {_percent(run.mfu or 0.0)} MFU"
 
 
 def _gpus(number: int | None) -> str:

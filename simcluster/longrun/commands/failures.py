@@ -33,16 +33,16 @@ def run(args: argparse.Namespace) -> None:
         given = [name for name in _OF_A_LOG if getattr(args, name)]
         if given:
             name = "a log" if given[0] == "log" else f"--{given[0]}"
-            raise InputError(f"--list says what ships; {name} is of a log that is fitted: leave one of them out")
+            raise InputError(f"--list lists built-in failures; {name} is for fitting a log: remove one of them")
         gpus = args.gpus or _GPUS
         rows = _list(gpus)
         common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
-        raise InputError("which log? simcluster failures LOG.csv; those that ship: simcluster failures --list")
+        raise InputError("which log? simcluster failures LOG.csv; built-in failures: simcluster failures --list")
     log = log_rows(log_path(args.log), columns_of(args.columns), args.began)
     if is_own(log) and not args.scenario:
-        raise InputError(f"{args.log}: is the log of a run; which? --scenario says it")
+        raise InputError(f"{args.log}: is the log of a run; name its scenario: --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
     with located(args.log):
@@ -58,10 +58,10 @@ def _yaml(fits: FailureFits) -> str:
     seen = [each for each in fits.causes if each.count]
     lines = [
         f"  - {json.dumps(mode, ensure_ascii=False)}"
-        f"  # {each.low / each.count:.2f} to {each.high / each.count:.2f} times as often with 95 %"
+        f"  # {each.low / each.count:.2f} to {each.high / each.count:.2f} times the rate (95 %)"
         for mode, each in zip(fits.section(), seen, strict=True)
     ]
-    return "\n".join(["failures:  # of a scenario's run", *lines]) + "\n"
+    return "\n".join(["failures:  # for the run: section of a scenario", *lines]) + "\n"
 
 
 def _answer(fits: FailureFits, *, written: str) -> Answer:
@@ -70,7 +70,7 @@ def _answer(fits: FailureFits, *, written: str) -> Answer:
     columns = [("cause", "{name}"), ("failures", "{count:g}"), ("95 % interval", "{low:.1f} to {high:.1f}"),
                ("every", "{every}")]  # fmt: skip
     more = [("shape", "{shape}"), ("scale", "{scale}"), ("gain", "{gain:.1f}"), ("law", "{law}")]
-    gain = "gain: log-likelihood of the Weibull law above the exponential's; above 3.3 it is taken (1 %)"
+    gain = "gain: log-likelihood of the Weibull law above the exponential's; above 3.3 it is used (1 %)"
     whose: dict[str, list[str]] = {}
     for each in rows:
         for note in each.notes:
@@ -145,7 +145,7 @@ def _list_answer(entries: list[dict[str, Any]], gpus: int) -> Answer:
         rows.append({**row, "every": _every(row["mtbf_s"]), "job": job, "rate": rate, "count": len(row["causes"])})
         notes += textwrap.wrap(f"{row['name']}: {row['holds']}", _WIDE, subsequent_indent="  ")
         notes += textwrap.wrap(row["source"], _WIDE, initial_indent="  ", subsequent_indent="  ")
-    columns = [("name", "{name}"), ("of a", "{device}"), ("fails every", "{every}"),
+    columns = [("name", "{name}"), ("per", "{device}"), ("fails every", "{every}"),
                (f"a job of {gpus:,} GPUs", "{job}"), ("rate, 95 %", "{rate}"), ("causes", "{count}")]  # fmt: skip
-    how = "In a scenario: run: {failures: NAME}; with others beside: run: {failures: {of: NAME, also: [...]}}"
+    how = "In a scenario: run: {failures: NAME}; to add others: run: {failures: {of: NAME, also: [...]}}"
     return [*table_block(rows, columns, indent=0), Lines(notes, "layout"), Lines([how])]

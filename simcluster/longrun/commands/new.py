@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     beside = args.output.with_name(SCHEMA_FILE)
     if not args.no_schema:
         common.write_text(beside, json.dumps(scenario_schema(), indent=1, ensure_ascii=False) + "\n")
-    path, schema = args.output, f"wrote {beside}: editors complete and check {args.output.name} by it"
+    path, schema = args.output, f"wrote {beside}: editors use it to complete and check {args.output.name}"
     lines = [f"wrote {path}: {found.summary()}", *([] if args.no_schema else [schema])]
-    lines.append(f"simcluster run {path} plays it; simcluster plan {path} looks for the best layout")
+    lines.append(f"simcluster run {path} simulates it; simcluster plan {path} finds the best layout")
     common.answer(args, lambda: [Lines(lines)], lambda: document)

@@ -29,11 +29,11 @@ def run(args: argparse.Namespace) -> None:
     """Fit a law if requested, print the answer, and draw the pictures."""
     given = {name: value for name in _ASKED if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
-        raise InputError("--leave-out says which rows are not fitted; give them: --fit rows.csv")
+        raise InputError("--leave-out excludes rows from a fit; give the rows: --fit rows.csv")
     if args.leave_out < 0:
-        raise InputError(f"--leave-out {args.leave_out}: how many rows of the highest loss; it is not below zero")
+        raise InputError(f"--leave-out {args.leave_out}: the number of rows to exclude must be 0 or more")
     if args.fit and args.law:
-        raise InputError("--fit and --law are two laws; give one of them")
+        raise InputError("--fit and --law both set the law; give one of them")
     rows = read_csv(Path(args.fit)) if args.fit else ()
     if rows and of_compute_alone(rows):
         _answer_by_compute(args, rows, given)
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     head, document = ([], {}) if fit is None else ([_loss_fit(fit)], {"fit": fit.to_dict()})
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
-            raise InputError("--plot and --costs draw an answer; ask for one, as in --compute 1e22 or --loss 2.0")
+            raise InputError("--plot and --costs draw an answer; ask a question, as in --compute 1e22 or --loss 2.0")
         common.answer(args, lambda: head, lambda: document)
         return
     found = _answer(args, given, None if fit is None else fit.law)
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
 def _answer(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> Scaling:
     scenario, law = None, fitted or args.law
     if args.scenario and args.device:
-        raise InputError(f"--device is of a budget without a scenario; change it with --cluster.device {args.device}")
+        raise InputError(f"--device is for a budget without a scenario; change it with --cluster.device {args.device}")
     if args.law:  # a name, or a mapping written as YAML
         value = parse_override(f"law={args.law}")[1]
         law = value if isinstance(value, dict) else args.law
@@ -78,12 +78,12 @@ def _loss_fit(fit: LossFit) -> Figures:
     own = ", ".join(f"{name}: {getattr(law, name):.6g}" for name in law.errors)
     facts = [
         Fact("constants", constants, f" ({_DRAWS} bootstrap draws)"),
-        Fact("objective", f"{fit.objective:.7g}", " (sum of Huber losses of the logarithm, delta 1e-3)"),
+        Fact("objective", f"{fit.objective:.7g}", " (sum of Huber losses of the log loss, delta 1e-3)"),
         Fact("largest", f"error of a loss: {fit.worst:.2%}"),
         Fact("range", law.range_words()),
         Fact("as a law", f"{{form: NDC, {own}}}"),
     ]
-    return Figures(facts, f"{law.formula()}   fitted to {fit.rows} rows, {fit.left_out} not fitted")
+    return Figures(facts, f"{law.formula()}   fitted to {fit.rows} rows, {fit.left_out} excluded")
 
 
 # --- rows of compute and loss alone -----------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Map
     if others:
         option = others[0] if others[0] == "scenario" else f"--{others[0]}"
         raise InputError(
-            f"{Path(args.fit).name}: rows of compute and loss alone know no model, and {option} is of one; ask for "
+            f"{Path(args.fit).name}: rows of compute and loss alone give no model, and {option} needs one; ask for "
             "--compute or --loss, or give the rows parameters"
         )
     law = fit_compute_law(rows, Path(args.fit).name, left_out=args.leave_out)
@@ -112,9 +112,9 @@ def _compute_fit(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:
     constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
     constants += " (standard errors)"
     if law.rows == 2:
-        constants = "two rows fix two constants: L_inf is taken as 0, a plain power law"
+        constants = "two rows determine two constants: L_inf is taken as 0, a pure power law"
     elif not law.errors:
-        constants = "as many rows as constants: the law goes through them, and nothing says how sure it is"
+        constants = "as many rows as constants: the law passes through them, and its uncertainty is unknown"
 
     def beyond(flops: float) -> str:
         times = law.beyond(flops)
@@ -131,5 +131,5 @@ def _compute_fit(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:
         needed, never = law.compute_to(loss), f"never: no compute gets below {law.L_inf:.4g}"
         fact = (never, "", "") if needed is None else (f"{needed:.4g} FLOP", "", beyond(needed))
         facts.append(Fact(f"loss {loss:g}", *fact))
-    left_out = f", {law.left_out} not fitted" * bool(law.left_out)
+    left_out = f", {law.left_out} excluded" * bool(law.left_out)
     return Figures(facts, f"{law.formula()}   fitted to {law.rows} rows{left_out}; C in FLOP")

@@ -37,19 +37,19 @@ _OF_SEVERAL = ("measure", "output")
 def run(args: argparse.Namespace) -> None:
     """Load the scenario, check the output paths, simulate, print, and write files."""
     if args.played is not None and args.played < 1:
-        raise InputError(f"--played {args.played}: play at least one run")
+        raise InputError(f"--played {args.played}: simulate at least one run")
     begun = time.perf_counter()
     scenario = load(args.scenario, [] if args.replay else overrides_of(args, args.scenario))
     several = not args.replay and bool(args.vary or args.against)
     refused: tuple[str, ...] = ("columns", "began")
-    why = "is of a log: --replay LOG"
+    why = "is for a replayed log: add --replay LOG"
     if args.replay:
-        refused, why = ("vary", "against", "executor", "store", *_OF_SEVERAL), "is not of a log's replay"
+        refused, why = ("vary", "against", "executor", "store", *_OF_SEVERAL), "is not compatible with --replay"
     for options, reason in (
         (refused, why),
         (_OF_ONE if several else (),
-         "is of one policy; with --vary or --against there are --plot, --fates, --json and -o"),
-        (() if several or args.replay else _OF_SEVERAL, "is of several policies: name them by --vary or --against"),
+         "is for one policy; with --vary or --against use --plot, --fates, --json and -o"),
+        (() if several or args.replay else _OF_SEVERAL, "is for several policies: add --vary or --against"),
     ):  # fmt: skip
         if given := [option for option in options if getattr(args, option)]:
             raise InputError(f"--{given[0]} {reason}")
@@ -97,7 +97,7 @@ def _write(
     title = ""
     if isinstance(training, StagedTraining):
         compared = {f"stage {number}": stage for number, stage in enumerate(training.stages, 1)}
-        title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours were productive; by stage"
+        title = f"{training.scenario.name}: {training.goodput:.1%} of all GPU-hours was productive; by stage"
     common.draw(
         args,
         (args.gantt, lambda: picture("weeks")(training)),
@@ -123,7 +123,7 @@ def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
         progress()
         if args.store:
             print(
-                f"{bar.done:,} of {bar.total:,} runs are safe in {args.store}; run the same command to go on",
+                f"{bar.done:,} of {bar.total:,} runs are saved in {args.store}; run the same command to resume",
                 file=sys.stderr,
             )
         raise
@@ -166,7 +166,7 @@ def _changes(text: str) -> Iterator[tuple[str, Any]]:
         raise InputError(f"--against {text!r}: {problem}; write it as 'run.spares.hot=8 run.short=shrink'") from None
     for word in words:
         if word.endswith("="):
-            raise InputError(f"--against: {word!r} has an empty value; null leaves a key out, as in {word}null")
+            raise InputError(f"--against: {word!r} has an empty value; null removes a key, as in {word}null")
         path, value = parse_override(word)
         check_path(path.removesuffix("+"))
         yield path, value

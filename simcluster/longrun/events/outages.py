@@ -155,7 +155,7 @@ def outage(job: JobState, number: int, target: int, *, planned: bool = False, pa
         replan(job)
     job.slow = [slow for slow in job.slow if not slow.noticed]
     job.forget("noticed")
-    for part, seconds in zip(run.restart, parts, strict=True):  # where a cause strikes in an exposed one, it ends there
+    for part, seconds in zip(run.restart, parts, strict=True):  # a failure in an exposed phase ends the restart
         job.expose("stop" if part.exposed else "")
         with contextlib.suppress(simpy.Interrupt):
             yield from spend(job, seconds, "restart", number, part.name)

@@ -23,7 +23,7 @@ class RepairShop:
 
     def __init__(self, env: simpy.Environment, spares: Spares, *, short: bool) -> None:
         self.env, self.spares, self.short = env, spares, short
-        self.back: list[float] = []  # when those in repair come back
+        self.back: list[float] = []  # when the nodes in repair come back
         self.crews = [-math.inf] * (spares.crews or 0)
 
     @property
@@ -169,7 +169,7 @@ class JobState:
         self.slow: list[SlowDevice] = []
         self.missing, self.watched = 0, math.inf
         self.shares = run.exposed
-        self.retired: set[int] = set()  # causes of which a machine is to be replaced for good, not repaired
+        self.retired: set[int] = set()  # causes with a node to be replaced for good, not repaired
         self.planned, self.wrong = PlannedOutage(), Wrong()
         self.due: list[tuple[str, int]] = []
         self.struck: list[tuple[int, int]] = []

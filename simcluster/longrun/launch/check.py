@@ -30,7 +30,7 @@ from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-_TIGHT = 0.9  # of a GPU's memory: a remedy that holds more says so
+_TIGHT = 0.9  # of a GPU's memory: a remedy above it is marked as tight
 MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
@@ -60,7 +60,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
         point = each.point(launch, again)
         if point is not None:  # what makes several of them fail is reported once
             first = seen.setdefault(point.found, point.name)
-            points.append(point if first == point.name else replace(point, found=f"not known: see {first}"))
+            points.append(point if first == point.name else replace(point, found=f"unknown: see {first}"))
     whole = Checklist([*found.points, *points], found.fastest)
     assumed = (*result.assumed, *(() if launch is None else launch.assumed))
     return LaunchCheck(result, whole, tuple(overrides), assumed)
@@ -120,9 +120,9 @@ def check_answer(found: LaunchCheck) -> Answer:
         rows += [["", "", line] for line in _help(point, result, given)] if point.verdict != "pass" else []
     counts = Counter(point.verdict for point in found.points)
     fastest = [f"  {_command(remedy, given)}   {_step(remedy, result)}" for remedy in found.fastest]
-    title = "what makes the step shortest, as simulated (options of simcluster run SCENARIO)"
+    title = "fastest step found, as simulated (options of simcluster run SCENARIO)"
     return [
-        Lines([f"{result.scenario.title}: {format_seconds(result.step_time)} a step"], "head"),
+        Lines([f"{result.scenario.title}: {format_seconds(result.step_time)} per step"], "head"),
         TableBlock(["", "point", "found"], rows, left=3),
         Lines([f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]),
         Lines([f"note: {text}" for text in result.without_effect()], "warning"),
@@ -135,13 +135,13 @@ def _help(point: Point, result: Result, given: Sequence[str]) -> Iterator[str]:
     yield f"rule: {point.rule}"
     for place, remedy in enumerate(point.remedies):
         run = of_run(remedy.values)
-        how = "fix" if run else "fix, as simulated" if point.for_time else "what keeps the rule, as simulated"
+        how = "fix" if run else "fix, as simulated" if point.for_time else "meets the rule, as simulated"
         step = "" if run else f"   {_step(remedy, result)}"
         yield f"{'or' if place else how}: {_command(remedy, given)}{step}"
         if remedy.then:
             yield f"  then {MARKS[remedy.then[0]]}: {remedy.then[1]}"
     if not point.remedies and point.advice:
-        yield f"look at: {point.advice}{' (no change that was tried helps and fits)' * bool(point.tries)}"
+        yield f"see: {point.advice}{' (no simulated change helps and fits)' * bool(point.tries)}"
 
 
 def _command(remedy: Remedy, given: Sequence[str]) -> str:
@@ -151,6 +151,6 @@ def _command(remedy: Remedy, given: Sequence[str]) -> str:
 
 def _step(remedy: Remedy, result: Result) -> str:
     held, capacity = remedy.memory, result.facts.memory
-    slower = ": it keeps the rule, and is slower" if remedy.change > 0 else ""
+    slower = ": it meets the rule, but is slower" if remedy.change > 0 else ""
     tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""
-    return f"{format_seconds(remedy.step_time)} a step ({remedy.change:+.1%}{slower}){tight}"
+    return f"{format_seconds(remedy.step_time)} per step ({remedy.change:+.1%}{slower}){tight}"

@@ -71,11 +71,11 @@ class FirstScenario(Shown):
         count = format_count(parameters(self.scenario.model).total)
         yield f"# {self.scenario.model.name}, {count} parameters, on {self.scenario.gpus} GPUs."
         yield f"# A layout that fits: {self.summary()}."
-        yield "# It is a start, not the best there is.  What next, with this file as job.yaml:"
-        yield "#   simcluster run job.yaml      what a step takes, and where the time goes"
-        yield "#   simcluster check job.yaml    what to look at before a launch"
-        yield "#   simcluster plan job.yaml     the best layouts of all there are"
-        yield "# Everything else that a file may say: simcluster list, simcluster show NAME --full, simcluster schema."
+        yield "# It is a start, not the best layout.  What next, with this file as job.yaml:"
+        yield "#   simcluster run job.yaml      step time, and where it goes"
+        yield "#   simcluster check job.yaml    launch checklist"
+        yield "#   simcluster plan job.yaml     the best layout"
+        yield "# All other keys of a scenario file: simcluster list, simcluster show NAME --full, simcluster schema."
 
     def _body(self, folder: Path) -> Iterator[str]:
         document = apply_overrides(
@@ -120,14 +120,14 @@ def _from(folder: Path, name: str) -> str:
 
 
 _OTHERS = {
-    "topology": "One that ships (simcluster list topologies), or the path of a file; its parameters stand beside it.",
-    "preset": "A model that ships (simcluster list models), or the path of a config.json; keys beside it win.",
+    "topology": "A built-in one (simcluster list topologies), or a file's path; keys next to it are its parameters.",
+    "preset": "A built-in model (simcluster list models), or the path of a config.json; keys next to it override it.",
 }
 
 
 def _optional() -> Iterator[str]:
     yield ""
-    yield "# Examples of what else may stand here; take the first # away:"
+    yield "# Examples of more keys; remove the first # to use one:"
     for section, value in _OPTIONAL:
         yield from textwrap.wrap(description(Scenario, section), _WIDE, initial_indent="# ", subsequent_indent="# ")
         yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
@@ -192,7 +192,7 @@ def scenario_of_model(
     batch = whole["training"]["global_batch"]
     return whole, (
         f"a layout that fits with {HEADROOM:.0%} of memory left free ({held:.1f} of {capacity:.1f} GB): a start, not "
-        "the best there is (simcluster plan looks for that)",
+        "the best (simcluster plan finds that)",
         f"a batch of {batch:,} sequences, about {batch * base.model.sequence_length / 2**20:.1f}Mi tokens",
     )
 

@@ -19,17 +19,17 @@ from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import replay
 
-_WIDEST = 16  # tensor parallelism that is tried, inside a machine
+_WIDEST = 16  # tensor parallelism to try, inside a node
 _MOST_TRIALS = 400
-_SIMULATED = 5  # layouts that fit, of which the fastest is taken
+_SIMULATED = 5  # layouts that fit to simulate; the fastest is taken
 _ROUNDS = 4
-_TOKENS = 4 * 2**20  # per step: what Llama 2 was trained with (arXiv:2307.09288 section 2.2: 4M)
+_TOKENS = 4 * 2**20  # per step, as in Llama 2 (arXiv:2307.09288 section 2.2: 4M)
 _TOKENS_OF_MIXTURE = 15_360 * 4_096 // 2_048  # per GPU: DeepSeek-V3's step (arXiv:2412.19437 section 4.2)
 _RECOMPUTE = {"none": 0.0, "full": 0.33}
-_HIDDEN, _EXPOSED = 0.05, 0.5  # what ZeRO 3 costs where its gathers have room beside computation, and where not
-_BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, by which that is told
+_HIDDEN, _EXPOSED = 0.05, 0.5  # cost of ZeRO 3 where its gathers overlap with computation, and where not
+_BYTES_PER_SECOND = 48e9  # of a GPU on a 400 Gbit/s port, to decide that
 _REACHED = 0.45  # of peak FLOP/s
-_BY_TP, _APART = 0.03, 0.1  # for each doubling: of tp in a machine, and of experts over several
+_BY_TP, _APART = 0.03, 0.1  # for each doubling: of tp in a node, and of experts over several
 _BY_TP_OF_EXPERTS = 0.06  # for each expert of a token, whose copies tp ranks gather; and tp cuts narrow matmuls
 _BY_EP = -0.05  # ep gives an expert more tokens
 
@@ -130,7 +130,7 @@ def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
                 apart = max(0.0, math.log2(ep * tp / machine)) if ep > 1 else 0.0
                 inside = math.log2(ep) - apart
                 spread = by_tp * math.log2(tp) + _BY_EP * inside + _APART * apart + bubble
-                spread += sequences / batch - 1  # a batch that is larger than asked for trains less for its tokens
+                spread += sequences / batch - 1  # a batch larger than requested trains less per token
                 for zero, of_zero in costs.items():
                     for recompute, again in _RECOMPUTE.items():
                         if zero == 1 or (pp == 1 and dp > 1):

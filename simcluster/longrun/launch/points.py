@@ -43,7 +43,7 @@ def _tokens(launch: Launch) -> Seen:
     packed = scenario.data is not None and scenario.data.documents is not None
     if packed:
         found += f"; {real:,.0f} real ({real / whole:.1%}), the rest is padding"
-    advice = "another data.packing: simcluster packing SCENARIO has what each makes of the documents"
+    advice = "another data.packing: simcluster packing SCENARIO compares them"
     return Seen(graded(1 - real / whole, *_PADDING), found, advice)
 
 
@@ -65,8 +65,8 @@ def _budget(launch: Launch) -> Seen:
     tokens, section = goal_tokens(launch), section_of(launch.whole)
     if math.isinf(tokens):
         return Seen(
-            "warn", f"{(section.days or 0.0) / DAY:g} days end it, and nothing says how many tokens they must be",
-            "run.tokens, run.steps or run.loss in place of run.days",
+            "warn", f"{(section.days or 0.0) / DAY:g} days end it, and the number of tokens is not set",
+            "run.tokens, run.steps or run.loss instead of run.days",
         )  # fmt: skip
     stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]
     steps, trained = 0, 0.0
@@ -77,8 +77,8 @@ def _budget(launch: Launch) -> Seen:
     size = parameters(launch.whole.model).total
     how = f"in {len(stages)} stages" if section.stages else f"x {real_tokens_per_step(launch.whole):,.0f} tokens"
     by_loss = f" (a loss of {section.loss:g})" if section.loss is not None else ""
-    asked = f", which is {trained / tokens:.4f} of {format_tokens(tokens)} asked for{by_loss}"
-    found = f"{steps:,} steps {how} = {format_tokens(trained)}{asked}; {tokens / size:.3g} tokens a parameter"
+    asked = f", which is {trained / tokens:.4f} of {format_tokens(tokens)} requested{by_loss}"
+    found = f"{steps:,} steps {how} = {format_tokens(trained)}{asked}; {tokens / size:.3g} tokens per parameter"
     whole = trained < 1.01 * tokens
     return Seen("pass" if whole else "warn", found, "a smaller training.global_batch: the last step is beyond it")
 
@@ -88,7 +88,7 @@ def _epochs(launch: Launch) -> Seen | None:
     if data is None:
         return None
     if data.unique is None:
-        return Seen("warn", "nobody says how many different tokens there are", "say it: data.unique: 2T")
+        return Seen("warn", "the number of unique tokens is not set", "set it: data.unique: 2T")
     if math.isinf(tokens):
         tokens = launch.played.tokens
     epochs = tokens / data.unique
@@ -103,13 +103,13 @@ def _days(launch: Launch) -> Seen:
     row = played.numbers.loc["days"].astype(float).to_dict()
     days = f"{row['mean']:.4g} days"
     if row["p95"] - row["p5"] > 1e-3 * row["mean"]:
-        days += f" ({row['p5']:.4g} to {row['p95']:.4g} in nine runs of ten)"
+        days += f" ({row['p5']:.4g} to {row['p95']:.4g} in 90 % of runs)"
     hours, dollars = (np.mean(each) if each is not None else None for each in (played.gpu_hours, played.dollars))
-    cost = "no price is given (run.price)" if dollars is None else whole_dollars(float(dollars))
+    cost = "no price is set (run.price)" if dollars is None else whole_dollars(float(dollars))
     return Seen(
         graded(1 - played.goodput, *_UNPRODUCTIVE),
-        f"{days}, {_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs played)",
-        "simcluster train SCENARIO says where the wall went; simcluster advise interval, spares, restart",
+        f"{days}, {_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs)",
+        "simcluster train SCENARIO shows the wall-clock breakdown; simcluster advise interval, spares, restart",
     )
 
 
@@ -121,13 +121,13 @@ def _failures(launch: Launch) -> Seen:
     run, section = launch.run, launch.section
     rate = stop_rate(run)
     if not rate:
-        advice = "name failures: those of a run that was watched, or of one's own log (simcluster failures)"
-        return Seen("warn", "nothing stops the job, and something will", advice, ({"run.failures": "llama3"},))
+        advice = "set failures: published ones, or those of your log (simcluster failures)"
+        return Seen("warn", "no failure stops the job, which is unrealistic", advice, ({"run.failures": "llama3"},))
     known = [f"the catalogue's {section.failures.of}"] if section.failures.of else []
-    known += [f"{len(section.failures.also)} of its own"] if section.failures.also else []
+    known += [f"{len(section.failures.also)} of the scenario"] if section.failures.also else []
     stops = sum(cause.stops for cause in run.causes)
     expected = launch.played.numbers["mean"].astype(float).to_dict()["failures"]
-    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h a GPU){_stage(launch)}"
+    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_stage(launch)}"
     found += f", {_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
     return Seen("pass", found)
 
@@ -136,7 +136,7 @@ def _validation(launch: Launch) -> Seen:
     spec, step = launch.section.validation, launch.states.healthy
     if spec is None:
         tries: Values = {"run.validation": {"every": "1000 steps", "batches": 50}}
-        return Seen("warn", "none is planned", "say how often, and how many batches", (tries,))
+        return Seen("warn", "none is planned", "set the interval and the number of batches", (tries,))
     each = launch.states.validating(spec)
     share = each / (step + each)
     rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
@@ -155,17 +155,17 @@ def _loader(launch: Launch) -> Seen | None:
     return Seen(graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0")
 
 
-_REPEATED = "at most 4: beyond, repeated tokens fade, from 40 on they are worthless (arXiv:2305.16264)"
+_REPEATED = "at most 4: beyond, repeated tokens fade; from 40 on they are worthless (arXiv:2305.16264)"
 BUDGET = (
     RunCheck("tokens a step", "batch x length as intended; at most 5 % of it padding", _tokens),
-    RunCheck("budget", "steps x tokens a step is what is asked for, to 1 %", _budget),
+    RunCheck("budget", "steps x tokens per step equals the request, to 1 %", _budget),
     RunCheck("epochs", _REPEATED, _epochs),
-    RunCheck("validation", "below 2 % of the time; above 10 % it is wrong", _validation),
-    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches, above 10 % it is wrong", _loader),
+    RunCheck("validation", "below 2 % of the time; fails above 10 %", _validation),
+    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches; fails above 10 %", _loader),
 )
 OUTCOME = (
-    RunCheck("failures", "what stops the job is named, with how often", _failures),
-    RunCheck("days and dollars", "at least 90 % of the wall is productive; below 50 % something is wrong", _days),
+    RunCheck("failures", "failures that stop the job are set, with their rates", _failures),
+    RunCheck("days and dollars", "at least 90 % of the wall time is productive; fails below 50 %", _days),
 )
 
 
@@ -202,23 +202,23 @@ def _interval(launch: Launch) -> Seen:
     run = launch.run
     pattern, cost, saving, spec = run.pattern, SavingCost.of(run), run.pattern.storage, launch.section.checkpoint
     takes = f"{format_seconds(saving.stall)} stopped"
-    takes += f", {format_seconds(saving.write)} written behind" if saving.write else ""
+    takes += f", {format_seconds(saving.write)} written asynchronously" if saving.write else ""
     takes += f", one in {pattern.cycles} copies goes to storage" if pattern.memory else ""
     every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)} = {format_seconds(pattern.steps * pattern.step)}"
-    found = f"{cost.whole:.2%} = {cost.saving:.2%} saving ({takes}) + {cost.again:.2%} done again, {every}"
+    found = f"{cost.whole:.2%} = {cost.saving:.2%} saving ({takes}) + {cost.again:.2%} redone work, {every}"
     try:
         best = best_steps(run)
     except InputError:  # nothing fails
         return Seen(graded(cost.whole, *_OVERHEAD), found, "less often")
     least = SavingCost.of(replace(run, pattern=replace(pattern, steps=best)))
     better = least.whole < cost.whole  # the best is exact, the points are to first order
-    at_best = f"; {least.whole:.2%} at best, every {best:,} step{'s' * (best > 1)}"
+    at_best = f"; {least.whole:.2%} at the optimum, every {best:,} step{'s' * (best > 1)}"
     tries: list[Values] = [{"run.checkpoint.every": f"{best if better else pattern.steps} steps"}]
     if spec.mode == "blocking" and spec.stall is None:
         tries.append({"run.checkpoint.mode": "snapshot", "run.checkpoint.every": "auto"})
     advice = "faster storage (run.checkpoint.to), fewer failures"
     return Seen(
-        graded(cost.whole, *_OVERHEAD), found + (at_best if better else "; about the best"), advice, tuple(tries)
+        graded(cost.whole, *_OVERHEAD), found + (at_best if better else "; near the optimum"), advice, tuple(tries)
     )
 
 
@@ -228,7 +228,7 @@ def _resume(launch: Launch) -> Seen:
     optimizer = "m, v and 32-bit weights" if recipe.master else "m and v"
     has = f"weights {recipe.gathered:g}, {optimizer} {recipe.optimizer:g}"
     size = format_bytes(checkpoint_bytes(scenario, spec))
-    found = f"{each:g} of {needed:g} B a parameter ({has}), {size}; step, rng, schedule and loader come on top, small"
+    found = f"{each:g} of {needed:g} B per parameter ({has}), {size}; plus step, rng, schedule and loader (small)"
     short = each < needed - 1e-9
     verdict: Verdict = "fail" if each < recipe.gathered - 1e-9 else "warn" if short else "pass"
     tries: tuple[Values, ...] = ({"run.checkpoint.bytes_per_parameter": needed},) if short else ()
@@ -239,7 +239,7 @@ def _host(launch: Launch) -> Seen:
     scenario, held = launch.scenario, launch.states.result.host_memory
     words, warns = host_memory_words(scenario, held, launch.section.checkpoint)
     if not words:
-        return Seen("pass", "nothing of the job's is in it")
+        return Seen("pass", "the job keeps nothing in it")
     verdict: Verdict = "fail" if words.startswith("host memory does not fit") else "warn" if warns else "pass"
     advice = "checkpoints that stop training (mode: blocking) keep nothing there"
     return Seen(verdict, words.removeprefix("host memory").removeprefix(": ").strip(), advice)
@@ -248,25 +248,25 @@ def _host(launch: Launch) -> Seen:
 def _spares(launch: Launch) -> Seen:
     run, repairs = launch.run, Repairs.of(launch.run)
     if not repairs.rate:
-        return Seen("pass", "no failure takes a machine away")
-    load = f"{repairs.rate * repairs.repair:.3g} machines in repair on average"
+        return Seen("pass", "no failure removes a node")
+    load = f"{repairs.rate * repairs.repair:.3g} nodes in repair on average"
     if not repairs.single:
         pool = "an unlimited pool is assumed" if run.spares.unlimited else str(run.spares.count)
-        found = f"{pool}; {load}; a failure takes several at once, for which no formula (Erlang B) holds"
+        found = f"{pool}; {load}; a failure removes several at once, so Erlang B does not hold"
         return Seen("warn", found, "simcluster advise spares simulates how many are enough")
     least = fewest_spares(run, _MOST_SPARES)
     if least is None:
-        return Seen("fail", f"{load}: more than {run.spares.crews} crews can", "more crews, shorter repairs")
+        return Seen("fail", f"{load}: more than {run.spares.crews} crews can repair", "more crews, shorter repairs")
     enough = f"{least} {'is' if least == 1 else 'are'} the fewest for less than {SHORT:.1%}"
     kind = max(("warm", "hot", "cold"), key=lambda name: int(getattr(run.spares, name)))
     fix: dict[str, Any] = {f"run.spares.{kind}": least - run.spares.count + int(getattr(run.spares, kind))}
     if run.spares.unlimited:
         fix = {"run.spares.warm": least, "run.spares.unlimited": False}
-        return Seen("warn", f"a pool without end is taken for granted; {load}, {enough} short", "", (fix,))
+        return Seen("warn", f"an unlimited pool is assumed; {load}, {enough} short", "", (fix,))
     short = short_share(run, run.spares.count)
-    on = ", in which it goes on with fewer replicas" if run.short else ""
+    on = ", in which it continues with fewer replicas" if run.short else ""
     verdict = graded(short, *_SHORT)
-    found = f"{run.spares.count}: short of machines {short:.2%} of the time{on} (Erlang B; {load}); {enough}"
+    found = f"{run.spares.count}: short of nodes {short:.2%} of the time{on} (Erlang B; {load}); {enough}"
     return Seen(verdict, found, "more spares, or shorter repairs", (fix,))
 
 
@@ -274,14 +274,14 @@ def _recipe(launch: Launch) -> Seen:
     training = launch.scenario.training
     said = training.memory_recipe is not None
     tries: Values = {"training.memory_recipe": recipe_of(launch.scenario).name}
-    return Seen("pass" if said else "warn", recipe_words(launch.scenario), "say it", (tries,))
+    return Seen("pass" if said else "warn", recipe_words(launch.scenario), "set it", (tries,))
 
 
-_OFTEN = "T/(K t) + K t/(2 M) at most 5 %, above 15 % it is wrong; a write ends before the next begins"
+_OFTEN = "T/(K t) + K t/(2 M) at most 5 %, fails above 15 %; a write ends before the next begins"
 STATE = (
     RunCheck("checkpoint interval", _OFTEN, _interval),
     RunCheck("resume state", "a checkpoint holds weights and all of the optimizer's state", _resume),
-    RunCheck("memory recipe", "bytes a parameter are said, not taken from the precision", _recipe),
+    RunCheck("memory recipe", "bytes per parameter are set, not derived from the precision", _recipe),
     RunCheck("host memory", "snapshots and offloaded state fit, with 10 % left", _host),
-    RunCheck("spares", "short of machines at most 0.1 % of the time; above 5 % it is wrong", _spares),
+    RunCheck("spares", "short of nodes at most 0.1 % of the time; fails above 5 %", _spares),
 )

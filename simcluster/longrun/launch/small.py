@@ -69,23 +69,23 @@ class SmallVersion:
         small, model, cp = self.layout, self.scenario.model, self.whole.parallel.cp
         axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}{f', cp {small.cp}' * (cp > 1)}"
         layers = f"{model.layers} of {self.whole.model.layers} layers"
-        return f"{self.scenario.gpus} GPUs of one machine ({axes}), {layers}: {self._expected()}"
+        return f"{self.scenario.gpus} GPUs of one node ({axes}), {layers}: {self._expected()}"
 
     def _expected(self) -> str:
         result = self.result
         size = f"{result.memory.total / 1e9:.1f} GB on the fullest GPU"
-        return f"expect {format_seconds(result.step_time)} a step, {size}, MFU {result.mfu:.1%}"
+        return f"expect {format_seconds(result.step_time)} per step, {size}, MFU {result.mfu:.1%}"
 
     def text(self) -> str:
         """Return the scenario file, whose head comments give the changes, their reasons, and expected results."""
         less = self.whole.parallel.tp // self.layout.tp
         rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
-            f"{self.whole.name}, on one machine: the same code paths, for {STEPS} steps.",
+            f"{self.whole.name}, on one node: the same code paths, for {STEPS} steps.",
             f"As simulated: {self._expected()}.",
-            "Run the job's own launch script with the values below, take the median of the steps behind the first 10,",
-            'and write it below, as in measured: {step_time: "3.4 s"}: simcluster run then says both.',
-            "Not tried: the network between machines, and all that grows with the number of ranks.",
+            "Run the job's launch script with the values below, take the median of the steps after the first 10,",
+            'and write it below, as in measured: {step_time: "3.4 s"}: simcluster run then shows both.',
+            "Not tested: the network between nodes, and everything that grows with the number of ranks.",
             *([rows] if less > 1 and self.whole.parallel.sequence_parallel else []),
             "Changed:",
             *(f"  {path}: {_shown(before)} -> {_shown(now)}: {why}" for path, before, now, why in self.changes),
@@ -107,7 +107,7 @@ class SmallVersion:
 
 def _shown(value: Any) -> str:
     if value is None or value == []:
-        return "left out"
+        return "removed"
     if isinstance(value, Mapping):
         return "as below"
     if isinstance(value, list):
@@ -120,14 +120,14 @@ def small_version(scenario: Scenario) -> SmallVersion:
     nodes, hosts = getattr(scenario.cluster.topology, "nodes", None), scenario.cluster.built.host_of
     if not isinstance(nodes, int) and len(set(hosts)) > 1:
         raise InputError(
-            f"{scenario.name}: its cluster is a graph without a number of nodes, so there is none of one machine; "
-            "name the machine, as in --cluster.topology dgx_h100"
+            f"{scenario.name}: its cluster is a graph without a number of nodes, so there is no version for one node; "
+            "name the node, as in --cluster.topology dgx_h100"
         )
     layout = layout_on(scenario, sum(host == hosts[0] for host in hosts[: scenario.gpus]))
     changes = _changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
     small, before = _fitting(scenario, layout, changes), scenario.model.layers
     same = _layers_per_slice(small) == _layers_per_slice(scenario)
-    why = "as many a chunk as before" if same else "as many as fit with 10 % of memory left"
+    why = "as many per chunk as before" if same else "as many as fit with 10 % of memory left"
     own = [] if small.model.layers == before else [("model.layers", before, small.model.layers, why)]
     return SmallVersion(scenario, small, layout, (*changes, *own))
 
@@ -163,11 +163,11 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
     kept = [fault for fault in scenario.given_faults if isinstance(fault, SequenceLengths)]
     documents = [fault.model_dump(mode="json", exclude_none=True) for fault in kept]
     run = {} if scenario.run is None else _run_of(scenario)
-    no_room = "no room for it on one machine: its code path is not tried"
+    no_room = "no room for it on one node: its code path is not tested"
     rows: tuple[tuple[Any, str, Any, Any, str], ...] = (
-        (nodes > 1, "cluster.nodes", nodes, 1, "one machine"),
+        (nodes > 1, "cluster.nodes", nodes, 1, "one node"),
         (ranks * small.tp * small.pp != scenario.gpus, "gpus", scenario.gpus, ranks * small.tp * small.pp,
-         "of that machine"),
+         "of that node"),
         *((now != axes[axis], f"parallel.{axis}", axes[axis], now, "kept above 1" if now > 1 else no_room)
           for axis, now in small._asdict().items()),
         *((True, *row) for row in _model_changes(scenario, small)),
@@ -186,10 +186,10 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
         (parallel.etp is not None and (small.ep == 1 or _split(scenario, small) != parallel.etp), "parallel.etp",
          parallel.etp, None, "ep is 1" if small.ep == 1 else "a stage has no such groups"),
         (len(kept) < len(scenario.given_faults), "faults", [fault.kind for fault in scenario.given_faults], documents,
-         "those of the whole cluster are left out"),
+         "those of the whole cluster are removed"),
         (scenario.replicas > 1, "replicas", scenario.replicas, 1, "one step"),
         (scenario.steps > 1, "steps", scenario.steps, 1, f"one is simulated; run {STEPS}"),
-        *((getattr(scenario, name) is not None, name, "of the whole job", None, "is not of this one")
+        *((getattr(scenario, name) is not None, name, "of the whole job", None, "it does not apply to this one")
           for name in ("checkpoint", "measured")),
         (run, "run", "of the whole job", run, f"{STEPS} steps and {STEPS // _SAVED} checkpoints"),
     )  # fmt: skip
@@ -220,13 +220,13 @@ def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
     if moe is not None and small.tp < tp and moe.shared_width:
         found["moe.shared_ffn_hidden_size"] = moe.shared_width * small.tp // tp
     why = {
-        "heads": "with tp: as many a rank, as wide as they were (head_dim)",
-        "sequence_length": "with cp: as many tokens a rank",
-        "moe.experts": "with ep: as many experts a rank",
-        "vocab_size": "with tp, padding included: take tokens modulo it, or a mock data set",
+        "heads": "with tp: as many per rank, as wide as before (head_dim)",
+        "sequence_length": "with cp: as many tokens per rank",
+        "moe.experts": "with ep: as many experts per rank",
+        "vocab_size": "with tp, including padding: take tokens modulo it, or a mock data set",
     }
     return [
-        (f"model.{name}", before, now, why.get(name, "with tp: a rank's part stays"))
+        (f"model.{name}", before, now, why.get(name, "with tp: a rank's share is unchanged"))
         for name, now in found.items()
         if now != (before := attrgetter(name)(model))
     ]
@@ -235,7 +235,7 @@ def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
 def _run_of(scenario: Scenario) -> dict[str, Any]:
     assert scenario.run is not None
     given = scenario.run.checkpoint.model_dump(mode="json", exclude_defaults=True)
-    names = (*_KEPT_OF_CHECKPOINT, *(() if "to" in given else ("stall",)))  # a time that was the whole job's
+    names = (*_KEPT_OF_CHECKPOINT, *(() if "to" in given else ("stall",)))  # a time of the whole job
     kept = {name: given[name] for name in names if name in given}
     found = {"steps": STEPS, "checkpoint": {"every": f"{_SAVED} steps", **kept}}
     validation = scenario.run.validation
@@ -248,7 +248,7 @@ def _run_of(scenario: Scenario) -> dict[str, Any]:
 def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) -> Scenario:
     where = {"cluster.nodes": "cluster.topology.nodes"}  # in a whole document
     given: dict[str, Any] = {where.get(path, path): now for path, _, now, _ in changes}
-    given |= {"name": f"{scenario.name}, one machine", "parallel.dp": layout.dp}
+    given |= {"name": f"{scenario.name}, one node", "parallel.dp": layout.dp}
     chunks = given.get("pipeline.chunks", scenario.pipeline.chunks)
     document, smallest = scenario.document(), ""
     for each in range(_layers_per_slice(scenario), 0, -1):
@@ -260,8 +260,8 @@ def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) ->
         size, memory = held(small), small.cluster.device.memory
         if size <= usable(memory):
             return small
-        smallest = f"{each} layers a slice hold {size / 1e9:.1f} GB of {memory / 1e9:.1f}"
-    raise InputError(f"{scenario.name}: no version for one machine: {smallest}")
+        smallest = f"{each} layers per slice need {size / 1e9:.1f} GB of {memory / 1e9:.1f}"
+    raise InputError(f"{scenario.name}: no version for one node: {smallest}")
 
 
 def document_of(scenario: Scenario) -> dict[str, Any]:
@@ -296,5 +296,5 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         if type(shipped) is type(topology) and shipped.name == topology.name:
             other = shipped.model_dump(mode="json", exclude_none=True)
             apart = {key: value for key, value in own.items() if value != other.get(key)}
-            return {"topology": name, **apart}  # ``document_of`` sees to it that it is the same
+            return {"topology": name, **apart}  # ``document_of`` checks that it is the same
     return {"topology": own}

@@ -34,16 +34,16 @@ CHECKPOINTS = "checkpoints"
 """What seconds are counted under that no cause of a run has: copies, writes and verifications."""
 
 LOOKS: Mapping[str, tuple[str, Colour]] = {
-    "productive": ("training that is kept", mix_with_white(rgb(COMPUTE_KINDS["forward"]), 0.62)),
+    "productive": ("productive training", mix_with_white(rgb(COMPUTE_KINDS["forward"]), 0.62)),
     "slow": ("slowed by a device", rgb(COMPUTE_KINDS["input_grad"])),
     "write": ("slowed by a write", mix_with_white(rgb(COMPUTE_KINDS["weight_grad"]), 0.55)),
     "checkpoint": ("checkpoint", rgb(COMPUTE_KINDS["weight_grad"])),
     "verification": ("verification", rgb(COMPUTE_KINDS["other"])),
     "validation": ("validation", rgb(COMPUTE_KINDS["validation"])),
-    "lost": ("lost, done again", rgb(STREAMS["tp"])),
+    "lost": ("redone work", rgb(STREAMS["tp"])),
     "detection": ("detection", rgb(COMPUTE_KINDS["backward"])),
     "diagnosis": ("wrong diagnosis", rgb(COMPUTE_KINDS["recompute"])),
-    "waiting": ("waiting for machines", rgb(COMPUTE_KINDS["optimizer"])),
+    "waiting": ("waiting for nodes", rgb(COMPUTE_KINDS["optimizer"])),
     "restart": ("restart", rgb(STREAMS["ep"])),
     "pause": ("pause", rgb(STREAMS["dp"])),
     "maintenance": ("maintenance", rgb(MEMORY["gradients"])),
@@ -101,7 +101,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
 
 
-_SEEN = 0.005  # of what is not productive: less is no colour to look for
+_SEEN = 0.005  # of unproductive time: less is not visible as a colour
 _ROW = 0.36  # inches
 _MANY = ((1e6, "million "), (1e3, "thousand "))
 
@@ -146,11 +146,9 @@ def _draw_policies(axes: Axes, trainings: Mapping[str, TrainingRun], tables: Map
         outcomes = trainings[name].outcomes
         hours = end * outcomes.wall.mean() / 3600 * trainings[name].run.gpus
         unit, many = next((each for each in _MANY if hours >= each[0]), (1.0, ""))
-        words = (
-            f"{percent(end)} not productive · {outcomes.wall.mean() / DAY:.3g} d · {hours / unit:.3g} {many}GPU-hours"
-        )
+        words = f"{percent(end)} unproductive · {outcomes.wall.mean() / DAY:.3g} d · {hours / unit:.3g} {many}GPU-hours"
         axes.text(end + 0.008 * most, row, words, va="center", fontsize=8.5, color=TEXT)
-    _finish(axes, list(tables), "by what became of it", most)
+    _finish(axes, list(tables), "by category", most)
 
 
 def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping[str, list[str]]) -> None:

@@ -53,7 +53,7 @@ def _lines(axes: Axes, found: Advice) -> None:
         y = found.table[line.column].to_numpy(dtype=float) / picture.y_unit
         half = found.table[line.wide].to_numpy(dtype=float) / picture.y_unit if line.wide else np.zeros(len(y))
         known = np.isfinite(y)
-        if "y" in picture.log:  # which has no place for what may as well be zero
+        if "y" in picture.log:  # which has no place for values near zero
             known &= np.isnan(half) | (y > half / 2)
         if not known.any():
             continue
@@ -70,7 +70,7 @@ def _lines(axes: Axes, found: Advice) -> None:
 def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
     if "y" in found.picture.log:
-        at = at[0], max(at[1], _LEAST)  # nothing stands on the axis
+        at = at[0], max(at[1], _LEAST)  # nothing is drawn on the axis
     face = COMPUTE_KINDS["backward"] if mark.chosen else "white"
     axes.scatter(*at, s=90, facecolor=face, edgecolor=TEXT, linewidth=1.2, zorder=5, clip_on=False)
     last = float(found.table[found.picture.x].max()) / found.picture.x_unit

@@ -36,7 +36,7 @@ def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     """
     stages = [training] if not isinstance(training, StagedTraining) else list(training.stages)
     if not len(stages[0].outcomes.wall):
-        raise InputError("nothing to draw: no run was played; play one or more (run.played)")
+        raise InputError("nothing to draw: no run was simulated; simulate one or more (run.played)")
     wall = sum((stage.outcomes.wall for stage in stages), np.zeros(1))
     wall = training.wall if isinstance(training, StagedTraining) else wall
     figure = Figure(figsize=(12.0, 4.3), layout="constrained")
@@ -152,7 +152,7 @@ def power(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     energy = training.energy
     if energy is None:
         raise InputError(
-            "nothing to draw: nobody says what these GPUs take; give run.power.idle and run.power.full, in W"
+            "nothing to draw: the power of these GPUs is unknown; set run.power.idle and run.power.full, in W"
         )
     scale, unit, of_energy = next(each for each in _UNITS if energy.peak >= each[0] or each[0] == 1.0)
     figure = Figure(figsize=(12.0, 7.4), layout="constrained")
@@ -165,8 +165,8 @@ def power(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     put_title(
         figure,
         title
-        or f"{training.scenario.name}: {energy.average / scale:.3g} {unit} on average; a step of "
-        f"{format_seconds(float(energy.curve.instants[-1]))} goes from {energy.low / scale:.3g} to "
+        or f"{training.scenario.name}: {energy.average / scale:.3g} {unit} on average; a step "
+        f"{format_seconds(float(energy.curve.instants[-1]))} varies from {energy.low / scale:.3g} to "
         f"{energy.peak / scale:.3g} {unit}",
     )
     return figure
@@ -184,8 +184,8 @@ def _draw_step(axes: Axes, energy: RunEnergy, scale: float, unit: str) -> None:
     whole, computing = means
     floor = np.full(len(whole), idle / scale)
     layers = (
-        ("GPUs idle, the rest of the machines, spares", np.zeros_like(floor), floor, _FLOOR),
-        ("computation of layers", floor, computing, _COMPUTE),
+        ("idle GPUs, the rest of the nodes, spares", np.zeros_like(floor), floor, _FLOOR),
+        ("layer computation", floor, computing, _COMPUTE),
         ("communication, waiting for it, the optimizer", computing, whole, _MOVES),
     )
     for words, low, high, colour in layers:
@@ -221,7 +221,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
         axes.fill_between(edges, low, high, where=own | np.roll(own, 1), step="post", color=colour, linewidth=0)
     axes.step(edges, np.append(mean, mean[-1]), where="post", color=TEXT, linewidth=1.1)
     axes.set_xlim(0, at[-1])
-    names = {fate: "training: what a step goes through" if fate == "productive" else LOOKS[fate][0] for fate in seen}
+    names = {fate: "training: range within a step" if fate == "productive" else LOOKS[fate][0] for fate in seen}
     handles = [Patch(facecolor=colour, label=names[fate]) for fate, colour in seen.items()]
     axes.legend(handles=handles, loc="upper center", ncols=3, fontsize=8, frameon=False)
     words = f"the first {shown} of the first run: time (min); the line is the mean of each step"
@@ -247,7 +247,7 @@ def _draw_energy(axes: Axes, energy: RunEnergy, unit: str, scale: float) -> None
     whole = sum(mean.values())
     rest = {fate: each for fate, each in mean.items() if fate != "productive" and each > 5e-5 * whole}
     order = sorted(rest, key=lambda fate: -rest[fate])
-    names = {fate: LOOKS[fate][0] if fate in LOOKS else "spares that stand by" for fate in order}
+    names = {fate: LOOKS[fate][0] if fate in LOOKS else "standby spares" for fate in order}
     most = max(rest.values(), default=1.0)
     for row, fate in enumerate(order):
         axes.barh(row, rest[fate], height=0.66, color=LOOKS[fate][1] if fate in LOOKS else _FLOOR, linewidth=0)
@@ -257,6 +257,6 @@ def _draw_energy(axes: Axes, energy: RunEnergy, unit: str, scale: float) -> None
     axes.set_xlim(0, 1.75 * most)
     kept = mean["productive"]
     axes.set_xlabel(
-        f"energy of a run ({unit}); training that is kept takes {kept:,.5g}, {percent(kept / whole)}",
+        f"energy of a run ({unit}); productive training takes {kept:,.5g}, {percent(kept / whole)}",
         fontsize=8.5, color=QUIET_TEXT, loc="right",
     )  # fmt: skip

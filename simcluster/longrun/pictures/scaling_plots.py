@@ -23,7 +23,7 @@ _COLOURS = (COMPUTE_KINDS["forward"], STREAMS["tp"], COMPUTE_KINDS["weight_grad"
             STREAMS["dp"], STREAMS["ep"], COMPUTE_KINDS["other"])  # fmt: skip
 _TINTS = (0.72, 0.5, 0.0, 0.5, 0.72)
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1.0}
-_WORDS = 10.0  # what is said of models that are nearer (a factor of parameters) would overlap
+_WORDS = 10.0  # labels of models that are nearer (a factor of parameters) would overlap
 _WIDE = 12.0  # how far from the best model a curve is drawn: a factor of parameters
 
 
@@ -58,7 +58,7 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
 
 def _say_range(figure: Figure, found: Scaling) -> None:
     """Print below a plot on which runs its law was fitted."""
-    said = f"{found.law.name} was fitted on {found.law.range_words()}; what lies beyond is extrapolated"
+    said = f"{found.law.name} was fitted on {found.law.range_words()}; beyond is extrapolated"
     figure.supxlabel(said, fontsize=8, color=QUIET_TEXT, x=0.01, ha="left")
 
 
@@ -93,7 +93,7 @@ def _limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
         words = f" beyond the runs of the fit: above {format_count(fitted[1])}"
         axes.annotate(words, (begin, 0.015), xycoords=("data", "axes fraction"), fontsize=8.5, color=QUIET_TEXT)
     axes.xaxis.set_major_formatter(lambda value, _: format_count(value))
-    label_axes(axes, "parameters", "loss (nats a token)", size=9.5, ticks=10, grid="#DDE0E3")
+    label_axes(axes, "parameters", "loss (nats per token)", size=9.5, ticks=10, grid="#DDE0E3")
 
 
 @checked
@@ -114,7 +114,7 @@ def costs(found: Scaling, title: str = "") -> Figure:
         left = figure.subplots()
     _sizes(left, found)
     _say_range(figure, found)
-    words = f"what a loss costs, by {found.law.name}; {found.asked.rate.words}"
+    words = f"cost of a loss, by {found.law.name}; {found.asked.rate.words}"
     put_title(figure, title or words, 10.5)
     return figure
 
@@ -139,7 +139,7 @@ def _sizes(axes: Axes, found: Scaling) -> None:
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     many = f"{found.asked.rate.gpus:,} GPUs" if found.asked.rate.gpus else "one GPU"
-    label_axes(axes, "loss (nats a token), falling", f"days on {many}", size=9.5, ticks=8.5, grid="#ECEEF0")
+    label_axes(axes, "loss (nats per token), falling", f"days on {many}", size=9.5, ticks=8.5, grid="#ECEEF0")
     axes.legend(fontsize=8.5, frameon=False, title="parameters", title_fontsize=8.5, loc="upper left")
     if found.asked.price is not None:
         each = found.asked.price * 24 * (found.asked.rate.gpus or 1)
@@ -147,7 +147,7 @@ def _sizes(axes: Axes, found: Scaling) -> None:
             "right", functions=(lambda value: np.asarray(value) * each, lambda value: np.asarray(value) / each)
         )
         money.yaxis.set_major_formatter(lambda value, _: format_dollars(value))
-        money.set_ylabel(f"dollars at {format_dollars(found.asked.price)} a GPU-hour", fontsize=9, color=TEXT)
+        money.set_ylabel(f"dollars at {format_dollars(found.asked.price)} per GPU-hour", fontsize=9, color=TEXT)
         money.tick_params(labelsize=8.5)
 
 

@@ -38,7 +38,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     ``what`` is a time category; training is "slow" while something slows it, and "lost" if it was redone later. Boxes
     are contiguous: they sum to the wall time.
     """
-    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
+    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of failures
     begin, end = log["begin_s"].to_numpy(np.float64), log["end_s"].to_numpy(np.float64)
     trains = (log["what"] == TRAINING).to_numpy(bool)
     training = np.where(log["cause"] == "", "productive", "slow")
@@ -64,7 +64,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
 
 def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     """Return (at_s, cause) of every stop of the job, including pauses."""
-    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of strikes
+    log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of failures
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[log["what"] != TRAINING]
     what, cause = rows["what"].to_numpy(object), rows["cause"].to_numpy(object)
@@ -124,7 +124,7 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     if boxes.empty:
         raise InputError("nothing to draw: the run has no length; ask for more days, steps or tokens")
     if len(names) > _MOST_WEEKS:
-        raise InputError(f"{len(names)} weeks are too many rows to read; a picture has at most {_MOST_WEEKS}")
+        raise InputError(f"{len(names)} weeks are too many rows; a picture has at most {_MOST_WEEKS}")
     height = _HEAD + _ROW * len(names) + _FOOT
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
     left = _LEFT if len(runs) == 1 else _LEFT_OF_STAGES
@@ -132,7 +132,7 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     axes = figure.add_axes((left / _WIDTH, _FOOT / height, wide, _ROW * len(names) / height))
     length = float(boxes["end_s"].max())
     unit, name = (DAY, "days") if length > 2 * DAY else (3600.0, "hours")
-    axes.set_xlim(0, length / unit)  # before what is drawn, whose own limits would be looked for each time
+    axes.set_xlim(0, length / unit)  # before drawing, so that limits are not recomputed each time
     axes.set_ylim(len(names) - 0.42, -0.6)
     _draw_boxes(axes, boxes, unit)
     marked = _draw_outages(axes, outages, unit)

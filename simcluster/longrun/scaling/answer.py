@@ -27,13 +27,13 @@ def scaling_answer(found: Scaling) -> Answer:
 
 
 def _size(size: ModelSize) -> tuple[str, str]:
-    ratio = f"{size.tokens_per_parameter:,.3g} a parameter"
+    ratio = f"{size.tokens_per_parameter:,.3g} per parameter"
     return f"{format_count(size.parameters)} parameters", f" on {format_count(size.tokens)} tokens ({ratio})"
 
 
 def _takes(found: Scaling, compute: float) -> tuple[str, str]:
     rate, price, days = found.asked.rate, found.asked.price, found.asked.rate.days(compute)
-    where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"of one {rate.device}"
+    where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"on one {rate.device}"
     money = "" if price is None else f", {format_dollars(rate.gpu_hours(compute) * price)}"
     return format_flop(compute), f", {_time(days)} {where}{money}"
 
@@ -77,7 +77,7 @@ def _goal(found: Scaling) -> Iterator[Fact]:
     served = found.asked.served
     if served and (size_to_serve := found.law.cheapest(loss, served)) is not None:
         both, instead = (each.compute + SERVING_FLOP * each.parameters * served for each in (size_to_serve, cheapest))
-        less = f"{1 - both / instead:.0%} less than with the cheapest to train"
+        less = f"{1 - both / instead:.0%} less than with the model that is cheapest to train"
         size, on = _size(size_to_serve)
         yield Fact("to serve", size, f"{on}: {format_flop(both)} with {format_count(served)} tokens served, {less}")
     if found.asked.critical is not None:
@@ -88,12 +88,12 @@ def _own_way(found: Scaling, own: ModelSize) -> str:
     data, model = found.repeated, found.asked.model
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
-        small = "; at small batches, by batch below" if found.played else ""
+        small = "; at small batches; by batch below" if found.played else ""
         return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_takes(found, own.compute))}{small}"
     if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
         least = data.loss(own.parameters, math.inf)
         return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
-    return f"{model}: never: its floor is {found.law.floor(own.parameters):.4f}, however many tokens it sees"
+    return f"{model}: never: its floor is {found.law.floor(own.parameters):.4f}, for any number of tokens"
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -105,16 +105,16 @@ def _laws(found: Scaling) -> list[TableBlock]:
     """Return a table of the best model by each law; a loss that a law does not give is empty."""
     rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
-        ("best by", "{law}"), *_MODEL, ("a parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
-        *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("beyond its range", "{beyond}"),
+        ("best by", "{law}"), *_MODEL, ("per parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
+        *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("outside its range", "{beyond}"),
     ]  # fmt: skip
-    return table_block(rows, columns, notes=[f"  *: the law that answers; {TWENTY}: its loss is by that law"])
+    return table_block(rows, columns, notes=[f"  *: the law used; {TWENTY}: its loss is by that law"])
 
 
 def _serving(found: Scaling) -> list[TableBlock]:
     columns = [
-        ("served", "{served:count}"), *_MODEL, ("a parameter", "{tokens_per_parameter:,.3g}"),
-        ("to train", "{training_flop:.3g}"), ("in all", "{all_flop:.3g}"), ("beyond its range", "{beyond}"),
+        ("served", "{served:count}"), *_MODEL, ("per parameter", "{tokens_per_parameter:,.3g}"),
+        ("to train", "{training_flop:.3g}"), ("total", "{all_flop:.3g}"), ("outside its range", "{beyond}"),
     ]  # fmt: skip
     return table_block(rows_of(found.serving) if found.asked.served else [], columns)
 
@@ -138,7 +138,7 @@ def _batches(found: Scaling) -> list[TableBlock]:
         *[("dollars", "{dollars:short dollars}")] * (found.asked.price is not None),
     ]  # fmt: skip
     notes = [f"  {row['variant']}: {row['refused']}" for row in refused]
-    notes += ["  steps are S_min (1 + B_crit / B); failures come on top (train, with run: {loss: ...})"]
+    notes += ["  steps are S_min (1 + B_crit / B); failures are extra (train, with run: {loss: ...})"]
     return table_block([{**row, "time": _time(row["days"])} for row in simulated], columns, notes=notes)
 
 
@@ -151,5 +151,5 @@ def _epochs(found: Scaling) -> list[TableBlock]:
     columns = [("epochs", "{epochs}"), ("worth", "{worth:count}"), ("x unique", "{unique:.4g}"),
                ("of fresh", "{of_fresh:.0%}")]  # fmt: skip
     rows = [{**row, "epochs": f"{row['epochs']:g}"} for row in rows[:-1]] + endless
-    notes = [f"  {data.law.name} says nothing of repetition: constants of muennighoff"] if data.borrowed else []
+    notes = [f"  {data.law.name} has no constants of repetition: used muennighoff's"] if data.borrowed else []
     return table_block(rows, columns, notes=notes)

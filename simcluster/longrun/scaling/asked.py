@@ -84,7 +84,7 @@ def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Aske
     found, mfu = load_device(device), given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
     count = None if given["gpus"] is None else parse_whole(given["gpus"], "gpus")
-    known = "at peak, which no run reaches (say --mfu)" if mfu is None else f"x {share:.3g} MFU"
+    known = "at peak, which no run reaches (set --mfu)" if mfu is None else f"x {share:.3g} MFU"
     rate = GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
     return _asked(law, given, "" if size is None else f"{format_count(size)} parameters", size, rate, ())
 
@@ -96,7 +96,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
     numbers that the scenario itself states.
     """
     if twice := [key for key in ("parameters", "gpus", "mfu") if given[key] is not None]:
-        raise InputError(f"{', '.join(twice)}: the scenario says it; give one or the other")
+        raise InputError(f"{', '.join(twice)}: already set by the scenario; give one or the other")
     run, more = scenario.run, dict(given)
     if run is not None:
         if given["tokens"] is None and given["compute"] is None and given["days"] is None:
@@ -106,7 +106,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
     size, notes = _counted_parameters(scenario, law)
     step = replay(scenario).step_time
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
-    words = f"{flops / 1e12:.4g} TFLOP/s a GPU by 6 N D: the simulated step of {format_seconds(step)}"
+    words = f"{flops / 1e12:.4g} TFLOP/s per GPU by 6 N D: the simulated step of {format_seconds(step)}"
     rate = GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words)
     return _asked(law, more, scenario.name, size, rate, notes), step
 
@@ -120,7 +120,7 @@ def _asked(
     )
     days = given["days"]
     if compute is not None and days is not None:
-        raise InputError("a budget is compute, or GPUs and days, and both were given; leave one out")
+        raise InputError("a budget is compute, or GPUs and days, and both were given; remove one")
     if days is not None:
         if rate.gpus is None:
             raise InputError("days of how many GPUs? --gpus 1024 --days 30")
@@ -130,7 +130,7 @@ def _asked(
     if compute is None and loss is None and (size is None or tokens is None):
         half = " and ".join(name for name in ("gpus", "days", "parameters", "tokens") if given[name] is not None)
         raise InputError(
-            f"scaling: a question is needed, and {f'{half} alone' if half else 'nothing given'} is none: give a budget "
+            f"scaling: a question is needed, and {f'{half} alone' if half else 'nothing given'} is not: give a budget "
             "(--compute 3.15e23, or --gpus 1024 --days 30), a loss (--loss 2.0), or a model with its tokens "
             "(--parameters 7B --tokens 2T)"
         )
@@ -140,11 +140,11 @@ def _asked(
     if given["critical_batch"] != KAPLAN:
         critical = _count(given["critical_batch"], "critical_batch"), "as given"
     elif loss is not None:
-        words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, of its own text: elsewhere a guess"
+        words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, on its own text: elsewhere a rough guess"
         critical = kaplan_critical_batch(loss), words
     elif size is not None:
         floor = loss_law(KAPLAN).floor(size)
-        critical = kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the least loss of this size, {floor:.4g}"
+        critical = kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the lowest loss of this size, {floor:.4g}"
     return Asked(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
 
 
@@ -155,8 +155,8 @@ def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[
     notes = []
     if count.active != count.total:
         notes.append(
-            f"a mixture: {format_count(count.active)} active of {format_count(count.total)} parameters are taken; "
-            f"{law.name} is a law of dense models, so the loss is a guess"
+            f"a mixture: {format_count(count.active)} active of {format_count(count.total)} parameters are counted; "
+            f"{law.name} is a law of dense models, so the loss is a rough guess"
         )
     if law.counts == "non-embedding":
         size -= count.embedding + count.lm_head
@@ -203,7 +203,7 @@ def play_batches(
             continue
         found.append(Played(name, variant.gpus, variant.tokens_per_step, replay(variant).step_time))
     if all(each.refused for each in found):
-        raise InputError(f"no variant can be: {found[0].name}: {found[0].refused}")
+        raise InputError(f"no valid variant: {found[0].name}: {found[0].refused}")
     return tuple(found)
 
 
@@ -223,7 +223,7 @@ def _changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> li
         return [*free, *pairs.items()]
     if batch != int(batch):
         raise InputError(
-            f"the batch of {scenario.training.global_batch} sequences x {factor:g} is no whole number; "
+            f"the batch of {scenario.training.global_batch} sequences x {factor:g} is not a whole number; "
             "choose numbers of GPUs that make it one"
         )
     return [*free, (_BATCH, int(batch)), *pairs.items()]
@@ -250,7 +250,7 @@ def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
     if math.isinf(tokens):
         raise InputError(
             f"run.loss: {loss:g} is never reached: by {found.name} a model of {format_count(size)} parameters stays "
-            f"above {found.floor(size):.4f}, however many tokens it sees; ask for more than that, or for a larger model"
+            f"above {found.floor(size):.4f} for any number of tokens; set a higher loss, or use a larger model"
         )
     return tokens
 
@@ -266,12 +266,12 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
     best = law.optimum(reached.compute).loss
     words = f"{law.name}; the best model for its {format_flop(reached.compute)} reaches {best:.4f}"
     if beyond := law.beyond(reached):
-        far = f"extrapolated: {beyond} beyond the runs it was fitted on ({law.range_words()})"
+        far = f"extrapolated: {beyond} outside the fitted runs ({law.range_words()})"
         notes = (far, *notes)
     part = scenario.tokens_per_step / kaplan_critical_batch(reached.loss or 1.0)
     if part > _SMALL:
         notes += (
             f"the batch is {part:.2g} of the critical one by Kaplan et al. 2020, which takes {1 + part:.2g} x the "
-            "tokens: not counted (scaling counts it)",
+            "tokens: not included (simcluster scaling includes it)",
         )
     return BoughtLoss(reached.loss or 0.0, words, notes)

@@ -40,7 +40,7 @@ _EPOCHS = (1, 2, 4, 8, 16, 40, math.inf)
 _OF_CRITICAL = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 _POINTS = 61  # of a curve
-TWENTY = "20 tokens a parameter"
+TWENTY = "20 tokens per parameter"
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,7 +90,7 @@ class Scaling(Shown):
     @property
     def notes(self) -> tuple[str, ...]:
         """Assumptions, and results beyond the range that the law was fitted on."""
-        fresh = "best and cheapest models are those of fresh data; one's own is on the tokens that there are"
+        fresh = "best and cheapest models are on fresh data; yours is on the unique tokens"
         return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
 
     def _extrapolated(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ class Scaling(Shown):
         models = {
             "the best model": self.best,
             self.asked.model: self.own,
-            "the way to the loss": self.to_loss,
+            "your model at the loss": self.to_loss,
             "the cheapest model": self.cheapest,
             "the model to serve": law.cheapest(goal, served) if served and goal is not None else None,
         }
@@ -108,11 +108,11 @@ class Scaling(Shown):
         if seen:
             yield f"extrapolated: {law.name} was fitted on {law.range_words()}: {'; '.join(seen)}"
         if law.parameters is None and law.tokens is None:
-            yield f"the law {law.name} names no runs (parameters: [LEAST, MOST], tokens: ...): it may be extrapolated"
+            yield f"the law {law.name} states no range (parameters: [LEAST, MOST], tokens: ...): it may be extrapolated"
         if law.rounded:
-            factor = "they move the best model of a large budget by a factor"
+            factor = "for a large budget this changes the best model by a factor"
             yield f"rounded: {law.name} has exponents of two digits; {factor}"
-        yield f"source: {law.source}" if law.source else "source: one's own constants"
+        yield f"source: {law.source}" if law.source else "source: your constants"
 
     def _beyond(self, size: ModelSize) -> str:
         return self.law.beyond(size) if math.isfinite(size.tokens) else ""
@@ -305,10 +305,10 @@ def scaling(
         "loss": loss, "serve": serve, "unique": unique, "price": price, "critical_batch": critical_batch,
     }  # fmt: skip
     if batch not in ("grows", "same"):
-        raise InputError(f"batch {batch!r}: it grows with the machines, or stays the same")
+        raise InputError(f"batch {batch!r}: use grows (with the nodes) or same")
     if job is None:
         if vary:
-            raise InputError("vary asks for a scenario whose step is simulated")
+            raise InputError("vary needs a scenario, whose step is simulated")
         return Scaling(asked_of_counts(found, given, device))
     asked, step = asked_of_scenario(found, given, job)
     return Scaling(asked, play_batches(job, step, own_words(vary or {}), grows=batch == "grows"))

@@ -44,7 +44,7 @@ EVERY = (2, 4, 8, 16, 32)
 """Snapshots for each one that goes to storage."""
 GRID = math.sqrt(2)
 """From an interval to the next that is tried."""
-_RARE = f"{10**9} steps"  # so that any write keeps up, until the best interval is known
+_RARE = f"{10**9} steps"  # long enough for any write, until the best interval is known
 _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 
@@ -58,7 +58,7 @@ def memory(bench: PolicyBench) -> Advice:
     gpus = bench.scenario.gpus * gap.mean / mean[1]
     seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
     sentence = (
-        f"Copies in peers' memory are {gap.verdict('worth it', 'not worth it', 'of no difference')}: "
+        f"Copies in peers' memory are {gap.verdict('worth it', 'not worth it', 'no different')}: "
         f"{points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
         f"({percent(mean[best])}, one every {duration(seconds[best])}) against storage alone ({percent(mean[1])}, "
         f"every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
@@ -73,13 +73,13 @@ def memory(bench: PolicyBench) -> Advice:
         AdviceMark(1, mean[1], "storage alone", chosen=False),
         AdviceMark(best, mean[best], f"one in {best} on storage"),
     )
-    picture = AdvicePicture("storage_every", "snapshots for each that goes on to storage", marks=marks, log="x")
+    picture = AdvicePicture("storage_every", "snapshots per copy on storage", marks=marks, log="x")
     storage, copies = runs[best].pattern.storage, runs[best].pattern.memory
     assert copies is not None
     deep = [cause.name for cause in runs[best].causes if cause.stops and cause.survives == STORAGE]
     notes = (
         f"a snapshot for storage stops training for {storage.stall:.3g} s, one for peers for {copies.stall:.3g} s and "
-        f"takes {copies.write:.3g} s to them (run.checkpoint.memory.stall and .write, where they were measured)",
+        f"takes {copies.write:.3g} s to them (set run.checkpoint.memory.stall and .write if measured)",
         f"only a checkpoint on storage survives: {', '.join(deep) or 'no failure of this run'}",
         *left_out_note(runs[1]),
     )
@@ -91,8 +91,8 @@ def _with_copies(bench: PolicyBench, every: int) -> LongRun:
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
         raise InputError(
-            "advice: memory: nothing says how long a copy to peers takes beside a stall that was measured; give what "
-            "storage takes, as in run.checkpoint.to: 100 GB/s, or run.checkpoint.memory.stall and .write"
+            "advice: memory: a measured stall leaves the time of a copy to peers unknown; set "
+            "run.checkpoint.to (storage bandwidth), e.g. 100 GB/s, or run.checkpoint.memory.stall and .write"
         )
     copies = (spec.memory or MemoryCopies()).model_copy(update={"storage_every": every}) if every > 1 else None
     return bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
@@ -107,12 +107,12 @@ def interval(bench: PolicyBench) -> Advice:
     mean = {steps: float(values.mean()) for steps, values in goodput.items()}
     best = max(mean, key=lambda steps: mean[steps])
     marks = [AdviceMark(best * seconds, mean[best], f"best: {duration(best * seconds)}")]
-    loses = "it is the scenario's own"
+    loses = "the scenario has it"
     if best != mine:
         gap = paired(goodput[mine], goodput[best])
         lost = points(gap.mean, gap.half_width)
-        loses = f"the scenario's own, every {duration(mine * seconds)}, loses {lost}"
-        marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's own", chosen=False))
+        loses = f"the scenario's interval, every {duration(mine * seconds)}, loses {lost}"
+        marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's", chosen=False))
     known = efficiency_of(runs[best])
     closed_form = "" if math.isnan(known) else f" (closed form {percent(known)})"
     sentence = (
@@ -165,7 +165,7 @@ def behind(bench: PolicyBench) -> Advice:
     mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
     known = {name: efficiency_of(runs[name][best[name]]) for name in autos}
     sentence = (
-        "Snapshots that are written behind training "
+        "Asynchronous checkpoints "
         f"{gap.verdict('are worth it', 'are not worth it', 'make no difference')}: "
         f"{points(gap.mean, gap.half_width)} of goodput (closed form "
         f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
@@ -188,7 +188,7 @@ def behind(bench: PolicyBench) -> Advice:
             row[f"{name}_closed_form"] = efficiency_of(runs[name][steps]) if there else math.nan
         rows.append(row)
     stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
-    written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s behind it"
+    written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
     picture = _over_intervals(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *left_out_note(autos["blocking"]))
     return bench.advice("behind", sentence, frame_of(rows), picture, notes)
@@ -199,8 +199,8 @@ def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
     spec = bench.section.checkpoint
     if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
         raise InputError(
-            "run.checkpoint: stall: is the time of a blocking checkpoint that was measured, so nothing says how long a "
-            "snapshot and its write would take; give what storage takes, as in to: 100 GB/s"
+            "run.checkpoint.stall: is a measured blocking checkpoint, so the times of a "
+            "snapshot and its write are unknown; set run.checkpoint.to (storage bandwidth), e.g. 100 GB/s"
         )
 
     def with_mode(mode: str, **times: float | None) -> LongRun:
@@ -210,7 +210,7 @@ def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
     unknown: dict[str, float | None] = {"stall": None, "write": None}
     snapshot = with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
     blocking = unknown
-    if spec.mode == "snapshot" and spec.stall is not None:  # a program that waits for the write does the rest as well
+    if spec.mode == "snapshot" and spec.stall is not None:  # a job that waits for the write includes the rest in it
         blocking = {"stall": snapshot.pattern.storage.stall + snapshot.pattern.storage.write, "write": 0.0}
     elif spec.to is None:
         blocking = {"stall": (spec.stall or 0.0) + (spec.write or 0.0), "write": 0.0}
@@ -262,7 +262,7 @@ def advise(
         if option not in known:
             others = [name for name in ADVICE if option in _options(name)]
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
-            raise InputError(f"advice: {question} takes no {option}; {whose}")
+            raise InputError(f"advice: {question} has no option {option}; {whose}")
     scenario = load(scenario) if isinstance(scenario, str) else scenario
     with player_of(workers, store, progress) as player:
         bench = PolicyBench(scenario, states or StepStates(scenario), asked_runs(scenario, played, LEAST), player)

@@ -56,14 +56,13 @@ def spares(bench: PolicyBench) -> Advice:
     repairs = Repairs.of(run)
     if not repairs.rate:
         raise InputError(
-            "run.failures: no failure takes a machine away, so no spare is ever needed; say how long one is in repair, "
-            "as in repair: 2 d"
+            "run.failures: no failure removes a node, so no spare is needed; set the repair time, as in repair: 2 d"
         )
     expected = fewest_spares(run, _MOST)
     if expected is None:
         raise InputError(
-            f"run.spares: with {_MOST:,} the job is still short of machines for {percent(short_share(run, _MOST))} of "
-            f"the time: what fails is not repaired as fast; give more crews ({run.spares.crews}) or shorter repairs"
+            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(short_share(run, _MOST))} of "
+            f"the time: repairs are slower than failures; set more crews ({run.spares.crews}) or shorter repairs"
         )
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
@@ -81,20 +80,20 @@ def spares(bench: PolicyBench) -> Advice:
     marks = [AdviceMark(fewest, at[fewest]["short"], f"fewest below {percent(SHORT, 1)}: {fewest}")]
     words = ""
     if own is not None:
-        words = f"; the scenario's own {own} leave{'s' * (own == 1)} it short for {percent(at[own]['short'], 3)}"
-        marks += [AdviceMark(own, at[own]["short"], "the scenario's own", chosen=False)] * (own != fewest)
+        words = f"; the scenario's {own} leave{'s' * (own == 1)} it short for {percent(at[own]['short'], 3)}"
+        marks += [AdviceMark(own, at[own]["short"], "the scenario's", chosen=False)] * (own != fewest)
     sentence = (
-        f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of machines for "
+        f"{fewest} spare{'s are' if fewest != 1 else ' is'} the fewest with which the job is short of nodes for "
         f"less than {percent(SHORT, 1)} of the time ({percent(at[fewest]['short'], 3)}{by_erlang}), for a "
         f"goodput of {percent(at[fewest]['goodput'])}{words}."
     )
     lines = AdviceLine("short", "simulated", wide="short_half_width"), AdviceLine("erlang_b", "Erlang B", theory=True)
-    label = "short of machines, % of the time"
-    picture = AdvicePicture("spares", "spare machines", label, lines, tuple(marks), log="y")
-    holds = "Erlang B is the share in a long run"
+    label = "short of nodes, % of the time"
+    picture = AdvicePicture("spares", "spare nodes", label, lines, tuple(marks), log="y")
+    holds = "Erlang B is the long-run share"
     if not repairs.single:
         holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
-    return bench.advice("spares", sentence, frame_of(rows), picture, (f"runs begin with all spares there; {holds}",))
+    return bench.advice("spares", sentence, frame_of(rows), picture, (f"runs begin with all spares free; {holds}",))
 
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
@@ -149,7 +148,7 @@ def nine(bench: PolicyBench) -> Advice:
     runs = {times: with_rate(1 / times) for times in _RELIABLE}
     stop = interruption_of(runs[1.0])
     if not stop.rate:
-        raise InputError("run.failures: nothing stops the job, so nothing could fail less often; name some failures")
+        raise InputError("run.failures: nothing stops the job, so fewer failures cannot help; set run.failures")
     goodput = bench.goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
     now = goodput[1.0]
     marginal = 1 + math.log(float(goodput[1 / _MORE_GPUS].mean() / now.mean())) / math.log(_MORE_GPUS)
@@ -165,12 +164,12 @@ def nine(bench: PolicyBench) -> Advice:
     last = rows[-1]
     value = f"{within(last['gpus'], last['gpus_half_width'], 1)} GPUs"
     sentence = (
-        f"One more nine (everything fails a tenth as often) is worth {value} more on {gpus:,}: "
+        f"Ten times the reliability (a tenth of the failures) is worth {value} more on {gpus:,}: "
         f"{points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
-        f"an interruption comes every {duration(1 / stop.rate)} of training now."
+        f"an interruption now occurs every {duration(1 / stop.rate)} of training."
     )
-    mark = AdviceMark(10.0, last["goodput"], f"one more nine: worth {value}")
-    picture = AdvicePicture("times", "parts last so many times as long", marks=(mark,), log="x")
+    mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
+    picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
     return bench.advice("nine", sentence, frame_of(rows), picture, left_out_note(runs[1.0]))
 
 
@@ -183,7 +182,7 @@ def lemons(bench: PolicyBench) -> Advice:
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
         raise InputError(
-            "run.failures: no machine is worse than others, so none is a lemon; give a failure a bad batch, as in "
+            "run.failures: no node is worse than others, so none is defective; give a failure a bad batch, as in "
             "bad: {share: 2%, times: 20, cured: 30%}"
         )
     window = next((batch.window for batch in bad if math.isfinite(batch.window)), _WINDOW)
@@ -191,18 +190,18 @@ def lemons(bench: PolicyBench) -> Advice:
     rows = [{str(name): float(value) for name, value in row.items()} for row in table.to_dict("records")]
     ways = [(row, way) for row in rows for way in ("window", "ever")]
     few = [(row, way) for row, way in ways if row[f"healthy_{way}"] < 1]
-    if few:  # what gains most of what retires less than one healthy machine per run, or else what retires fewest
+    if few:  # the largest gain that retires under one healthy node per run, or else the fewest retired
         row, way = max(few, key=lambda each: each[0][each[1]])
     else:
         row, way = min(ways, key=lambda each: each[0][f"healthy_{each[1]}"])
     first, days = rows[0], f"within {window / DAY:,.3g} d"
     words = f"{int(row['failures'])} failures {'ever' if way == 'ever' else days}"
-    known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (too close to say with so few runs)"
+    known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (not distinguishable with this number of runs)"
     sentence = (
-        f"To retire a machine after {words} gains {points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
-        f"{percent(first['never'])} without, and takes {row[f'healthy_{way}']:,.2g} healthy machines a run along by "
-        f"chance; at the first failure it would be {points(first['ever'], first['ever_half_width'])} and "
-        f"{first['healthy_ever']:,.2g} machines."
+        f"Retiring a node after {words} gains {points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
+        f"{percent(first['never'])} without, and also retires {row[f'healthy_{way}']:,.2g} healthy nodes per run by "
+        f"chance; at the first failure it would gain {points(first['ever'], first['ever_half_width'])} and "
+        f"{first['healthy_ever']:,.2g} healthy nodes."
     )
     lines = (
         AdviceLine("ever", "failures ever", wide="ever_half_width"),
@@ -210,14 +209,13 @@ def lemons(bench: PolicyBench) -> Advice:
         AdviceLine("window", f"failures {days}", wide="window_half_width"),
     )
     mark = AdviceMark(row["failures"], row[way], words)
-    label = "failures after which a machine is retired"
+    label = "failures after which a node is retired"
     picture = AdvicePicture("failures", label, "goodput gained, points", lines, (mark,))
     notes = (
-        "the closed form counts each failure that does not come with its outage and half an interval, to first order; "
-        "it leaves out the wait for machines that are short",
-        "healthy machines that a rule retires are counted by closed form (failures of each a Poisson process), and "
-        "cost nothing here",
-        "a run has no more bad machines than it begins with: a new machine is as good as any",
+        "the closed form counts each avoided failure with its outage and half an interval, to first order; "
+        "it excludes the wait for missing nodes",
+        "retired healthy nodes are counted by closed form (failures of each a Poisson process), and cost nothing here",
+        "a run has no more defective nodes than it begins with: a new node is as good as any",
     )
     return bench.advice("lemons", sentence, table, picture, notes)
 

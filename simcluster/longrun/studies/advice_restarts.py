@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TIMES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-_FAR = 20.0  # times the restart as it is: beyond, a target is no question of restarts
+_FAR = 20.0  # times the current restart: beyond, a target does not depend on restarts
 _HOURS = (0.5, 1.0, 2.0, 4.0, 8.0, 24.0, 72.0, 168.0, 720.0)
-_BUSY = 0.01  # of the time a spell goes on where its cost is simulated: so few meet
+_BUSY = 0.01  # share of time in slow periods where their cost is simulated: few overlap
 _SLOW, _CHECKPOINT = "slow node", "after the next checkpoint"
 
 
@@ -69,9 +69,7 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     run = bench.with_section()
     stop = interruption_of(run)
     if not run.restart or not stop.rate:
-        raise InputError(
-            "run: nothing to advise on: there must be failures that stop the job, and a restart with parts"
-        )
+        raise InputError("run: nothing to advise on: set failures that stop the job, and a restart with parts")
     runs = {times: _scaled(run, times) for times in _times_to_try(run, target)}
     goodput = bench.goodputs(runs)
     table = goodput_table(
@@ -84,12 +82,12 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     now, best = float(goodput[1.0].mean()), parts.iloc[0]
     words = f"{percent(target, 1)} allows {duration(budget)} each"
     if math.isnan(budget):
-        words = f"no restart is quick enough for {percent(target, 1)}"
+        words = f"no restart is fast enough for {percent(target, 1)}"
     elif math.isinf(budget):
         words = f"{percent(target, 1)} allows more than {duration(float(table['interruption_s'].iloc[-1]))} each"
     sentence = (
-        f"An interruption takes {duration(stop.whole)} now, for a goodput of {percent(now)}; {words}, and the part "
-        f"worth most is {best['part']} ({duration(best['mean_s'])}): "
+        f"An interruption takes {duration(stop.whole)} now, for a goodput of {percent(now)}; {words}, and the most "
+        f"costly part is {best['part']} ({duration(best['mean_s'])}): "
         f"{points(best['gain'], best['gain_half_width'])} without it."
     )
     marks = [AdviceMark(stop.whole, now, f"now: {duration(stop.whole)}", chosen=False)]
@@ -171,11 +169,11 @@ def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
         most = f" (at worst {percent(worst - 1)})" if worst > pace * (1 + 1e-6) else ""
         sentence = (
             f"A node slower by {percent(slower, 1)} makes the step longer by {percent(pace - 1)}{most}, which in 30 d "
-            f"costs {lost:,.1f} GPU-hours{dollars}; to replace it pays if it stays slow for more than "
+            f"costs {lost:,.1f} GPU-hours{dollars}; replacing it pays if it stays slow for more than "
             f"{even['at_once']:,.3g} h (at once) or {even['checkpoint']:,.3g} h (after the next checkpoint)."
         )
     lines, back = [], interruption_of(run).restart
-    for way, word in (("left", "left alone"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
+    for way, word in (("left", "left in place"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
         lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
         lines.append(AdviceLine(way, f"{word}, by hand", theory=True))
     marks = tuple(
@@ -183,11 +181,11 @@ def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
         for way, hours in even.items()
         if _HOURS[0] <= hours <= _HOURS[-1]
     )
-    labels = "slow for so many hours of work", f"GPU-hours lost, of {gpus:,} GPUs"
+    labels = "hours of work at the slow pace", f"GPU-hours lost, of {gpus:,} GPUs"
     picture = AdvicePicture("hours", *labels, tuple(lines), marks, y_unit=1.0, log="xy")
     notes = (
         f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
-        "by hand is first order: it leaves out the failures that strike because slow work takes longer",
+        "by hand is first order: it excludes failures during the extra time of slow work",
     )
     return bench.advice("straggler", sentence, table, picture, notes)
 

@@ -48,11 +48,11 @@ def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)
     facts = [
-        Fact("" if number else "amortised", f"{row.name} {format_seconds(row.each_step)} a step",
+        Fact("" if number else "amortised", f"{row.name} {format_seconds(row.each_step)} per step",
              f" ({format_seconds(row.seconds)} every {row.every:,})")
         for number, row in enumerate(rows)
     ]  # fmt: skip
-    facts.append(Fact("", f"with that a step takes {format_seconds(whole)}, {whole / result.step_time - 1:+.2%}"))
+    facts.append(Fact("", f"the step then takes {format_seconds(whole)}, {whole / result.step_time - 1:+.2%}"))
     found = {row.name: {"seconds": row.seconds, "every": row.every, "step_s": row.each_step} for row in rows}
     return [Figures(facts)], {"amortised": {"step_time_s": whole, **found}}
 

@@ -30,7 +30,7 @@ def section_of(scenario: Scenario) -> RunSpec:
     """Return the scenario's ``run:`` section; InputError if it has none."""
     if scenario.run is None:
         raise InputError(
-            f"{scenario.name}: there is no run: section, so nothing says how long it trains and what fails; "
+            f"{scenario.name}: there is no run: section with the length of training and failures; "
             "add one, as in --run.days '54 d' --run.failures llama3 --run.checkpoint.to '100 GB/s', or in Python "
             "with_({'run.days': '54 d', 'run.failures': 'llama3', 'run.checkpoint.to': '100 GB/s'})"
         )
@@ -46,7 +46,7 @@ def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
-        raise InputError(f"played: {count!r} must be a whole number; play at least {least}{why}")
+        raise InputError(f"played: {count!r} must be a whole number; simulate at least {least}{why}")
     return count
 
 
@@ -55,9 +55,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     section, gpus = section_of(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
-        raise InputError(
-            f"{scenario.name}: the run has stages, this is asked of one; --set run.stages=null leaves them out"
-        )
+        raise InputError(f"{scenario.name}: the run has stages, and this needs one; --set run.stages=null removes them")
     states.begin()
     causes = tuple(_causes(scenario, section, states, failures_of(section.failures)))
     weight, goal = _UNSAVED, goal_of(scenario, section)
@@ -143,7 +141,7 @@ def _causes(
         if devices.count:
             yield _cause(spec, devices, section, scenario, states)
         else:
-            states.notes.append(f"{spec.name} does not occur: the job's machines have no {spec.of}")
+            states.notes.append(f"{spec.name} does not occur: the job's nodes have no {spec.of}")
 
 
 def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
@@ -198,7 +196,7 @@ def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tup
     rows = [[max(1.0, states.slow(device, level) / states.healthy) for device in devices.stand_for] for level in levels]
     if len(devices.stand_for) < devices.count:
         named = ", ".join(device.words for device in devices.stand_for)
-        states.notes.append(f"{spec.name}: played on {named}, which stand for the nearest of {devices.count:,}")
+        states.notes.append(f"{spec.name}: simulated on {named}, which represent the nearest of {devices.count:,}")
     return tuple((weights / weights.sum()).tolist()), np.array(rows)
 
 
@@ -239,7 +237,7 @@ def _pattern(
     found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
-        states.notes.append("the interval is for failures without bad batches, which a run gets rid of or not")
+        states.notes.append("the interval is for failures without defective batches")
     return CheckpointPattern(
         states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
     )

@@ -61,7 +61,7 @@ def _told(value: Any) -> Any:
         return [kind, {name: _told(getattr(value, name)) for name in type(value).model_fields}]
     if is_dataclass(value):
         return [kind, {field.name: _told(getattr(value, field.name)) for field in fields(value)}]
-    raise TypeError(f"{kind} in a run has no content that can be told")
+    raise TypeError(f"{kind} in a run has no content to identify it by")
 
 
 MOST_TOGETHER = 4000
@@ -161,7 +161,7 @@ class RunPlayer:
                 if row["status"] != "ok":
                     raise InputError(
                         f"runs {chunk.first:,} to {chunk.first + chunk.count:,}: {row['error']}; what was finished "
-                        "before is kept in the store, if there is one: go on with fewer processes"
+                        "before is kept in the store, if there is one: resume with fewer processes"
                     )
                 if store is not None:
                     store.add([(keys[place], {"status": "ok", "error": "", "runs": row["runs"]})])

@@ -104,7 +104,7 @@ class PolicyComparison(Shown):
         if best == first:
             return f"{first} is the best of the {len(table)}."
         gap, half = (scale * float(table[name][best]) for name in ("difference", "difference_half_width"))
-        known = "" if abs(gap) > half else ": too close to say with so few runs"
+        known = "" if abs(gap) > half else ": not distinguishable with this number of runs"
         told = f"{gap:+,.0f} +- {half:,.0f}" if unit == "$" else f"{gap:+.3f} +- {half:.3f}"
         return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
 
@@ -174,11 +174,11 @@ def compare_policies(
                     raise
                 refused[name] = str(problem)
         if len(made) < 2:
-            raise InputError(f"compare_policies: there is nothing to compare with: {next(iter(refused.values()))}")
+            raise InputError(f"compare_policies: nothing to compare with: {next(iter(refused.values()))}")
         runs = simulate_policies(made, asked_runs(next(iter(made.values()))[0], played, LEAST), player)
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
-        raise InputError(f"compare_policies: {priceless[0]} has no price; say one, as in run.price: 2.5")
+        raise InputError(f"compare_policies: {priceless[0]} has no price; set one, as in run.price: 2.5")
     return PolicyComparison(runs, measure, refused)
 
 

@@ -17,8 +17,8 @@ from simcluster.longrun.studies.training_answer import FATE_WORDS
 from simcluster.longrun.text import Columns, remarks, row_of, rows_of, table_block, within
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
-_MOST = 5  # causes that are named
-_DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of others two
+_MOST = 5  # causes to name
+_DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of other measures two
 
 
 # --- a replayed log ---------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def replay_answer(replay: FailureReplay) -> Answer:
 
 
 def _measures(replay: FailureReplay) -> list[TableBlock]:
-    words, rows, known = {**FATE_WORDS, "stood": "the job stood"}, [], ("logged", "as_it_was", "what_if")
+    words, rows, known = {**FATE_WORDS, "stood": "standstill of the job"}, [], ("logged", "as_it_was", "what_if")
     for row in rows_of(replay.table):
         measure = row["measure"]
         hours, name = measure.endswith("_h"), measure.removesuffix("_h")
@@ -69,7 +69,7 @@ def _worth(replay: FailureReplay) -> str:
     gap, half = row["difference"], row["half_width"]
     scale, unit = (100, "points of goodput") if ends else (1, "days")
     noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
-    known = "" if math.isnan(half) or abs(gap) > half else ": too close to say"
+    known = "" if math.isnan(half) or abs(gap) > half else ": not distinguishable from zero"
     more = f", {steps['difference']:+,.0f} steps" if ends else ""
     return f"With the same failures the change is worth {scale * gap:+.3f}{noise} {unit}{more}{known}."
 
@@ -87,7 +87,7 @@ def policies_answer(found: PolicyComparison) -> Answer:
     return [
         Lines([head], "head"),
         Lines([found.sentence]),
-        *table_block(rows, columns, notes=["+- is half a 95 % interval; ~ zero is in it"], indent=0),
+        *table_block(rows, columns, notes=["+- is half a 95 % interval; ~ zero is inside"], indent=0),
         Lines(["refused", *refused] if refused else []),
         remarks(found.assumed),
     ]
@@ -116,7 +116,7 @@ def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str,
 _HEADS = {
     "interval_s": "interval, s", "interruption_s": "interruption, s", "mean_s": "mean, s", "hours": "slow, h",
     "left": "left, GPU-h", "at_once": "at once, GPU-h", "checkpoint": "checkpoint, GPU-h", "gpus_plain": "whole GPUs",
-    "gpus": "GPUs", "short": "short of machines", "erlang_b": "Erlang B", "gain_per_min": "gain a minute",
+    "gpus": "GPUs", "short": "short of nodes", "erlang_b": "Erlang B", "gain_per_min": "gain per minute",
 }  # fmt: skip
 _SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", "gain_per_min", "blocking", "snapshot")
 

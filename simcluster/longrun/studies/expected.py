@@ -78,7 +78,7 @@ class _Comparison:
         pattern, mu, saving = self.pattern, 1 / self.rate, self.pattern.storage
         if saving.write:
             best = closed_forms.behind_interval(self.stall, saving.write, saving.slowed, mu)
-            yield "written behind training", best, "first order, C << mu; no shorter than a write"
+            yield "asynchronous writes", best, "first order, C << mu; no shorter than a write"
         elif self.stall:
             yield "Young", closed_forms.young(self.stall, mu), "first order, C << mu"
             yield "Daly", closed_forms.daly(self.stall, mu), "C < 2 mu, exponential"
@@ -97,20 +97,20 @@ class _Comparison:
         share = float((safe + self.outcomes.parts[:, hidden].sum(axis=1) / wall).mean())
         value = self.rate * float(wall.mean())
         rest = float(counts.mean()) - value * (1 - share)
-        # none in all is no certainty
+        # no failure in all runs is not certainty
         half = max(half_width(counts), 1.96 * math.sqrt(value * (1 - share) / len(counts)))
         explained = abs(rest) <= _NOISE * half
-        said = [f"for {share:.1%} of the wall nothing can strike (detection, waiting, ...)"] if share > _NAMED else []
+        said = [f"for {share:.1%} of the wall time nothing can fail (detection, ...)"] if share > _NAMED else []
         if not explained:
             reasons = {
                 "parts are young or old: their hazard changes with age": any(each.lives for each in causes),
-                "machines of a bad batch fail more often": any(each.bad for each in causes),
-                "what stands idle while replicas are missing does not fail": bool(run.running),
+                "nodes of a defective batch fail more often": any(each.bad for each in causes),
+                "idle nodes do not fail while replicas are missing": bool(run.running),
             }
             found = "; ".join(words for words, holds in reasons.items() if holds)
             said.append(f"{rest:+.3g} more: {found or 'not explained'}")
             explained = bool(found)
-        holds = "rates that do not change, the job exposed all the time"
+        holds = "constant rates, the job always exposed"
         return "failures, rate x wall", "", value, float(counts.mean()), half, holds, "; ".join(said), explained
 
     # --- goodput --------------------------------------------------------------------------------------------------
@@ -123,20 +123,20 @@ class _Comparison:
             stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
             whole = work * pattern.cycles
             lost = memory * work / 2 + (rate - memory) * whole / 2
-            holds = "first order: stalls, half of what lies between two snapshots of a level, and restarts << mu"
+            holds = "first order: stalls, half of the time between two snapshots of a level, and restarts << mu"
             yield self._share("goodput, two levels", 1 - stalls / whole - lost - rate * restart, None, holds)
             return
         exact = closed_forms.kept_share(work, stall, saving.write, saving.slowed, self.exposed, self.down, rate)
         if saving.write:
             first = 1 - closed_forms.behind_waste(work, stall, saving.write, saving.slowed, 1 / rate, restart)
-            holds = "exponential failures, checkpoints written behind training"
+            holds = "exponential failures, asynchronous checkpoints"
         else:
             first = closed_forms.first_order_efficiency(work, stall, restart, 1 / rate)
             holds = "exponential failures, equal segments, in restarts too"
         yield self._share("goodput, exact", exact, exact, holds)
         yield self._share("goodput, first order", first, exact, "checkpoint, interval and restart << mu")
         ettr = closed_forms.ettr(rate, restart, work) / (1 + stall / work)
-        holds = "first order in rate x (restart + interval / 2); what is slow counts as training"
+        holds = "first order in rate x (restart + interval / 2); slow training counts as training"
         yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
     def _share(self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False) -> Row:
@@ -160,9 +160,9 @@ class _Comparison:
                 (few, "a run of few checkpoints, whose begin and end count"),
                 (exact is None, "beyond first order"),
                 (any(cause.lives or cause.bad for cause in self.run.causes),
-                 "failures that are not exponential (ages, bad batches)"),
+                 "failures that are not exponential (ages, defective batches)"),
                 (self.pattern.storage.write > 0,
-                 "work of snapshots whose write was cut off, and the run's begin and end"),
+                 "work of snapshots whose write was interrupted, and the run's begin and end"),
             )  # fmt: skip
             guess = next((words for holds, words in guesses if holds), "NOT EXPLAINED")
             said.append(f"{guess} {100 * rest:+.2f}")
@@ -203,7 +203,7 @@ class _Comparison:
         value, mean, half = count * moments.mean / DAY, float(days.mean()), half_width(days)
         share = sum(share for _, share in self._extras())
         explained = abs(mean * (1 - share) - value) <= _NOISE * half
-        why = f"{share:.1%} of the wall is none of it: see goodput" if share >= _NAMED else _SAME
+        why = f"{share:.1%} of the wall time is not in it: see goodput" if share >= _NAMED else _SAME
         holds = "exponential failures, equal segments; restarts of a fixed length"
         yield "days", "d", value, mean, half, holds, why, explained
         if len(days) < 2:
@@ -212,7 +212,7 @@ class _Comparison:
         half = 1.96 * deviation / math.sqrt(2 * len(days))
         value = math.sqrt(count * moments.variance) / DAY
         explained = abs(deviation - value) <= _NOISE * half
-        why = _SAME if explained else "restarts and waits that are drawn, or what else takes time"
+        why = _SAME if explained else "random restarts and waits, or other lost time"
         yield "standard deviation of days", "d", value, deviation, half, holds, why, explained or share >= _NAMED
 
     def _machines(self) -> Iterator[Row]:
@@ -225,10 +225,10 @@ class _Comparison:
         mean, half, said = float(waiting.mean()), half_width(waiting), []
         kinds = zip((spares.hot, spares.warm, spares.cold), spares.ready, strict=True)
         if ready := max((seconds for count, seconds in kinds if count), default=0.0):
-            said.append(f"a spare takes up to {ready:.4g} s to be ready, which is waiting as well")
+            said.append(f"a spare takes up to {ready:.4g} s to be ready, which counts as waiting")
         if self.outcomes.wall.mean() < 20 * repair:
-            said.append("the run begins with all spares there")
+            said.append("the run begins with all spares available")
         same = abs(mean - value) <= _NOISE * half
-        why = _SAME if same else "; ".join(said) or "failures only while exposed: fewer are out"
-        holds = f"{rate * repair:.4g} machines in repair on average, {spares.count} spares, in the long run"
+        why = _SAME if same else "; ".join(said) or "failures only while exposed: fewer nodes are out"
+        holds = f"{rate * repair:.4g} nodes in repair on average, {spares.count} spares, in the long run"
         yield "waiting for machines, Erlang", "fraction", value, mean, half, holds, why, same or bool(said)

@@ -127,17 +127,17 @@ def left_out_note(run: LongRun) -> tuple[str, ...]:
     effects = {cause.effect for cause in run.causes}
     known = {
         "ages of parts": any(cause.lives is not None for cause in run.causes),
-        "bad batches": any(cause.bad is not None for cause in run.causes),
+        "defective batches": any(cause.bad is not None for cause in run.causes),
         "slow devices": "slow" in effects,
         "pauses": "pause" in effects,
         "silent errors": "silent" in effects,
         "false alarms": "alarm" in effects,
-        "machines missing, with which the job goes on": bool(run.short),
-        "several machines lost at once": not run.spares.unlimited and any(each.machines > 1 for each in run.causes),
+        "missing nodes without which the job continues": bool(run.short),
+        "several nodes lost at once": not run.spares.unlimited and any(each.machines > 1 for each in run.causes),
         "planned maintenance": run.maintenance is not None,
     }
     missing = ", ".join(what for what, there in known.items() if there)
-    return (f"the closed form leaves out: {missing}",) if missing else ()
+    return (f"the closed form excludes: {missing}",) if missing else ()
 
 
 def break_even_hours(restart: float, slower: float) -> float:
@@ -145,7 +145,7 @@ def break_even_hours(restart: float, slower: float) -> float:
     return restart / slower / 3600 if slower > 0 else math.inf
 
 
-_NEVER = 50.0  # segments so many times as long as the time between failures do not come through
+_NEVER = 50.0  # segments this many times as long as the time between failures practically never succeed
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _cycles(savings: Savings, rates: Rates) -> int:
     if not rates.storage:
         raise InputError(
             "run.checkpoint.memory.storage_every: auto: no failure needs a checkpoint on storage (survives: storage); "
-            "say how often one is written all the same: 12"
+            "set how often one is written anyway: 12"
         )
     if not rates.memory:
         return 2
@@ -230,7 +230,7 @@ def _best(step: float, savings: Savings, rates: Rates) -> Interval:
     verify = savings.verify
     rate = rates.memory + rates.storage + (0.0 if verify else rates.silent)
     if not rate + rates.silent:
-        raise InputError("run.checkpoint.every: auto: nothing fails, so never; say how often: 83 steps or 20 min")
+        raise InputError("run.checkpoint.every: auto needs run.failures; set it, or an interval: 83 steps or 20 min")
     storage, memory = savings.storage, savings.memory
     cycles = _cycles(savings, rates)
     if memory is not None:
@@ -243,7 +243,7 @@ def _best(step: float, savings: Savings, rates: Rates) -> Interval:
         how = "a verification before each"
     elif storage.write:
         wanted = closed_forms.behind_interval(verify + _cost(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
-        how = "written behind training"
+        how = "asynchronous"
     else:
         wanted = _nearby(step, verify + storage.stall, rate)
         how = "training waits for it"
@@ -263,10 +263,10 @@ def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) 
     least, longest = max(steps_of_write(saving, step) for saving in writes), max(saving.write for saving in writes)
     steps = max(least, round(wanted / step))
     if round(wanted / step) >= least:
-        why = f"what loses least is {format_seconds(wanted)} ({how})"
+        why = f"the optimum is {format_seconds(wanted)} ({how})"
     elif least > 1:
-        why = f"bound by the write, {format_seconds(longest)}; alone {format_seconds(wanted)} would lose least ({how})"
+        why = f"bound by the write, {format_seconds(longest)}; else the optimum is {format_seconds(wanted)} ({how})"
     else:
-        why = f"bound by the step; {format_seconds(wanted)} would lose least ({how})"
+        why = f"bound by the step; the optimum is {format_seconds(wanted)} ({how})"
     counted = f"{steps} step{'s' * (steps > 1)}"
     return Interval(steps, cycles, (f"a checkpoint every {counted}, {format_seconds(steps * step)}: {why}",))

@@ -27,7 +27,7 @@ from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario
 
-_APART = 1e-3  # seconds between two strikes that a log has at one instant
+_APART = 1e-3  # seconds between two failures that a log has at one instant
 
 
 def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
@@ -57,7 +57,7 @@ def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
     strange = next((each.cause for each in struck if each.cause not in known), None)
     if strange is not None or not struck:
-        what = "has nothing that struck" if strange is None else f"has {strange!r}{did_you_mean(strange, known)}"
+        what = "has no failure" if strange is None else f"has {strange!r}{did_you_mean(strange, known)}"
         raise InputError(
             f"the log {what}; the run's causes are {', '.join(known) or 'none'} (run.failures; also adds to them)"
         )
@@ -81,7 +81,7 @@ def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, fl
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
     restart = sum(part.storage.mean for part in run.restart)
     exposed = sum(part.storage.mean for part in run.restart if part.exposed) if stops else 0.0
-    # how long it is taken to have stood where the log does not say; what was planned is by no cause
+    # assumed standstill where the log has none; planned work has no cause
     default = restart + (run.maintenance.lasts if run.maintenance is not None else 0.0)
     known = {
         cause.name: cause.detect.mean + restart if cause.stops else cause.lasts.mean
@@ -140,14 +140,14 @@ def fit_log(
     as in ``fit_failures``.
     """
     if "age" in rows[0].texts:
-        raise InputError("a log of lives (age, end) is of parts, not of a job: leave --scenario out")
+        raise InputError("a log of lives (age, end) is of parts, not of a job: remove --scenario")
     section = section_of(scenario)
     if "count" in rows[0].texts and "time" not in rows[0].texts:
         return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
     log, own = log_in(rows, "log"), is_own(rows)
     seconds = days * DAY if days is not None else log.end if own else section.days
     if seconds is None:
-        raise InputError("for how long was the job watched? --days says it: the scenario ends by steps or tokens")
+        raise InputError("the observed time is unknown, as the scenario ends by steps or tokens: set --days")
     run, planned = long_run_of(scenario, StepStates(scenario)), (MAINTENANCE, REGROWTH)
     kept = [row for row in rows if not own and row.texts["cause"].strip() not in planned]
     for each in log.incidents if own else ():
@@ -156,8 +156,7 @@ def fit_log(
             kept.append(Row(len(kept) + 1, cells, {"cause": each.cause, "time": repr(each.time)}))
     if not kept:
         raise InputError(
-            "the log has no failure that struck, and rates are fitted to failures; give a log with a row for "
-            "each, or one of a longer run"
+            "the log has no failure to fit rates to; give a log with a row for each, or one of a longer run"
         )
     fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
     exposed = {stops: exposed_of(run, log, seconds, stops=stops) for stops in (True, False)}
@@ -168,13 +167,13 @@ def fit_log(
         spec, fit = specs.get(fit.cause), replace(fit, watched=exposed[stops.get(fit.cause, True)])
         if spec is not None:
             said = spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-            one = "one rate stands for its ages and its bad batch: a log of a job does not tell them apart"
+            one = "one rate covers its ages and its defective batch: the log of a job does not separate them"
             notes = (*fit.notes, one) if "law" in said or "bad" in said else fit.notes
             known = {name: value for name, value in said.items() if name not in _RATES}
             fit = replace(fit, of=spec.of, known=known, notes=notes)
         causes.append(fit)
     note = (
-        f"Of {seconds / DAY:.4g} d the job was exposed to what stops it for {exposed[True] / DAY:.4g} d, and trained "
+        f"Of {seconds / DAY:.4g} d the job was exposed to stops for {exposed[True] / DAY:.4g} d, and trained "
         f"for {exposed[False] / DAY:.4g} d: rates are of that time.  Without ages there is no shape."
     )
     return replace(fits, causes=tuple(causes), total=replace(fits.total, watched=exposed[True]), notes=(note,))

@@ -117,14 +117,14 @@ class FailureReplay(Shown):
         stops = {cause.name for cause in run.causes if cause.stops}
         unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
         if missed > 0.5:
-            yield f"{missed:,.1f} of the strikes come after the run has ended"
+            yield f"{missed:,.1f} of the failures occur after the run has ended"
         if unknown:
-            yield f"for {unknown:,} strikes the log does not say for how long the job stood: a restart's mean"
+            yield f"for {unknown:,} failures the log has no standstill: the mean of a restart is used"
         if log.stands is not None and "goodput" not in self.logged:
-            yield "the log is of another step time or other checkpoints: of its steps nothing is known"
+            yield "the log has another step time or other checkpoints: its steps are unknown"
         if math.isfinite(run.until) and run.until > 1.01 * log.end:
             days, until = log.end / DAY, run.until / DAY
-            yield f"the log ends after {days:.4g} days, the run after {until:.4g}: then nothing strikes"
+            yield f"the log ends after {days:.4g} days, the run after {until:.4g}: after that nothing fails"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "Logs of a long run"."""
@@ -189,7 +189,7 @@ def log_path(name: str | Path) -> Path:
     if path.name in known:
         return known[path.name]
     raise InputError(
-        f"{name}: no such file, and no shipped log{did_you_mean(path.name, known)}; shipped: {', '.join(known)}"
+        f"{name}: no such file, and no built-in log{did_you_mean(path.name, known)}; built-in logs: {', '.join(known)}"
     )
 
 

@@ -97,10 +97,10 @@ class RunEnergy:
         if self.own.communication is None:
             yield (
                 f"communication takes {self.draw.communication:.0%} of the way from idle to full "
-                f"({float(self.draw.watts(self.draw.communication)):.0f} W a GPU): run.power.communication"
+                f"({float(self.draw.watts(self.draw.communication)):.0f} W per GPU): run.power.communication"
             )
         if self.draw.node is None:
-            yield "the rest of a machine draws nothing, for nobody says how much it does: run.power.node"
+            yield "the rest of a node draws nothing, as its power is unknown: run.power.node"
 
     def to_dict(self, tokens: float) -> dict[str, Any]:
         """Return the JSON of the energy of runs that train on ``tokens`` tokens."""
@@ -197,7 +197,7 @@ class RunMoney:
             rates = {fate: gpus + energy.watts(fate) / KWH * of_kwh for fate, gpus in rates.items()}
         each_cause = np.array([rates[fate] for fate in FATES]) @ self.outcomes.fates.mean(axis=0)  # [fate, cause]
         by_cause = dict(zip(names_of(run), each_cause.tolist(), strict=True))
-        # spares without a price of theirs are priced as the job's where their number is stated
+        # spares without a price cost as much as the job's nodes where their number is stated
         of_spare = section.price if section.spares.price is None and section.spares.stated else section.spares.price
         count = 0 if run.spares.unlimited else run.spares.count
         spares = count * (run.gpus / run.machines) * (of_spare or 0.0) / HOUR

@@ -76,7 +76,7 @@ def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
                 levels[other] = levels[switch] + 1
                 found.append(other)
     used = dict.fromkeys(leaf for _, leaf in edges)
-    if len(used) > 1:  # what meets in one leaf goes no higher
+    if len(used) > 1:  # traffic below one leaf goes no higher
         for switch in (reached := list(used)):
             more = [other for other in above[switch] if levels[other] > levels[switch] and other not in used]
             used.update(dict.fromkeys(more))
@@ -310,7 +310,7 @@ class StepStates:
         job = fewer_of(self.scenario, machines)
         if job is None:
             raise InputError(
-                f"run.short: shrink: the job has {self.scenario.dp} replicas; {machines} machines cannot be missing"
+                f"run.short: shrink: the job has {self.scenario.dp} replicas; {machines} nodes cannot be missing"
             )
         missing = self.scenario.dp - job.scenario.dp
         words = f"{missing} replica{'s' * (missing > 1)} fewer"

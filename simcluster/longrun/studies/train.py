@@ -60,7 +60,7 @@ def train_stages(
     """Simulate a scenario with stages, as ``train``; InputError for a run without stages, or an invalid one."""
     scenario = scenario_of(scenario, "train_stages")
     if not section_of(scenario).stages:
-        raise InputError(f"{scenario.name}: the run has no stages; play it with simcluster.train")
+        raise InputError(f"{scenario.name}: the run has no stages; simulate it with simcluster.train")
     found = train(scenario, played=played, workers=workers, store=store, progress=progress)
     assert isinstance(found, StagedTraining)
     return found
@@ -78,7 +78,7 @@ class PreparedStage(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
         """Return the stage of a scenario; InputError for a run that would practically never end."""
-        draw_with(scenario.cluster.device.name, section_of(scenario).power)  # its errors come first
+        draw_with(scenario.cluster.device.name, section_of(scenario).power)  # raises its errors first
         run = long_run_of(scenario, states)
         check_end(run)
         return cls(scenario, run, dict(states.used), states.result, tuple(states.notes))

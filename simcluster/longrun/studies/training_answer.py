@@ -24,11 +24,11 @@ FATE_WORDS = {
     "write": "checkpoints, slower",
     "verification": "verification",
     "validation": "validations",
-    "lost": "lost and done again",
+    "lost": "redone work",
     "slow": "slow devices",
     "detection": "detection",
     "diagnosis": "wrong diagnoses",
-    "waiting": "waiting for machines",
+    "waiting": "waiting for nodes",
     "restart": "restarts",
     "pause": "pauses",
     "maintenance": "maintenance",
@@ -49,7 +49,7 @@ def training_answer(training: TrainingRun) -> Answer:
         *_causes(training),
         Lines([f"  a restart: {each}"] if each else []),
         *_expected(training),
-        Lines([f"  {count} state{'s' * (count > 1)} of the cluster simulated, a step each: {simulated}"]),
+        Lines([f"  {count} state{'s' * (count > 1)} of the cluster simulated, one step each: {simulated}"]),
         remarks(training.assumed, training.notes),
     ]
 
@@ -64,7 +64,7 @@ def _between(training: TrainingRun | StagedTraining, name: str, form: str, least
     row = row_of(training.numbers, name)
     mean, low, high = (form.format(row[each]) for each in ("mean", "p5", "p95"))
     varies = row["p95"] - row["p5"] > least * row["mean"]
-    return mean, f" ({low} to {high} in nine runs of ten)" if varies else ""
+    return mean, f" ({low} to {high} in 90 % of runs)" if varies else ""
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def _job(training: TrainingRun) -> Iterator[Fact]:
     yield Fact(
         "batch",
         f"{scenario.tokens_per_step:,} tokens",
-        f" a step ({of.global_batch:,} = micro batch {of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp}); "
-        f"{steps:,.0f} steps, {format_tokens(training.tokens)} tokens",
+        f" per step ({of.global_batch:,} = micro batch {of.micro_batch} x {scenario.microbatches:,} x dp {scenario.dp})"
+        f"; {steps:,.0f} steps, {format_tokens(training.tokens)} tokens",
     )
     if scenario.data is not None and scenario.data.unique:
         epochs, unique = training.tokens / scenario.data.unique, format_tokens(scenario.data.unique)
@@ -99,7 +99,7 @@ def _checkpoint(training: TrainingRun) -> Iterator[Fact]:
     pattern, section = training.run.pattern, section_of(training.scenario)
     saving, validation = pattern.storage, section.validation
     if pattern.keep:
-        behind = f", is written in {format_seconds(saving.write)} behind it" if saving.write else ""
+        behind = f", is written asynchronously in {format_seconds(saving.write)}" if saving.write else ""
         every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)}"
         every += f" = {format_seconds(pattern.steps * pattern.each)}"
         if pattern.memory is not None:
@@ -127,35 +127,35 @@ def _failures(training: TrainingRun) -> Iterator[Fact]:
         yield Fact(
             "failures",
             f"MTBF {1 / rate / 3600:.4g} h",
-            f" ({run.gpus / rate / 3600:,.0f} h a GPU): {failures['mean']:,.1f} "
-            f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in nine runs of ten); "
-            f"{outages['mean']:,.1f} outages with what is planned",
+            f" ({run.gpus / rate / 3600:,.0f} h per GPU): {failures['mean']:,.1f} "
+            f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in 90 % of runs); "
+            f"{outages['mean']:,.1f} outages including planned ones",
         )
         back = sum(restart_seconds(run)) / 60
         yield Fact("", f"each loses {lost:.3g} min of work and takes {back:.3g} min to detect and restart")
     else:
         yield Fact("failures", "none", ": nothing stops the job")
     half = f"+- {100 * (row['high'] - row['mean']):.2g} points"
-    spread = f" ({half}; {row['p5']:.2%} to {row['p95']:.2%} in nine runs of ten); ETTR {training.ettr:.2%}"
+    spread = f" ({half}; {row['p5']:.2%} to {row['p95']:.2%} in 90 % of runs); ETTR {training.ettr:.2%}"
     yield Fact("goodput", f"{row['mean']:.2%}", spread)
     healthy = f"the healthy step's {training.step_mfu:.1%} x goodput"
-    yield Fact("", f"effective MFU {training.effective_mfu:.1%} over the wall: {healthy}")
+    yield Fact("", f"effective MFU {training.effective_mfu:.1%} over the wall time: {healthy}")
 
 
 def _money(training: TrainingRun) -> Iterator[Fact]:
     hours = f"{training.gpu_hours:,.0f} GPU-hours"
-    spares = f", {training.spare_gpu_hours:,.0f} of spares beside" if training.spare_gpu_hours else ""
+    spares = f", plus {training.spare_gpu_hours:,.0f} for spares" if training.spare_gpu_hours else ""
     money, total = training.money, training.dollars or 0.0
     if money is None:
-        yield Fact("money", hours, f"{spares}; for dollars say what one costs: run.price")
+        yield Fact("money", hours, f"{spares}; set run.price for dollars")
         return
     spread = _between(training, "dollars", "${:,.0f}", 1e-3)[1]
-    at = f" at ${training.price:.2f} a GPU-hour" if training.price is not None else ""
+    at = f" at ${training.price:.2f} per GPU-hour" if training.price is not None else ""
     yield Fact("money", whole_dollars(total), f"{spread}{at} ({hours}{spares})")
     named = {"GPUs" if what == "gpus" else what: dollars for what, dollars in money.parts.items() if dollars}
     without = ", ".join(path for what, path in PRICES.items() if what not in money.parts)
     parts = ", ".join(f"{what} {whole_dollars(dollars)}" for what, dollars in named.items())
-    yield Fact("", f"{parts}{f'; not in it, for want of a price: {without}' if without else ''}")
+    yield Fact("", f"{parts}{f'; without a price, so not included: {without}' if without else ''}")
     yield from (Fact("", words) for words in _lost_money(training, money, total))
 
 
@@ -163,31 +163,31 @@ def _lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterato
     if money.failures > 0:
         count = row_of(training.numbers, "failures")["mean"]
         each = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
-        yield f"lost to what fails {whole_dollars(money.failures)} ({money.failures / total:.2%}{each})"
+        yield f"lost to failures {whole_dollars(money.failures)} ({money.failures / total:.2%}{each})"
     if (held := training.price_of_mfu) is None:
         return
     if not held.lost:
-        yield f"held to an MFU of {held.achievable:.0%}: nothing is lost"
+        yield f"against an MFU of {held.achievable:.0%}: nothing is lost"
         return
     lost = f"{whole_dollars(held.lost)} is lost ({held.lost / total:.1%}; {held.more:.1%} more training for the money)"
     yield f"at an MFU of {held.achievable:.0%} the same tokens cost {whole_dollars(held.dollars)}: {lost}"
     step = max(0.0, total * training.goodput * (1 - training.step_mfu / held.achievable))
-    yield f"of it {whole_dollars(step)} in the step, {whole_dollars(held.lost - step)} in what is not productive"
+    yield f"of that {whole_dollars(step)} in the step, {whole_dollars(held.lost - step)} in unproductive time"
 
 
 def _energy(training: TrainingRun) -> Iterator[Fact]:
     if training.energy is None:
-        yield Fact("energy", "?", ": nobody says what these GPUs draw: run.power.idle and run.power.full, in W")
+        yield Fact("energy", "?", ": unknown for these GPUs; set run.power.idle and run.power.full, in W")
         return
     found = training.energy.to_dict(training.tokens)
     joules, pue = found["joules_per_token"], found["pue"]
-    of_token = "" if joules is None else f", {joules:.3g} J a token"
+    of_token = "" if joules is None else f", {joules:.3g} J per token"
     watts = {name.removesuffix("_w"): format_power(value) for name, value in found.items() if name.endswith("_w")}
-    building = f"PUE {pue:.2f}" if pue != 1 else "machines alone: PUE 1"
-    used = f" ({building}): {watts['average']} on average, {watts['peak']} at most{of_token}"
+    building = f"PUE {pue:.2f}" if pue != 1 else "nodes alone: PUE 1"
+    used = f" ({building}): {watts['average']} on average, {watts['peak']} peak{of_token}"
     yield Fact("energy", format_energy(found["kwh"]), used)
     swing = f"{watts['swing_1s']} from peak to peak in means of {format_seconds(1.0)}"
-    yield Fact("", f"in a step between {watts['step_low']} and {watts['peak']}, {swing}")
+    yield Fact("", f"within a step between {watts['step_low']} and {watts['peak']}, {swing}")
     yield Fact("", f"at a checkpoint that stops the job {watts['checkpoint']}, in a restart {watts['restart']}")
     yield from (Fact("", f"assumed: {words}") for words in found["assumed"])
 
@@ -201,10 +201,10 @@ def _breakdown(training: TrainingRun) -> list[Block]:
         {"what": FATE_WORDS[row["fate"]], **row, "energy": row["kwh"] / (1e3 if mega else 1.0)}
         for row in rows_of(training.breakdown.query("share > 1e-9"))
     )
-    columns = [("where the wall went", "{what}"), ("a run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
+    columns = [("wall-clock breakdown", "{what}"), ("per run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
     columns += [("costs", "{dollars:dollars}")] * (training.money is not None)
     columns += [("energy", f"{{energy:,.2f}} {'MWh' if mega else 'kWh'}")] * (training.energy is not None)
-    title = [f"  where the wall went (mean of the runs): productive {', '.join(cells_of(productive, columns)[1:])}"]
+    title = [f"  wall-clock breakdown (mean of the runs): productive {', '.join(cells_of(productive, columns)[1:])}"]
     bars = [TableBar(0.0, row["share"]) for row in rows]
     return [*table_block(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [Lines(title)]
 
@@ -217,7 +217,7 @@ def _causes(training: TrainingRun) -> list[TableBlock]:
     )
     columns = [("cause", "{cause}"), ("strikes", "{strikes:.1f}"), ("outages", "{outages:.1f}")]
     columns += [(f"{fate} h", f"{{{fate}_s:hours}}") for fate in ("lost", "detection", "waiting", "restart", "all")]
-    columns += [("of the wall", "{share:.2%}")]
+    columns += [("of wall time", "{share:.2%}")]
     return table_block(rows, [*columns, *[("costs", "{dollars:dollars}")] * (training.money is not None)])
 
 
@@ -247,14 +247,14 @@ def _whole(training: StagedTraining) -> Iterator[Fact]:
     days, spread = _between(training, "days", "{:.4g}")
     yield Fact("time", f"{days} days", f"{spread}, for {format_tokens(training.tokens)} tokens")
     hours = "{} GPU-hours{}".format(*_between(training, "gpu_hours", "{:,.0f}"))
-    hours += f", {training.spare_gpu_hours:,.0f} of spares beside" if training.spare_gpu_hours else ""
+    hours += f", plus {training.spare_gpu_hours:,.0f} for spares" if training.spare_gpu_hours else ""
     if training.dollars is None:
-        yield Fact("money", hours, "; for dollars say what one costs: run.price")
+        yield Fact("money", hours, "; set run.price for dollars")
     else:
-        lost = f", {whole_dollars(training.lost_to_failures or 0.0)} of it lost to what fails; {hours}"
+        lost = f", {whole_dollars(training.lost_to_failures or 0.0)} of it lost to failures; {hours}"
         yield Fact("money", whole_dollars(float(training.dollars.mean())), lost)
     yield Fact("failures", *_between(training, "failures", "{:,.0f}"))
-    effective = f"; effective MFU {training.effective_mfu:.1%} over the wall"
+    effective = f"; effective MFU {training.effective_mfu:.1%} over the wall time"
     yield Fact("goodput", f"{training.goodput:.2%}", f" of all GPU-hours{effective}")
     if training.kwh is not None:
         kwh = float(training.kwh.mean())
@@ -264,7 +264,7 @@ def _whole(training: StagedTraining) -> Iterator[Fact]:
 
 def _stages(training: StagedTraining) -> list[TableBlock]:
     columns = [
-        ("stage", "{stage}"), ("tokens", "{tokens:tokens}"), ("a step", "{tokens_per_step:tokens}"),
+        ("stage", "{stage}"), ("tokens", "{tokens:tokens}"), ("per step", "{tokens_per_step:tokens}"),
         ("sequence", "{sequence_length:,}"), ("GPUs", "{gpus:,}"), ("step", "{step_time_s:seconds}"),
         ("MFU", "{step_mfu:.1%}"), ("steps", "{steps:,.0f}"), ("days", "{days:.2f}"), ("goodput", "{goodput:.2%}"),
         ("failures", "{failures:.1f}"), ("million GPU-hours", "{millions:.3f}"),
@@ -280,7 +280,9 @@ def _stages(training: StagedTraining) -> list[TableBlock]:
     if not any(stage.change for stage in training.specs):
         notes.append("  stages follow each other without a pause (run.stages.change)")
     return table_block(
-        rows, columns, notes=[*notes, "  each stage begins with parts as old as the run says, and with all spares"]
+        rows,
+        columns,
+        notes=[*notes, "  each stage begins with the parts' initial ages and all spares"],
     )
 
 

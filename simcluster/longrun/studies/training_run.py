@@ -259,7 +259,7 @@ class TrainingRun(Shown):
         outages = float(self.outcomes.outages.sum(axis=1).mean())
         if not outages:
             raise InputError(
-                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; play more of them, "
+                f"{self.scenario.name}: nothing stopped the job in {self.played} runs; simulate more of them, "
                 "or longer ones"
             )
         fates = ["detection", "diagnosis", "restart", "waiting"]
