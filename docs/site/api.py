@@ -1,4 +1,4 @@
-"""The API reference: a page a package that has public names, its text from the docstrings."""
+"""The API reference: one page per package with public names, its text from the docstrings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import simcluster
 
 
 def api_pages(root: Path) -> dict[str, str]:
-    """A page a package, in the order of the public names' modules."""
+    """Return one page per package, in the order of the public names' modules."""
     del root
     below: dict[str, list[str]] = {}
     for name in simcluster.__all__:

@@ -28,7 +28,7 @@ _GENERATED = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what is not in ``docs``, and the menu of all."""
+    """Add the pages that are not in ``docs``, and the menu."""
     for source, there in ROOT_FILES.items():
         files.append(File.generated(config, there, content=(ROOT / source).read_text(encoding="utf-8")))
     for path in sorted((ROOT / "notebooks" / "pictures").glob("*.png")):
@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page with links that hold in the site."""
+    """Return the page with links that work in the site."""
     where = page.file.src_uri
     source = _sources().get(where, f"docs/{where}")
     in_site = {**ROOT_FILES, **{each: each for each in _linked(source, markdown)}}
@@ -69,7 +69,7 @@ def _sources() -> dict[str, str]:
 
 
 def _target(source: str, link: str) -> str | None:
-    """The file of the repository that a link is to; None for one to elsewhere, and for what is no file there."""
+    """Return the file of the repository that a link names; None if there is none."""
     if "://" in link or link.startswith(("mailto:", "/")):
         return None
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
@@ -77,7 +77,7 @@ def _target(source: str, link: str) -> str | None:
 
 
 def _linked(source: str, markdown: str) -> set[str]:
-    """Files of the repository to which a page links and that are no pages."""
+    """Return the files of the repository to which a page links, other than pages."""
     targets = {_target(source, found[2]) for found in _LINK.finditer(markdown)}
     return {
         each
@@ -87,7 +87,7 @@ def _linked(source: str, markdown: str) -> set[str]:
 
 
 def _publish_linked(files: Files, config: MkDocsConfig) -> None:
-    """The files to which pages link, as they are."""
+    """Return the files to which pages link, unchanged."""
     pages = {**{source: ROOT / source for source in ROOT_FILES}}
     pages |= {f"docs/{path.name}": path for path in (ROOT / "docs").glob("*.md")}
     linked = {each for source, path in pages.items() for each in _linked(source, path.read_text(encoding="utf-8"))}
@@ -96,7 +96,7 @@ def _publish_linked(files: Files, config: MkDocsConfig) -> None:
 
 
 def _filled(menu: Mapping[str, Any], generated: Mapping[str, list[Any]]) -> list[Any]:
-    """The menu as MkDocs takes it; None stands for the generated pages of that title."""
+    """Return the menu for MkDocs; None represents the generated pages of that title."""
     return [
         {title: generated[title] if below is None else _filled(below, generated) if isinstance(below, dict) else below}
         for title, below in menu.items()

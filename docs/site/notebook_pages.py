@@ -14,7 +14,7 @@ _OPEN = """\
 
 
 def notebook_pages(root: Path) -> dict[str, str | bytes]:
-    """A page a notebook, and its pictures beside it."""
+    """Return one page per notebook, and its pictures."""
     pages: dict[str, str | bytes] = {}
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         exporter = MarkdownExporter()

@@ -1,4 +1,4 @@
-"""The reference of scenario keys, of commands and of what ships, from what the package says of them."""
+"""The reference of scenario keys, of commands and of built-in things, generated from the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simcluster.show.registry.kinds import KINDS, entries_of
 
 
 def key_pages(root: Path) -> dict[str, str]:
-    """A page a section of a scenario, and one of the sections."""
+    """Return one page per section of a scenario, and one about the sections."""
     del root
     sections: dict[str, list[ScenarioKey]] = {}
     tops = {}
@@ -45,7 +45,7 @@ _TABLE = ("| key | takes | if left out | what it says |", "|---|---|---|---|")
 
 
 def _section(top: str, keys: Iterable[ScenarioKey]) -> str:
-    """The keys of a section, a table for each mapping inside it."""
+    """Return the keys of a section, one table per mapping inside it."""
     tables: dict[str, list[str]] = {}
     said = ""
     for key in keys:
@@ -68,7 +68,7 @@ def _row(name: str, key: ScenarioKey) -> str:
 
 
 def _code(text: str) -> str:
-    """As code in a table, where a bar would end the cell."""
+    """Return a text as code for a table, where a bar would end the cell."""
     return (
         f"<code>{text.replace('&', '&amp;').replace('<', '&lt;').replace('|', '&#124;').replace('*', '&#42;')}</code>"
     )
@@ -79,7 +79,7 @@ def _cell(text: str) -> str:
 
 
 def command_pages(root: Path) -> dict[str, str]:
-    """A page a command: its help."""
+    """Return one page per command: its help."""
     del root
     rows = [f"| [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in COMMANDS]
     text = [
@@ -112,7 +112,7 @@ def command_pages(root: Path) -> dict[str, str]:
 
 
 def shipped_pages(root: Path) -> dict[str, str]:
-    """A page a kind of thing that can be named."""
+    """Return one page per kind of built-in things."""
     del root
     rows = [f"| [{kind}]({kind}.md) | {_cell(thing.what)} | {_cell(thing.named)} |" for kind, thing in KINDS.items()]
     text = [

@@ -166,7 +166,7 @@ class OpColumns:
         return len(self.program)
 
     def _number_lanes(self, lane: Int32s, names: Sequence[str]) -> None:
-        """Number the lanes of each program in order of first use; ``lane`` is that of every op among all names."""
+        """Assign lane numbers per program in order of first use; ``lane`` is each op's lane among all names."""
         used = self.program * len(names) + lane
         first = np.full(len(self.stages) * len(names), len(self))
         np.minimum.at(first, used, np.arange(len(self)))

@@ -16,8 +16,11 @@ if not cython.compiled:
 
 
 class KeptTimes(NamedTuple):
-    """Times that the engine keeps: the ``end`` of every op (s), and per meeting its last arrival ``since`` (s; -1 if
-    its members begin separately), the ``last`` op to arrive, and the ``number`` of that op's rank."""
+    """Times (s) that the engine keeps.
+
+    ``end`` of every op, and per meeting its last arrival ``since`` (-1 if its members begin separately), the ``last``
+    op to arrive, and the ``number`` of that op's rank.
+    """
 
     end: Floats
     since: Floats

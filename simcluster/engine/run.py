@@ -93,8 +93,11 @@ class _Changes:
         self._loaded: list[Change] = []
 
     def load_next(self, engine: Engine) -> None:
-        """Load the next changes.  Skip those before the next event if nothing moves or computes, and all if they
-        cannot unblock a transfer."""
+        """Load the next changes that matter.
+
+        Skip those before the next event if nothing moves or computes, and all of them if they cannot unblock a
+        transfer.
+        """
         due = engine.next_event()
         if not engine.links.under_way and not engine.ranks.computing_lanes:
             self._begin(due if due < clock.exact_until() else math.inf)

@@ -55,7 +55,7 @@ class Bundle(NamedTuple):
         return self.number * self.bandwidth
 
     def text(self) -> str:
-        """The number and rate of the links: "256 × 48 GB/s"."""
+        """Count and rate of the links: "256 × 48 GB/s"."""
         return f"{self.number:,} × {format_bytes_per_second(self.bandwidth)}"
 
 
