@@ -51,7 +51,7 @@ BAD = {
     "undefined entity": (".xml", '<system version="1">\n&lol;</system>', [":2:", "undefined entity"], []),
     "deep": (".xml", "<a>" * 100_000, [":1:", "64 levels"], []),
     "two roots": (".xml", '<system version="1"/>\n<system/>', [":2:", "behind the end of the root"], []),
-    "not XML": (".xml", "hello", ["none of NCCL topology XML"], []),
+    "not XML": (".xml", "hello", ["none of the known formats: NCCL topology XML"], []),
     "empty": (".xml", "  \n", ["empty"], []),
     "binary": (".xml", b"\x7fELF\0\0\0", ["binary file"], []),
     "UTF-16": (".txt", "GPU0".encode("utf-16"), ["UTF-16", "UTF-8"], []),
@@ -77,25 +77,25 @@ BAD = {
     "NVLink count": (".xml", change(DUMP, 'count="2"', 'count="0"'), [":9:", "count is 0", "1 or more"], []),
     "one-sided NVLink": (".xml", change(DIRECT, 'count="4"', 'count="2"'), [":7:", "2 NVLinks", "but 4"], []),
     "NVLink to a NIC": (".xml", change(DIRECT, 'target="0000:65:00.0"', 'target="0000:31:00.0"'),
-                        ["is no GPU", ":7:"], []),
+                        ["is not a GPU", ":7:"], []),
     "NVLink to itself": (".xml", change(DIRECT, 'target="0000:65:00.0"', 'target="0000:17:00.0"'),
                          [":7:", "to itself"], []),
     "unknown GPU": (".xml", change(DUMP, "0x20b2", "0x1111").replace('sm="80"', 'sm="61"', 1),
                     [":8:", "device 0x1111, sm 61", "device: h100"], []),
-    "different GPUs": (".xml", change(DUMP, "0x20b2", "0x2330"), ["differ", "a100-80gb", "give device"], []),
+    "different GPUs": (".xml", change(DUMP, "0x20b2", "0x2330"), ["differ", "a100-80gb", "set device"], []),
     "cloud without device": (".xml", CLOUD, [":6:", "device: h100"], []),
     "CPU unknown": (".xml", CLOUD.replace("GenuineIntel", "Acme"), [":4:", "'Acme'", "socket"], H100),
     "NIC speed": (".xml", change(DUMP, 'speed="200000"', 'speed="fast"'), ["<net>", "speed is 'fast'"], []),
-    "NVLinks said twice": (".xml", DUMP, ["nvlinks_per_gpu", "leave the parameter out"], ["nvlinks_per_gpu=12"]),
-    "no NIC to join": (".xml", DUMP, ["machine 0 has no NIC", "nics"], ["nodes=2", "nics=[nothing*]"]),
+    "NVLinks said twice": (".xml", DUMP, ["nvlinks_per_gpu", "NVLinks; remove the parameter"], ["nvlinks_per_gpu=12"]),
+    "no NIC to join": (".xml", DUMP, ["node 0 has no NIC", "nics"], ["nodes=2", "nics=[nothing*]"]),
     "too many": (".xml", DUMP, ["nodes", "GPUs; at most 32,768"], ["nodes=100000"]),
     # parameters
     "unknown parameter": (".xml", DUMP, ["nods", "did you mean 'nodes'"], ["nods=2"]),
-    "parameter of another form": (".xml", DUMP, ["gpus_per_nic means nothing for NCCL's"], ["gpus_per_nic=2"]),
+    "parameter of another form": (".xml", DUMP, ["gpus_per_nic does not apply to NCCL's"], ["gpus_per_nic=2"]),
     "parameter without unit": (".xml", DUMP, ["nic.line_rate", "no unit"], ["nic.line_rate=50"]),
     "oversubscription": (".xml", DUMP, ["fabric.oversubscription", "greater than 0"], ["fabric.oversubscription=0"]),
     # nvidia-smi
-    "no matrix": (".txt", "just\nwords\n", ["none of", "nvidia-smi topo -m"], []),
+    "no matrix": (".txt", "just\nwords\n", ["in none of the known formats", "nvidia-smi topo -m"], []),
     "matrix cut below": (".txt", "\n".join(SMI_ROWS[:9]), [":5:", "no row for GPU4", "cut off"], []),
     "matrix cut right": (".txt", "\n".join(row[:60] for row in SMI_ROWS),
                          [":17:", "'NIC3' has no column", "cut off"], []),
@@ -112,11 +112,11 @@ BAD = {
     "column twice": (".txt", change(SMI, "\tGPU1\t", "\tGPU0\t"), [":5:", "two columns are called GPU0"], []),
     "no tree": (".txt", PCIE.replace("PIX", "PHB"), [":4:", "GPU0 - GPU1 is PHB", "PXB", "no PCIe tree"], H100),
     "GPU unknown": (".txt", PCIE, [":4:", "0 NVLinks per GPU", "device: h100"], []),
-    "PCIe unknown": (".txt", PCIE, ["what PCIe it is", "pcie: {line_rate"], ["device=l40s"]),
-    "NIC unknown": (".txt", PCIE, ["how fast the NICs", "nic: {line_rate"],
+    "PCIe unknown": (".txt", PCIE, ["state the PCIe generation", "pcie: {line_rate"], ["device=l40s"]),
+    "NIC unknown": (".txt", PCIE, ["state the NIC rate", "nic: {line_rate"],
                     ["device=l40s", "pcie.line_rate=32 GB/s", "socket.line_rate=20 GB/s"]),
     # ibnetdiscover
-    "no device": (".txt", LISTING, ["knows no GPUs", "device: h100"], []),
+    "no device": (".txt", LISTING, ["lists no GPUs", "device: h100"], []),
     "listing cut": (".txt", LISTING[: len(LISTING) // 2], [":12:", "no record", "cut off"], H100),
     "listing cut in a line": (".txt", LISTING[: LISTING.index("4xNDR") + 1],
                               [":12:", "4xNDR", "cut off"], H100),
@@ -130,7 +130,7 @@ BAD = {
     "speeds differ": (".txt", change(LISTING, "4xNDR", "4xHDR"), [":12:", "differ in speed"], H100),
     "unknown speed": (".txt", LISTING.replace("4xNDR", "4xZDR"), [":12:", "4xZDR", "NDR"], H100),
     "strange line": (".txt", change(LISTING, "vendid=0x2c9", "what is this"), [":7:", "what is this"], H100),
-    "nobody kept": (".txt", LISTING, ["no adapter is left", "node001 mlx5_0"], ["device=h100", "hosts=[gpu*]"]),
+    "nobody kept": (".txt", LISTING, ["no adapter matches", "node001 mlx5_0"], ["device=h100", "hosts=[gpu*]"]),
     "NVLink unknown": (".txt", LISTING, ["nvlinks_per_gpu"], ["device=l40s", "pcie.line_rate=32 GB/s"]),
     # graphs
     "JSON cut": (".json", graph()[:-5], [":1:", "not valid JSON"], []),
@@ -139,7 +139,7 @@ BAD = {
     "NaN": (".json", change(graph(), "1000000000.0", "NaN"), ["NaN"], []),
     "no device in graph": (".json", graph(graph={}), ["device: h100"], []),
     "node without id": (".json", graph([{"kind": "gpu"}]), ["nodes[0]", "an id"], []),
-    "node twice": (".json", graph([*NODES, {"id": "a", "kind": "gpu"}]), ["nodes[2]", "'a' is there twice"], []),
+    "node twice": (".json", graph([*NODES, {"id": "a", "kind": "gpu"}]), ["nodes[2]", "'a' occurs twice"], []),
     "node without kind": (".json", graph([*NODES, {"id": "c"}]), ["node 'c'", "no attribute kind"], []),
     "unknown kind": (".json", graph([*NODES, {"id": "c", "kind": "swich"}]), ["node 'c'", "did you mean 'switch'"], []),
     "negative host": (".json", graph([{**NODES[0], "host": -1}, NODES[1]]), ["node 'a'", "host is -1"], []),
@@ -160,7 +160,7 @@ BAD = {
                            [":1:", "no key z", "write_graphml"], []),
     "GraphML type": (".graphml", graphml('<node id="a"><data key="k">x</data></node>',
         '<key id="k" for="node" attr.name="host" attr.type="int"/>'), [":1:", "'x'", "write_graphml"], []),
-    "GraphML node twice": (".graphml", graphml('<node id="a"/>\n<node id="a"/>'), [":5:", "there twice"], []),
+    "GraphML node twice": (".graphml", graphml('<node id="a"/>\n<node id="a"/>'), [":5:", "occurs twice"], []),
     "GraphML edge": (".graphml", graphml('<node id="a"><data key="k">gpu</data></node>\n<edge source="a" target="b"/>'),
                      [":1:", "no node 'b'"], H100),
     "GraphML kind": (".graphml", graphml('<node id="a"/>'), ["node 'a'", "no attribute kind"], H100),
@@ -232,9 +232,9 @@ def test_scenario_says_which_key_and_which_line(cluster, words, tmp_path):
 def test_machines_with_different_gpus(tmp_path):
     (tmp_path / "h.xml").write_text(DUMP.replace("0x20b2", "0x2330").replace('sm="80"', 'sm="90"'))
     (tmp_path / "a.xml").write_text(DUMP)
-    with pytest.raises(InputError, match=r"different GPUs \(h100, a100-80gb\).*give device"):
+    with pytest.raises(InputError, match=r"different GPUs \(h100, a100-80gb\).*set device"):
         import_topology([tmp_path / "h.xml", tmp_path / "a.xml"])
-    with pytest.raises(InputError, match="a whole network, not a machine"):
+    with pytest.raises(InputError, match="a whole network, not one node"):
         import_topology([tmp_path / "a.xml", INPUTS / "ib_two_rails.ibnetdiscover"], {"device": "h100"})
 
 

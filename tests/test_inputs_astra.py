@@ -114,7 +114,7 @@ def test_the_command_writes_a_topology(tmp_path: Path, capsys: pytest.CaptureFix
     assert "429.497 GB/s" in (tmp_path / "topology.yaml").read_text()
     assert len(load_cluster(tmp_path / "topology.yaml").gpus) == 8
     assert main(["import", "astra-network", str(tmp_path / "net.yml")]) == 2
-    assert "say which GPU the NPUs are" in capsys.readouterr().err
+    assert "state which GPU the NPUs are" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -155,5 +155,5 @@ def test_a_bad_network_is_one_clear_message(tmp_path: Path, text: str, words: st
 
 def test_the_gpu_has_to_be_said(tmp_path: Path) -> None:
     (tmp_path / "net.yml").write_text(network("Ring", "8"))
-    with pytest.raises(InputError, match="say which GPU they are, as in device: h100"):
+    with pytest.raises(InputError, match="state which GPU they are, as in device: h100"):
         import_topology(tmp_path / "net.yml")

@@ -94,10 +94,10 @@ def test_variables_of_a_torchtitan_script(importer: Importer) -> None:
     importer.write({"run.sh": TITAN_SCRIPT.replace("$PP", "$STAGES")})
     status, _, err = importer.run("torchtitan", "run.sh", "--arg", "GPU_TYPE=h100")
     assert status == 2
-    assert "--parallelism.pipeline_parallel_degree: $STAGES is for a shell to fill in" in err
+    assert "--parallelism.pipeline_parallel_degree: $STAGES is filled in by a shell" in err
     importer.write({"run.sh": TITAN_SCRIPT.replace(":?set GPU_TYPE", "")})
     _, found, _ = importer.run("torchtitan", "run.sh", "--gpus", "512")
-    assert any("taken as unset: GPU_TYPE (--arg NAME=VALUE sets one)" in sentence for sentence in found["assumed"])
+    assert any("assumed unset: GPU_TYPE (--arg NAME=VALUE sets one)" in sentence for sentence in found["assumed"])
 
 
 @pytest.mark.parametrize("required", ["TP=${TP:?}", ': "${TP:?set TP}"', "TP=${1:?usage: run.sh TP}"])
@@ -199,9 +199,9 @@ def test_ms_swift_names_its_model(importer: Importer) -> None:
     ("old", "new", "words"),
     [
         ("--packing", "--train_type lora --packing", "tuner type lora trains adapters"),
-        ("megatron sft", "megatron rlhf", "megatron rlhf of Megatron-SWIFT (ms-swift) is no pre-training"),
-        ("--model Qwen/Qwen3-30B-A3B", "--model my/Own-7B", "put its config.json beside the file"),
-        ("--model Qwen/Qwen3-30B-A3B", "", "is of Megatron-SWIFT (ms-swift) and names no model"),
+        ("megatron sft", "megatron rlhf", "megatron rlhf of Megatron-SWIFT (ms-swift) is not pre-training"),
+        ("--model Qwen/Qwen3-30B-A3B", "--model my/Own-7B", "put its config.json next to the file"),
+        ("--model Qwen/Qwen3-30B-A3B", "", "is a Megatron-SWIFT (ms-swift) command without a model"),
     ],
 )
 def test_what_ms_swift_does_otherwise_is_refused(importer: Importer, old: str, new: str, words: str) -> None:
@@ -301,9 +301,9 @@ def test_an_unknown_setting_that_decides_the_step_is_asked_about(
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ("cfg.model.context_parallel_size = OWN.cp(tp)", "model.context_parallel_size: OWN.cp(...) is worked out"),
-        ("cfg.model.sequence_parallel = OWN(tp)", "model.sequence_parallel: OWN(...) is worked out"),
-        ("cfg.model.sequence_parallel = {k: k for k in OWN}", "is worked out where the program runs"),
+        ("cfg.model.context_parallel_size = OWN.cp(tp)", "model.context_parallel_size: OWN.cp(...) is computed"),
+        ("cfg.model.sequence_parallel = OWN(tp)", "model.sequence_parallel: OWN(...) is computed"),
+        ("cfg.model.sequence_parallel = {k: k for k in OWN}", "is computed where the program runs"),
         ("if OWN.big():\n        cfg.model.context_parallel_size = 2", "OWN.big() (it changes context_parallel_size)"),
         ("for n in OWN.all():\n        cfg.train.global_batch_size = n", "(it changes global_batch_size)"),
     ],
@@ -324,9 +324,9 @@ def test_a_test_of_a_script_that_is_not_decided(importer: Importer, sets: str, s
     importer.write({"run.sh": f"#!/bin/bash\n{asks}{command}"})
     found, lists, err = importer.run("megatron", "run.sh")
     assert found == status
-    said = "line 3 takes what [$own_tool--count-gt4] gives" if "TP" in sets else "$(own_tool --count) -gt 4 ] in line 3"
+    said = "line 3 uses what [$own_tool--count-gt4] gives" if "TP" in sets else "$(own_tool --count) -gt 4 ] in line 3"
     assert said in err or status == 0
-    assert status == 2 or any("is taken as not met" in sentence for sentence in lists["assumed"])
+    assert status == 2 or any("is assumed to be false" in sentence for sentence in lists["assumed"])
 
 
 @pytest.mark.parametrize("option", ["--own-parallel-size 1", "--own-pipeline-trick false", "--own-fp8-mode none"])

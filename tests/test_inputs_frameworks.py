@@ -154,7 +154,7 @@ def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
     there = {"train/1b.yaml": (out.parent / "train" / "1b.yaml").read_text()}
     found = imported(EXPERIMENT.replace("envs: {", "envs: {CUDA_LAUNCH_BLOCKING: 1, "), there.get, gpus=8)
     assert any("without CUDA_LAUNCH_BLOCKING=1" in sentence for sentence in found.assumed)
-    with pytest.raises(InputError, match=r"goes on in train/1b.yaml, which is neither beside it"):
+    with pytest.raises(InputError, match=r"includes train/1b.yaml, which is neither next to it"):
         imported(EXPERIMENT)
 
 
@@ -177,7 +177,7 @@ def test_overrides_of_primus_over_the_files_of_its_repository() -> None:
     said = "".join(f"      {name}: true\n" for name in fields)
     assert not imported(f"{PRIMUS}{said}", REPOSITORY.get, gpus=8).unknown
     together = imported(f"{PRIMUS}{said}      tp_comm_overlap: true\n", REPOSITORY.get, gpus=8)
-    assert "--tp-comm-split-ag: one way of overlap for all products" in together.assumed
+    assert "--tp-comm-split-ag: one kind of overlap for all matmuls" in together.assumed
     sinks = f"{PRIMUS}      use_sink_attention: true\n      sink_sliding_window: 128\n"
     model = imported(sinks, REPOSITORY.get, gpus=8).document["model"]
     assert (model["attention_sinks"], model["attention_window"], model["full_attention_every"]) == (True, 129, 2)
@@ -238,10 +238,10 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (PRIMUS, "goes on in primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
+        (PRIMUS, "includes primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
         (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
-        (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has layers of linear attention, which"),
+        (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  moe_latent_size: 128"), "--moe-latent-size: .*latent"),
         (
             FLAGSCALE.replace("num_layers: 8", "num_layers: 8\n  attn_res_block_size: 4"),
@@ -307,7 +307,7 @@ def test_primus_starts_torchtitan_with_the_sections_of_a_job_config() -> None:
     assert any("Primus-Turbo's kernels" in sentence for sentence in found.assumed)
     with pytest.raises(InputError, match="enable_attention_float8: true is not modelled"):
         titan(TITAN.replace("use_turbo_own", "enable_attention_float8"), TITAN_FILES)
-    with pytest.raises(InputError, match=r"goes on in primus/configs/models/torchtitan/own_8B\.yaml"):
+    with pytest.raises(InputError, match=r"includes primus/configs/models/torchtitan/own_8B\.yaml"):
         titan(TITAN, {name: text for name, text in TITAN_FILES.items() if "models" not in name})
 
 
@@ -320,7 +320,7 @@ def test_fine_tuning_of_all_weights_is_read_as_pre_training_is() -> None:
     found = imported(TUNES, REPOSITORY.get, gpus=8)
     assert found.document == imported(PRIMUS, REPOSITORY.get, gpus=8).document
     assert any(sentence.startswith("--use-packed-attention") for sentence in found.assumed)
-    with pytest.raises(InputError, match=r"lora\.enabled: adapters are trained beside weights that stand still"):
+    with pytest.raises(InputError, match=r"lora\.enabled: training adapters with frozen weights is"):
         imported(TUNES.replace("enabled: false", "enabled: true"), REPOSITORY.get, gpus=8)
 
 
@@ -331,7 +331,7 @@ def test_dual_pipe_v_of_flagscale(field: str) -> None:
 
 
 def test_a_framework_is_told_which_import_it_is_for() -> None:
-    with pytest.raises(InputError, match="its module is of framework torchtitan: write simcluster import torchtitan"):
+    with pytest.raises(InputError, match="its module is of framework torchtitan: run simcluster import torchtitan"):
         imported(TITAN)
     with pytest.raises(InputError, match="is of framework maxtext: it cannot be imported"):
         titan(TITAN.replace("torchtitan", "maxtext"), TITAN_FILES)
@@ -379,7 +379,7 @@ def test_fields_of_megatron_alone_and_in_the_file_that_a_script_names() -> None:
 
 
 def test_a_script_whose_options_are_in_a_file_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"the file that --config names \(specs/own\.yaml\), which is not there"):
+    with pytest.raises(InputError, match=r"the file named by --config \(specs/own\.yaml\), which is missing"):
         imported(STARTS.replace("MORE", ""))
-    with pytest.raises(InputError, match=r"goes on in what is neither .*: specs/own\.yaml"):
+    with pytest.raises(InputError, match=r"reads files that are neither .*: specs/own\.yaml"):
         imported(STARTS.replace("MORE", "--micro-batch-size 2"))

@@ -371,8 +371,7 @@ def test_that_weights_are_published_quantized_is_told() -> None:
     stored = {"quantization_config": {"bits": 4, "quant_method": "gptq"}}
     config = {**DENSE["Llama-2-7b"][0], **stored}
     assert assumptions_of_config(config) == (
-        "weights are trained whole: quantized ones, which quantization_config (gptq, 4 bits) has, are not modelled in "
-        "training",
+        "weights are trained unquantized: training with quantization_config (gptq, 4 bits) is not modelled",
     )
     assert model_from_config(config) == model_from_config(DENSE["Llama-2-7b"][0])
     assert "quantization_config" not in keys_of_config(config, sequence_length=1024)[1]
@@ -386,10 +385,10 @@ def test_of_a_model_of_several_parts_the_decoder_is_taken_and_the_rest_is_named(
         del text[defaulted]
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}}
     assert parameters_of_config(config).total == 27_432_406_640 - 416_866_032 - (1152 * 5376 + 1152)
-    assert assumptions_of_config(config) == ("the decoder of text alone, without vision_config",)
+    assert assumptions_of_config(config) == ("only the text decoder, without vision_config",)
     assert model_from_config(config)["sequence_length"] == 131072
     flat = {**DENSE["Qwen2.5-VL-7B"][0], "vision_config": {"hidden_size": 1280}}
-    assert assumptions_of_config(flat) == ("the decoder of text alone, without vision_config",)
+    assert assumptions_of_config(flat) == ("only the text decoder, without vision_config",)
     assert parameters_of_config(flat).total == DENSE["Qwen2.5-VL-7B"][1]
     tied = {"model_type": "x", "tie_word_embeddings": True, "text_config": DENSE["Qwen3-8B"][0]}
     assert model_from_config(tied)["tied_embeddings"] is True
@@ -406,8 +405,7 @@ def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: 
     ) + found.norm  # fmt: skip
     assert total + layer + 2 * h * h + 3 * h + 2 * 151552 * h == with_its_layer
     assert assumptions_of_config(config) == (
-        "without the 1 layer of multi-token prediction, in time and in the parameters (mtp_layers: 1 of the model has "
-        "them)",
+        "without the 1 layer of multi-token prediction in time and parameters (mtp_layers: 1 in the model adds them)",
     )
     assert assumptions_of_config({**config, "num_nextn_predict_layers": 0}) == ()
 
@@ -429,7 +427,7 @@ def test_biases_are_where_the_family_has_them() -> None:
     base = DENSE["Llama-2-7b"][0]
     assert model_from_config({**base, "attention_bias": True})["bias"] == "attention"
     assert model_from_config({**base, "attention_bias": True, "mlp_bias": True})["bias"] is True
-    with pytest.raises(InputError, match="biases of the MLP alone are not modelled"):
+    with pytest.raises(InputError, match="biases only in the MLP are not modelled"):
         model_from_config({**base, "mlp_bias": True})
     qkv, attention = (Model(**model_from_config(base) | {"bias": bias}) for bias in ("qkv", "attention"))
     assert parameters(attention).total - parameters(qkv).total == 32 * 4096
@@ -486,15 +484,15 @@ def test_a_window_does_the_work_of_the_tokens_in_it() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"vision_config": {"hidden_size": 1}}, "has vision_config: a model of several parts"),
+        ({"vision_config": {"hidden_size": 1}}, "has vision_config: a multi-part model"),
         ({"text_config": {"hidden_size": 1}}, "the config of model_type 'gemma2' lacks num_hidden_layers"),
         (
             {"text_config": {"hidden_size": 1}, "model_type": "minimax_m3_vl"},
-            "'minimax_m3_vl', which .*an indexer picks",
+            "'minimax_m3_vl', which .*an indexer",
         ),
-        ({"index_topk": 2048}, "has index_topk: attention to tokens that an indexer picks is not modelled"),
-        ({"model_type": "qwen3_next"}, "layers that are not all attention and MLP are not modelled"),
-        ({"model_type": "deepseek_v32"}, "attention to tokens that an indexer picks is not modelled"),
+        ({"index_topk": 2048}, "has index_topk: sparse attention with an indexer is not modelled"),
+        ({"model_type": "qwen3_next"}, "layers other than attention and MLP are not modelled"),
+        ({"model_type": "deepseek_v32"}, "attention with an indexer is not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ({"model_type": "gemma4"}, "'gemma4', which is not supported; supported are .*gemma3_text"),
         ({"num_hidden_layers": 10**10}, "not a positive whole number"),
@@ -598,7 +596,7 @@ def test_a_config_beside_a_scenario_says_a_key_once(tmp_path: Path) -> None:
 def test_a_dense_hunyuan() -> None:
     config = llama("hunyuan_v1_dense", 32, 4096, 14336, 32, 8, 128167, head_dim=128, use_cla=False, **TIED)
     assert model_from_config(config, sequence_length=4096)["qk_norm"] == "head"
-    with pytest.raises(InputError, match="use_cla has layers that share keys and values"):
+    with pytest.raises(InputError, match="use_cla shares keys and values between layers"):
         model_from_config({**config, "use_cla": True}, sequence_length=4096)
 
 
@@ -622,12 +620,12 @@ def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
     arguments = ["import", "hugging-face", str(config), "--cluster", "dgx_h100", "--gpus", "8"]
     assert main(arguments) == 0
     told = capsys.readouterr()
-    assert "ignored, unknown: own_key;" in told.err
-    assert "# Ignored, unknown: own_key" in told.out
+    assert "ignored unknown settings: own_key;" in told.err
+    assert "# Ignored (unknown): own_key" in told.out
     assert "# No effect on the simulated time: attn_pdrop, embd_pdrop" in told.out
-    assert "# Assumed: no dropout, though attn_pdrop is above 0 (--set training.dropout=true)" in told.out
+    assert "# Assumed: no dropout, although attn_pdrop is above 0 (--set training.dropout=true)" in told.out
     assert main([*arguments, "--strict"]) == 2
-    assert "not known here: own_key; take them out" in capsys.readouterr().err
+    assert "unknown: own_key; remove them" in capsys.readouterr().err
 
 
 def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_path: Path) -> None:
@@ -638,8 +636,8 @@ def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_pa
     assert main(["import", "hugging-face", str(path), "-o", str(out)]) == 0
     text = out.read_text()
     assert "  sequence_length: 2048\n" in text
-    assert "# Assumed: max_position_embeddings 2048, the default of model_type llama: the config says none" in text
-    assert "max_sequence_length 1024 is not read by model_type llama (--sequence-length 1024 takes it)" in text
+    assert "# Assumed: max_position_embeddings 2048, the default of model_type llama: not in the config" in text
+    assert "max_sequence_length 1024 is not read by model_type llama (--sequence-length 1024 uses it)" in text
     assert "max_sequence_length" not in text.partition("# No effect")[2]
     assert main(["import", "hugging-face", str(path), "--sequence-length", "1024", "-o", str(out)]) == 0
     said = out.read_text()
@@ -706,7 +704,7 @@ def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
             {},
             "has no model_type; supported are llama, mistral, qwen2, .*, gpt2, gpt_neox, opt, bloom, falcon",
         ),
-        ({**LLAMA_8B, "model_type": "mamba"}, "model_type 'mamba', which is not supported: layers that are not all"),
+        ({**LLAMA_8B, "model_type": "mamba"}, "model_type 'mamba', which is not supported: layers other than"),
         ({**LLAMA_8B, "model_type": "own"}, "model_type 'own', which is not supported; supported are llama"),
         ({**LLAMA_8B, "model_type": ["llama"]}, "which is not supported"),
         ({**LLAMA_8B, "model_type": "mixtral", "num_local_experts": 8}, "lacks num_experts_per_tok"),
@@ -719,7 +717,7 @@ def test_a_window_as_long_as_the_sequence_is_full_attention() -> None:
         ({**LLAMA_8B, "tie_word_embeddings": "no"}, "tie_word_embeddings 'no' is neither true nor false"),
         (
             {**QWEN3_4B, "sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 20},
-            "sliding_window 4096 is shorter than the sequence of 40960 in the layers from 20 on.*at most 4096",
+            "sliding_window 4096 is shorter than the sequence of 40960 in layers 20 and later.*at most 4096",
         ),
         ({**OPT_1B, "word_embed_proj_dim": 512}, "word_embed_proj_dim 512 differs from hidden_size 2048"),
     ],
@@ -734,7 +732,7 @@ def test_what_cannot_be_read_is_refused(config: dict[str, Any], words: str) -> N
     [
         ("", "JSON"),
         ("{", "JSON"),
-        ("[1]", "holds no JSON object"),
+        ("[1]", "is not a JSON object"),
         ('{"a": 1, "a": 2}', "the key 'a' appears twice"),
         ('{"a": {"b": 1, "b": 1}}', "the key 'b' appears twice"),
         ('{"a": ' + "9" * 5000 + "}", "JSON"),
@@ -758,7 +756,7 @@ def test_the_transformer_of_flash_linear_attention() -> None:
     assert "qk_norm" not in fields
     more = model_from_config({**FLA, "qk_norm": True, "qkv_bias": True, "num_kv_heads": 4, "window_size": 512})
     assert (more["qk_norm"], more["bias"], more["kv_heads"], more["attention_window"]) == ("head", "qkv", 4, 512)
-    with pytest.raises(InputError, match="model_type 'gla', which is not supported: layers that are not all"):
+    with pytest.raises(InputError, match="model_type 'gla', which is not supported: layers other than"):
         model_from_config({**FLA, "model_type": "gla"})
 
 

@@ -87,17 +87,17 @@ def test_the_import_that_a_file_is_for_is_named(
 ) -> None:
     if kind != own:
         err = refused(tmp_path, kind, *OTHERS[own], capsys)
-        assert f"write simcluster import {own}" in err
+        assert f"run simcluster import {own}" in err
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "text", "words"),
     [
-        ("deepspeed", "a.json", '{"a": 1, "lr": 2}', "is not a configuration of DeepSpeed: it has none of its keys"),
+        ("deepspeed", "a.json", '{"a": 1, "lr": 2}', "is not a configuration of DeepSpeed: it has no DeepSpeed keys"),
         ("deepspeed", "a.json", '{"name": "x", "scripts": {"test": "jest"}}', "is not a configuration of DeepSpeed"),
         ("torchtitan", "a.toml", '[project]\nname = "x"\n[tool.ruff]\nlength = 8\n', "is not a job config of"),
-        ("torchtitan", "a.yaml", "name: x\nversion: 2\n", "is YAML, and a file in TOML or JSON is expected"),
-        ("deepspeed", "a.yaml", "name: x\nversion: 2\n", "is YAML, and a file in JSON is expected"),
+        ("torchtitan", "a.yaml", "name: x\nversion: 2\n", "is YAML, but TOML or JSON is expected"),
+        ("deepspeed", "a.yaml", "name: x\nversion: 2\n", "is YAML, but JSON is expected"),
         ("nemo", "s.yaml", "cluster: dgx_h100\nmodel: {preset: llama3-8b}\nparallel: {tp: 2}\n", "simcluster run"),
         ("deepspeed", "acc.yaml", "compute_environment: LOCAL_MACHINE\n", "is a configuration of accelerate"),
     ],

@@ -40,16 +40,20 @@ RUN = f"torchrun --nproc_per_node 8 {TRAINS}"
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
-        (f"torchrun --nproc_per_node 2 --nnodes 2 {TRAINS}", "the script starts 2 on each of 2 machines", True),
-        (f"torchrun --nproc_per_node 16 --nnodes 1 {TRAINS}", "the script starts 16 on one machine", True),
+        (f"torchrun --nproc_per_node 2 --nnodes 2 {TRAINS}", "the script starts 2 on each of 2 nodes", True),
+        (f"torchrun --nproc_per_node 16 --nnodes 1 {TRAINS}", "the script starts 16 on one node", True),
         (f"torchrun --nproc_per_node 8 --nnodes 2 {TRAINS}", "the script starts", False),
         (f"torchrun --nproc_per_node 4 --nnodes 1 {TRAINS}", "the script starts", False),
-        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "what $SETTINGS sets is not known", True),
+        (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "what $SETTINGS sets is unknown", True),
         (f". $SETTINGS\nsource venv/bin/activate\n{RUN}", "activate", False),
-        (f"{RUN} --tokenizer-type NullTokenizer", "NullTokenizer adds a token", True),
-        (f"{RUN} --num-experts 8", "a token goes to 2 of the experts", True),
-        (f"{RUN} --num-experts 8 --moe-router-topk 2", "a token goes to", False),
-        (f"{RUN} --kd --num-layers-teacher 4", "--kd: the forward pass of the teacher is not played", True),
+        (f"{RUN} --tokenizer-type NullTokenizer", "NullTokenizer adds an end-of-document token", True),
+        (f"{RUN} --num-experts 8", "each token goes to 2 of the experts", True),
+        (f"{RUN} --num-experts 8 --moe-router-topk 2", "each token goes to", False),
+        (
+            f"{RUN} --kd --num-layers-teacher 4",
+            "--kd: the teacher's forward pass of distillation is not simulated",
+            True,
+        ),
         (
             f"export TORCH_DISTRIBUTED_DEBUG=DETAIL\nenv NCCL_BLOCKING_WAIT=1 {RUN}",
             "without NCCL_BLOCKING_WAIT=1, TORCH_DISTRIBUTED_DEBUG=DETAIL",
@@ -73,10 +77,10 @@ def with_configuration(**more: Any) -> Imported:
 
 def test_a_curriculum_in_the_configuration_is_told_where_it_is_on() -> None:
     on, off = ({"enabled": enabled, "min_difficulty": 72} for enabled in (True, False))
-    assert told(with_configuration(curriculum_learning=on), "curriculum_learning: sequences are whole")
+    assert told(with_configuration(curriculum_learning=on), "curriculum_learning: sequences have full length")
     assert not told(with_configuration(curriculum_learning=off), "curriculum_learning")
     drops = {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {"enabled": True}}}
-    assert told(with_configuration(data_efficiency=drops), "random_ltd: every layer works on all tokens")
+    assert told(with_configuration(data_efficiency=drops), "random_ltd: every layer processes all tokens")
 
 
 def test_numbers_that_script_and_configuration_give_otherwise_are_told() -> None:
@@ -86,21 +90,21 @@ def test_numbers_that_script_and_configuration_give_otherwise_are_told() -> None
     document = found.document
     assert (document["training"]["global_batch"], document["parallel"]["zero"]) == (1024, 1)
     for words in (
-        "--global-batch-size 1024 of the script counts, and not train_batch_size 64 of ds.json",
-        "zero_optimization.stage 1 of ds.json counts, and not --zero-stage 3 of the script",
+        "--global-batch-size 1024 of the script is used, not train_batch_size 64 of ds.json",
+        "zero_optimization.stage 1 of ds.json is used, not --zero-stage 3 of the script",
     ):
         assert told(found, words)
     same = imported(f"{DEEPSPEED} --zero-stage 1", {"ds.json": json.dumps({"zero_optimization": {"stage": 1}})})
-    assert not told(same, "counts, and not")
+    assert not told(same, "is used, not")
 
 
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("CUDA_LAUNCH_BLOCKING=1", "kernels are taken as they are without CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA_LAUNCH_BLOCKING=1", "kernels are assumed to run as without CUDA_LAUNCH_BLOCKING=1"),
         ("NVTE_FWD_LAYERNORM_SM_MARGIN=16", "without NVTE_FWD_LAYERNORM_SM_MARGIN=16"),
-        ("NCCL_P2P_NET_CHUNKSIZE=2097152", "on the cluster, without NCCL_P2P_NET_CHUNKSIZE=2097152"),
-        ("USE_MNNVL=1", "NVLink's domains are those of the cluster, whatever USE_MNNVL=1 says"),
+        ("NCCL_P2P_NET_CHUNKSIZE=2097152", "the cluster's defaults, without NCCL_P2P_NET_CHUNKSIZE=2097152"),
+        ("USE_MNNVL=1", "NVLink domains are those of the cluster, not of USE_MNNVL=1"),
     ],
 )
 def test_the_environment_s_settings_are_told_where_they_are_not_the_usual_ones(setting: str, words: str) -> None:
@@ -129,7 +133,7 @@ def test_settings_of_the_configuration_are_listed_or_refused_as_in_the_file_alon
     assert told(found, "zero_optimization.sub_group_size")
     with pytest.raises(InputError, match="sparse attention is not modelled"):
         with_configuration(sparse_attention={"mode": "fixed"})
-    assert told(imported(DEEPSPEED, {"ds.json": "{"}), "what the DeepSpeed configuration ds.json says is not known")
+    assert told(imported(DEEPSPEED, {"ds.json": "{"}), "the DeepSpeed configuration ds.json is not read")
 
 
 def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
@@ -137,7 +141,7 @@ def test_a_value_that_rests_on_the_machine_says_what_gives_it() -> None:
         "count=$(($(all_hosts nvidia-smi | wc -l)-2))\nranks=$(( ${count} / 1 ))\nmicro=$(( 64 / ${ranks} ))\n"
         f"torchrun --nproc_per_node 8 {SIZES} --vocab-size 1000 --micro-batch-size ${{micro}}"
     )
-    with pytest.raises(InputError, match=r"--micro-batch-size: line 2 takes what all_hosts prints, .* --arg NAME="):
+    with pytest.raises(InputError, match=r"--micro-batch-size: line 2 uses what all_hosts prints, .* --arg NAME="):
         imported(text)
     assert imported(text, count="8").document["training"]["micro_batch"] == 8
 
@@ -157,20 +161,22 @@ def test_launchers_say_how_many_processes_they_start(launcher: str, gpus: int) -
 
 def test_a_script_of_calls_alone_is_one() -> None:
     text = "sh run/train.sh 32 mp\nsh run/train.sh 16 mp\n"
-    with pytest.raises(InputError, match=r"it goes on in run/train\.sh"):
+    with pytest.raises(InputError, match=r"it reads run/train\.sh"):
         scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
 
 
 def test_what_data_are_called_makes_no_encoder() -> None:
     data = "--data-path data/my-t5_text_sentence"
     assert imported(f"torchrun --nproc_per_node 8 {TRAINS} {data}").document["model"]["layers"] == 2
-    with pytest.raises(InputError, match="is of a model with an encoder"):
+    with pytest.raises(InputError, match="belongs to a model with an encoder"):
         imported(f"torchrun --nproc_per_node 8 own/{TRAINS.replace('_gpt', '')} {data}")
 
 
 def test_experts_under_another_name_are_not_lost() -> None:
     text = f"torchrun --nproc_per_node 8 {TRAINS} --moe-router-topk 2"
-    with pytest.raises(InputError, match=r"--num-local-experts: is no option of Megatron-LM's.*--arg=--num-experts="):
+    with pytest.raises(
+        InputError, match=r"--num-local-experts: is not a Megatron-LM option, so the number.*--arg=--num-experts="
+    ):
         imported(f"{text} --num-local-experts 8")
     assert imported(f"{text} --num-local-experts 8", **{"--num-experts": "8"}).document["model"]["moe"]["experts"] == 8
     routed = imported(f"{text} --num-routed-experts 8 --num-shared-experts 2 --moe-ffn-hidden-size 256")
@@ -183,7 +189,7 @@ def test_experts_under_another_name_are_not_lost() -> None:
 
 def test_deepspeed_s_experts_beside_tensor_parallelism_are_refused_by_name() -> None:
     text = f"deepspeed {TRAINS} --num-experts 8 --topk 1 --deepspeed --tensor-model-parallel-size 2"
-    refused = "--tensor-model-parallel-size: DeepSpeed sends the tokens that 2 tp ranks have once"
+    refused = "--tensor-model-parallel-size: DeepSpeed sends the tokens of 2 tp ranks once"
     with pytest.raises(InputError, match=refused):
         imported(text.replace("--num-experts", "--num-routed-experts"))
     with pytest.raises(InputError, match=refused.replace("tensor-", "")):
@@ -218,7 +224,7 @@ def test_variables_that_a_command_hands_to_the_script_it_starts(starts: str, tp:
 @pytest.mark.parametrize("option", ["--spec own.layers spec", "--tp-2d", "--enable-hyper-connections"])
 def test_what_is_refused_is_taken_out_without_another_file(option: str) -> None:
     text, name = f"torchrun --nproc_per_node 8 {TRAINS} {option}", option.partition(" ")[0]
-    with pytest.raises(InputError, match=rf"take it out to import the rest \(--arg={name}=none does\)"):
+    with pytest.raises(InputError, match=rf"remove it to import the rest \(--arg={name}=none does\)"):
         imported(text)
     found = imported(text, **{name: "none"})
     assert found.document == imported(text.removesuffix(option)).document
@@ -226,5 +232,5 @@ def test_what_is_refused_is_taken_out_without_another_file(option: str) -> None:
 
 
 def test_files_of_the_environment_are_not_asked_for() -> None:
-    with pytest.raises(InputError, match=r"it goes on in helpers\.sh, which"):
+    with pytest.raises(InputError, match=r"it reads helpers\.sh, which"):
         imported("source /there/venv/bin/activate\nsource helpers.sh\nsource <(curl there)\nsetup\n")

@@ -104,7 +104,7 @@ def test_arguments_of_megatron_in_a_log_are_those_of_its_options(fields: dict[st
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"spec": "['megatron.core.models.mamba', 'mamba_stack_spec']"}, "--spec: a layer of one's own"),
+        ({"spec": "['megatron.core.models.mamba', 'mamba_stack_spec']"}, "--spec: custom layer specs"),
         ({"hybrid_override_pattern": "M-M*"}, "--hybrid-override-pattern"),
         ({"own_parallel_trick": True}, "--own-parallel-trick"),
         ({"num_layers": "eight"}, "--num-layers: 'eight' is not a whole number"),
@@ -291,9 +291,9 @@ def test_a_log_of_deepspeed_says_its_model_and_that_it_recomputes(tmp_path: Path
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        ("torchtitan", titan()[:400], "the configuration behind 'Running with args:' is cut off"),
+        ("torchtitan", titan()[:400], "the configuration after 'Running with args:' is cut off"),
         ("deepspeed", "TrainingArguments(\n)\n***** Running training *****\n", "is the log of a training without Deep"),
-        ("nemo", arguments(), "this is the log of a training with Megatron-LM: write simcluster import megatron"),
+        ("nemo", arguments(), "this is the log of a training with Megatron-LM: run simcluster import megatron"),
     ],
 )
 def test_a_log_that_cannot_be_read_is_one_message(
@@ -348,10 +348,10 @@ def test_the_step_is_the_median_without_the_first_iterations(text: str, step: fl
 
 def test_iterations_of_another_batch_do_not_count() -> None:
     ramped = iterations(*[500.0] * 5, batch=16) + iterations(*[1500.0] * 5)
-    assert "5 of another batch left out" in measured_of_log(ramped, "train.log", DOCUMENT)[1]
+    assert "5 with another batch excluded" in measured_of_log(ramped, "train.log", DOCUMENT)[1]
     for text, words in (
-        ("nothing", "has no line with the time of a step"),
-        (iterations(5.0, batch=8), "have a global batch of 8, and the scenario has 64"),
+        ("nothing", "has no line with a step time"),
+        (iterations(5.0, batch=8), "have a global batch of 8, but the scenario has 64"),
         (iterations(0.0), "take 0 ms"),
     ):
         with pytest.raises(InputError, match=words):

@@ -82,11 +82,11 @@ def test_every_argument_is_accounted_for() -> None:
     [
         (f"{GPT_345M} --no-masked-softmax-fusion", "--no-masked-softmax-fusion: softmax", True),
         (f"{GPT_345M} --use-sharp", "--use-sharp:", True),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe blockwise", "scales of blocks", True),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe tensorwise", "scales of blocks", False),
-        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-recipe blockwise", "scales of blocks", False),
-        (f"torchrun tools/own.py {GPT_345M}", "what own.py itself sets is not read: its options are taken as", True),
-        (f"torchrun pretrain_gpt.py {GPT_345M}", "itself sets", False),
+        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe blockwise", "scales", True),
+        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-format e4m3 --fp8-recipe tensorwise", "scales", False),
+        (f"{GPT_345M.replace('fp16', 'bf16')} --fp8-recipe blockwise", "scales", False),
+        (f"torchrun tools/own.py {GPT_345M}", "values set inside own.py are not read", True),
+        (f"torchrun pretrain_gpt.py {GPT_345M}", "are", False),
         # 151643 tokens of Qwen2.5's, as a script counts them, are not another number than the 151936 rows
         (GPT_345M.replace("GPT2BPETokenizer", "HuggingFaceTokenizer --tokenizer-model Qwen/Qwen2.5-3B --vocab-size "
                           "151643"), "151", False),
@@ -113,7 +113,7 @@ def test_what_is_modelled_otherwise_is_said_by_name(text: str, words: str, said:
 def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute: str) -> None:
     found = imported(f"{GPT_345M} --recompute-activations {more}", gpus=8)
     assert found.document["training"].get("recompute", "none") == recompute
-    assert ("runs nothing again" in found.text("x")) == (recompute == "none")
+    assert ("recomputes nothing" in found.text("x")) == (recompute == "none")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_flash_kernel_of_legacy_layers_is_not_run_again(more: str, recompute
 def test_the_kernel_of_attention_takes_no_fp32(formats: str, attention: str) -> None:
     found = imported(f"{GPT_345M.replace('--fp16', '')} {formats}", gpus=8)
     assert found.document["training"]["attention"] == attention
-    told = [sentence for sentence in found.assumed if "takes no fp32" in sentence]
+    told = [sentence for sentence in found.assumed if "does not support fp32" in sentence]
     assert len(told) == (attention == "unfused" and "unfused" not in formats)
 
 
@@ -142,16 +142,16 @@ def test_the_kernel_of_attention_takes_no_fp32(formats: str, attention: str) -> 
         (
             "--decoder-last-pipeline-num-layers 8 --recompute-num-layers 18",
             1,
-            "all layers are run again, nearest to 18 of",
+            "all layers are recomputed, nearest to 18 of",
         ),
         ("--decoder-last-pipeline-num-layers 8 --recompute-num-layers 24", 1, ""),
         (
             "--decoder-last-pipeline-num-layers 8 --recompute-num-layers 11",
             2,
-            "one layer of 2 is run again, nearest to 11",
+            "one layer in 2 is recomputed, nearest to 11",
         ),
         ("--recompute-num-layers 10", 2, ""),
-        ("--recompute-num-layers 16", 1, "all layers are run again, nearest to 16 of the 20 of a stage or chunk"),
+        ("--recompute-num-layers 16", 1, "all layers are recomputed, nearest to 16 of the 20 per stage or chunk"),
     ],
 )
 def test_layers_of_a_block_are_those_of_stages_that_differ(more: str, every: int, told: str) -> None:
@@ -159,9 +159,9 @@ def test_layers_of_a_block_are_those_of_stages_that_differ(more: str, every: int
     even = LLAMA_70B.replace("--num-layers-per-virtual-pipeline-stage 5", "")
     found = imported(even.replace("--bf16", f"--bf16 {block}"))
     assert found.document["training"].get("recompute_every", 1) == every
-    said = [each for each in found.assumed if "run again" in each]
+    said = [each for each in found.assumed if "recomputed, nearest" in each]
     assert [each.startswith(told) for each in said] == [True] * bool(told)
-    assert not (told and "last" in more) or said[0].endswith("of the 8 to 24 of a stage or chunk")
+    assert not (told and "last" in more) or said[0].endswith("of the 8 to 24 per stage or chunk")
 
 
 def test_the_tables_do_not_overlap() -> None:
@@ -238,15 +238,15 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no arguments"),
-        ("hello", "'hello' is no option"),
-        ("--hidden-size $HIDDEN", r"--hidden-size: \$HIDDEN is for a shell to fill in"),
-        ("--num-layers 2\n--hidden-size ${H}", r"--hidden-size: \$\{H\} is for a shell"),
-        ("--num-layers 2 ${MODEL_ARGS[@]}", r"\$\{MODEL_ARGS\[@\]\} may hold options, and nothing is run here"),
-        ("--lr 1 $MORE_ARGS", r"\$MORE_ARGS may hold options"),
-        ("--lr 1 $@", r"\$@ may hold options"),
-        ("--hidden-size `nproc`", "`nproc` is for a shell"),
-        ("--hidden-size $(rm x)", r"\$\(rm x\) is for a shell"),
+        ("", "has no arguments"),
+        ("hello", "'hello' is not an option"),
+        ("--hidden-size $HIDDEN", r"--hidden-size: \$HIDDEN is filled in by a shell"),
+        ("--num-layers 2\n--hidden-size ${H}", r"--hidden-size: \$\{H\} is filled in by a shell"),
+        ("--num-layers 2 ${MODEL_ARGS[@]}", r"\$\{MODEL_ARGS\[@\]\} may contain options, and nothing is run here"),
+        ("--lr 1 $MORE_ARGS", r"\$MORE_ARGS may contain options"),
+        ("--lr 1 $@", r"\$@ may contain options"),
+        ("--hidden-size `nproc`", "`nproc` is filled in by a shell"),
+        ("--hidden-size $(rm x)", r"\$\(rm x\) is filled in by a shell"),
         ('--data-path "half', "no closing quotation"),
         ("--num-layers 2 --num-layers 3", "--num-layers is given twice"),
         ("--num-layer 2", "--num-layers is missing"),
@@ -263,16 +263,16 @@ def test_single_arguments(more: str, expected: dict[str, Any]) -> None:
         (GPT_345M + " --fp8-format hybrid", "needs --bf16"),
         (
             GPT_345M + " --recompute-granularity selective --recompute-modules mtp",
-            "'mtp' is not known; known: core_attn",
+            "'mtp' is unknown; known: core_attn",
         ),
-        (GPT_345M + " --recompute-granularity selective --recompute-modules []", "'' is not known"),
+        (GPT_345M + " --recompute-granularity selective --recompute-modules []", "'' is unknown"),
         (GPT_345M + " --encoder-seq-length 2048", "--encoder-seq-length: is another name of seq-length"),
         (
             GPT_345M + " --pipeline-model-parallel-size 5 --decoder-first-pipeline-num-layers 3",
-            "does not come out even",
+            "is not even",
         ),
         ("--x " * 60_000, "more than 200,000 characters"),
-        ("torchrun run.py --lr 1e-4 --seq_length 128", "run.py is no Megatron program: none of its options"),
+        ("torchrun run.py --lr 1e-4 --seq_length 128", "run.py is not a Megatron program: none of its options"),
     ],
 )
 def test_bad_arguments_are_one_clear_message(text: str, words: str) -> None:
@@ -296,7 +296,7 @@ def test_what_is_not_known_is_listed_and_not_refused() -> None:
     """A name that is in no table may be anything: it is told, in the file too, and nothing false is said of it."""
     found = imported(f"{GPT_345M} --warp-speed 9 --sequence-paralel --rope-clamp 1 2", gpus=8)
     assert found.unknown == ("--warp-speed", "--sequence-paralel (did you mean 'sequence-parallel'?)", "--rope-clamp")
-    assert "# Ignored, unknown: --warp-speed, --sequence-paralel" in found.text("x")
+    assert "# Ignored (unknown): --warp-speed, --sequence-paralel" in found.text("x")
     assert found.document == imported(GPT_345M, gpus=8).document
 
 
@@ -324,8 +324,8 @@ def test_all_problems_are_told_at_once() -> None:
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert lines[0] == "args.txt: 5 problems:"
     beginnings = (
-        "--num-layers: $LAYERS is for a shell", "--swiglu: takes no value",
-        "--micro-batch-size is missing", "the size of the vocabulary is in the tokenizer", "--optimizer: sgd",
+        "--num-layers: $LAYERS is filled in by a shell", "--swiglu: takes no value",
+        "--micro-batch-size is missing", "the vocabulary size is in the tokenizer", "--optimizer: sgd",
     )  # fmt: skip
     for line, words in zip(lines[1:], beginnings, strict=True):
         assert line.startswith(words), line
@@ -336,8 +336,8 @@ def test_files_of_gpt2_tell_the_tokenizer() -> None:
     plain = GPT_345M.replace("--tokenizer-type GPT2BPETokenizer", "--vocab-file $VOCAB --merge-file $MERGES")
     found = imported(plain, gpus=8)
     assert found.document["model"]["vocab_size"] == 50257
-    said = "GPT2BPETokenizer, what pretrain_gpt.py takes where no other is named, has 50257 tokens"
-    assert f"{said}; whether $VOCAB has as many is not read (--set model.vocab_size=...)" in found.assumed
+    said = "GPT2BPETokenizer, pretrain_gpt.py's default, has 50257 tokens"
+    assert f"{said}; $VOCAB is not read and may differ (--set model.vocab_size=...)" in found.assumed
     assert said in imported(plain.replace("$VOCAB", "data/gpt2-vocab.json"), gpus=8).assumed
 
 
@@ -358,7 +358,7 @@ def test_a_size_of_the_vocabulary_that_the_tokenizer_does_not_read(tokenizer: st
     found = imported(GPT_345M.replace("GPT2BPETokenizer", f"{tokenizer} --vocab-size 3200"), gpus=8)
     assert found.document["model"]["vocab_size"] == size
     has = {32000: "Llama2Tokenizer has 32000 tokens: it", 102400: "Lite has 102400 tokens: HuggingFaceTokenizer"}
-    said = [sentence for sentence in found.assumed if "does not read the 3200 that vocab-size says" in sentence]
+    said = [sentence for sentence in found.assumed if "ignores vocab-size 3200" in sentence]
     assert [has[size] in sentence for sentence in said] == [True] * (size in has)
     file = "Tik" not in tokenizer and "model" in tokenizer and size == 3200
     assert any("a vocabulary of 3200 tokens, as given: " in sentence for sentence in found.assumed) == file
@@ -387,10 +387,10 @@ def test_the_command_tells_on_stderr_what_it_left_out(tmp_path: Path, capsys: py
     command = ["import", "megatron", str(tmp_path / "args.txt"), "--cluster", "dgx_h100", "--gpus", "8"]
     assert main([*command, "--json", "-"]) == 0
     captured = capsys.readouterr()
-    assert "ignored, unknown: --warp-speed; whether they change the time of a step is not known" in captured.err
+    assert "ignored unknown settings: --warp-speed; their effect on the step time is unknown" in captured.err
     assert json.loads(captured.out)["unknown"] == ["--warp-speed"]
     assert main([*command, "--strict"]) == 2
-    assert "not known here: --warp-speed; take them out" in capsys.readouterr().err
+    assert "unknown: --warp-speed; remove them" in capsys.readouterr().err
 
 
 # --- Megatron-Bridge -----------------------------------------------------------------------------------------------
@@ -452,14 +452,14 @@ def test_fields_that_are_not_known_are_listed() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("gpt5_pretrain", "recipe 'gpt5_pretrain' is not known here"),
+        ("gpt5_pretrain", "recipe 'gpt5_pretrain' is unknown"),
         ("llama3_8b model.num_moe_experts=many", "num-experts: 'many' is not a whole number"),
-        ("llama3_8b model.hidden_size=$X", r"hidden-size: \$X is for a shell to fill in"),
+        ("llama3_8b model.hidden_size=$X", r"hidden-size: \$X is filled in by a shell"),
         ("llama3_8b train.global_batch_size=1 train.global_batch_size=2", "given twice"),
         ("llama3_8b mixed_precision=fp4", "mixed_precision 'fp4' is not modelled"),
         ("llama3_8b model.add_bias_linear=maybe", "neither true nor false"),
         ("llama3_8b", "micro-batch-size is missing"),
-        ('""', "says of no model how many layers"),
+        ('""', "does not give the model's number of layers"),
         ("model:\n  a: &x 1\n  b: *x\n", "anchors and aliases"),
         ("model: !!python/object/apply:os.system ['true']\n", "tags"),
         ("model: {a: 1}\nmodel: {a: 2}\n", "already at"),
@@ -508,8 +508,11 @@ def test_a_job_that_the_cluster_does_not_hold_is_on_one_machine(
         (["import", "megatron", "absent.txt", "--cluster", "dgx_h100"], "no such file"),
         (["import", "megatron", "FILE"], "name the cluster"),
         (["import", "megatron", "FILE", "--cluster", "dgx_h1000"], "did you mean"),
-        (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--gpus", "48"], "makes no scenario"),
-        (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--device", "h100"], "--device means nothing"),
+        (
+            ["import", "megatron", "FILE", "--cluster", "dgx_h100", "--gpus", "48"],
+            "its settings are not a valid scenario",
+        ),
+        (["import", "megatron", "FILE", "--cluster", "dgx_h100", "--device", "h100"], "--device does not apply to"),
         (["import", "hugging-face", "FILE"], "JSON"),
         (["import", "torchtitan", "FILE", "--cluster", "dgx_h100"], "is not TOML"),
         (["import", "astra-network", "FILE", "--device", "h100"], "FILE"),
@@ -538,7 +541,7 @@ def test_arguments_can_be_pasted(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_a_number_of_gpus_that_differs_from_the_launcher_is_said() -> None:
-    assert "32 GPUs as asked for, and not the 64" in imported(LLAMA_70B, gpus=32).text("x")
+    assert "32 GPUs as requested, not the 64" in imported(LLAMA_70B, gpus=32).text("x")
 
 
 def test_a_config_of_transformers_becomes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def test_arguments_are_given_by_name_on_our_command_line(tmp_path: Path, capsys:
     plain = tmp_path / "llama.yaml"
     plain.write_text("model: {num_layers: 2}\n")
     assert main(["import", "nemo", str(plain), "--cluster", "dgx_h100", *told]) == 2
-    assert "--arg means nothing for nemo" in capsys.readouterr().err
+    assert "--arg does not apply to nemo" in capsys.readouterr().err
 
 
 SMALL = """
@@ -85,7 +85,7 @@ def test_a_number_of_machines_that_is_worked_out_is_not_taken(value: str, words:
 @pytest.mark.parametrize("value", ["args.tp", "int(os.environ['TP'])", "sizes(4)[0]", "max(1, 4)"])
 def test_a_degree_that_is_worked_out_asks_for_what_the_run_writes(value: str) -> None:
     text = SMALL.replace("DATA", "llm.MockDataModule()").replace("NODES", "1").replace("_size=4", f"_size={value}")
-    with pytest.raises(InputError, match=r"tensor_model_parallel_size: .* is worked out .* run it once and give the"):
+    with pytest.raises(InputError, match=r"tensor_model_parallel_size: .* is computed .* run it once and give the"):
         nemo(text)
 
 
@@ -105,13 +105,13 @@ def trains():
 @pytest.mark.parametrize(
     ("name", "recipe", "words"),
     [
-        ("llama3_8b", "recipe = llm.llama3_8b.finetune_recipe(num_nodes=1)", "trains adapters .* where peft_scheme"),
-        ("llama3_8b", "recipe = base(peft_scheme='none')", "llama3_8b.finetune_recipe, which is another file"),
-        ("nemotronh_8b", "recipe = base(peft_scheme='none')", "has layers of Mamba-2"),
-        ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has layers of Mamba-2"),
+        ("llama3_8b", "recipe = llm.llama3_8b.finetune_recipe(num_nodes=1)", "trains adapters .*peft_scheme none"),
+        ("llama3_8b", "recipe = base(peft_scheme='none')", "llama3_8b.finetune_recipe, which is in another file"),
+        ("nemotronh_8b", "recipe = base(peft_scheme='none')", "has Mamba-2 layers; only"),
+        ("llama3_8b", "recipe = llm.mamba2_130m.finetune_recipe(num_nodes=1)", "has Mamba-2 layers; only"),
         (
             "llama3_8b", "recipe = run.Partial(x, model=run.Config(llm.LlamaModel, config(1)))",
-            r"\(config\) is not known here, .*; run it once and give the NAME_config.yaml",
+            r"\(config\) is unknown, .*; run it once and give the NAME_config.yaml",
         ),
         ("llama3_8b", "recipe = run.Partial(x, model=vlm.LlavaModel(vlm.LlavaConfig()))", "takes images or sound"),
         ("llama3_8b", "recipe = run.Partial(x, model=CLIPModel(CLIPConfigB32()))", "takes images or sound"),
@@ -127,7 +127,7 @@ def test_a_part_that_another_file_makes() -> None:
     text = RECIPES.replace("NAME", "llama3_8b").replace("RECIPE_SET", "pass")
     text = text.replace("RECIPE", "recipe = run.Partial(pretrain, model=model(), trainer=default_trainer(4))")
     text = f"from nemo.collections.llm.recipes.trainer.default import default_trainer\n{text}"
-    with pytest.raises(InputError, match=r"takes its trainer from \S+\.default_trainer, which is another file's: run"):
+    with pytest.raises(InputError, match=r"takes its trainer from \S+\.default_trainer, which is in another file: run"):
         scenario_from_nemo(text, cluster=CLUSTER, source="r.py", function="trains")
 
 
@@ -166,8 +166,8 @@ def test_a_function_that_starts_a_training() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ("experimental_attention_variant='own'", "attention of another kind"),
-        ("enable_hyper_connections=True", "several streams of residuals"),
+        ("experimental_attention_variant='own'", "attention variants .sparse with"),
+        ("enable_hyper_connections=True", "hyper-connections .several residual streams"),
     ],
 )
 def test_latent_attention_by_its_class_and_what_is_not_modelled_of_it(fields: str, words: str) -> None:
@@ -184,7 +184,7 @@ def test_latent_attention_by_its_class_and_what_is_not_modelled_of_it(fields: st
 def test_what_is_handed_on_unread_is_told() -> None:
     text = BRIDGE.replace("built(tp=2, pp=2)", "built(**asked())")
     found = scenario_from_bridge(text, cluster=CLUSTER, source="r.py", function="starts_two", gpus=4)
-    assert found.unknown == ("what the recipe does with **asked()",)
+    assert found.unknown == ("effect of the recipe with **asked()",)
 
 
 TRON = """
@@ -233,15 +233,15 @@ if __name__ == "__main__":
     [
         (
             "def own_pretrain_config():\n    return small_config()\n",
-            "takes its configuration from small_config, which is another file's: run it once and give the run_config",
+            "takes its configuration from small_config, which is in another file: run it once and give the run_config",
         ),
         (
             "import recipes\nif __name__ == '__main__':\n    args = parser.parse_args()\n"
             "    pretrain(config=getattr(recipes, args.recipe)())\n",
             "run_config.yaml that Megatron-Bridge writes",
         ),
-        ("def main():\n    print(1)\n", "has no recipe of pre-training"),
-        ("class Test:\n    def test_run(self):\n        pretrain(self.built())\n", "has no recipe of pre-training"),
+        ("def main():\n    print(1)\n", "has no pre-training recipe"),
+        ("class Test:\n    def test_run(self):\n        pretrain(self.built())\n", "has no pre-training recipe"),
     ],
 )
 def test_a_recipe_that_the_file_does_not_say_asks_for_what_the_run_writes(text: str, words: str) -> None:
@@ -275,9 +275,9 @@ def test_conditions_on_known_words_are_decided_and_others_told() -> None:
     assert found.document["parallel"]["expert_dispatch"] == {"kind": "deepep"}
     assert found.document["training"]["global_batch"] == 64
     assert found.unknown == (
-        "what the recipe does where is_large(cfg.model) (it changes make_small())",
-        "what the recipe does in set_layout(cfg.model)",
-        "what the recipe does in for part in (cfg.model, cfg.comm_overlap): (it changes own_field)",
+        "effect of the recipe where is_large(cfg.model) (it changes make_small())",
+        "effect of the recipe in set_layout(cfg.model)",
+        "effect of the recipe in for part in (cfg.model, cfg.comm_overlap): (it changes own_field)",
     )
     small = scenario_from_bridge(CONDITIONS, cluster=CLUSTER, source="r.py", gpus=8, given={"small": "true"}).document
     assert (small["parallel"]["ep"], small["training"]["global_batch"]) == (2, 8)
@@ -306,8 +306,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("packed", "told"),
     [
-        ("packed_sequence_specs=None", "sequences are full, though samples of fine-tuning are as long as they come"),
-        ("packed_sequence_specs=PackedSequenceSpecs(4096)", "its samples are packed to a sequence"),
+        ("packed_sequence_specs=None", "sequences are full, although fine-tuning samples vary in length"),
+        (
+            "packed_sequence_specs=PackedSequenceSpecs(4096)",
+            "although the recipe packs several samples into a sequence",
+        ),
     ],
 )
 def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str) -> None:
@@ -316,7 +319,7 @@ def test_a_part_that_is_built_and_samples_of_fine_tuning(packed: str, told: str)
     assert (found.document["parallel"]["zero"], found.document["training"]["precision"]) == (1, "fp8-mixed")
     said = " ".join(found.assumed)
     assert told in said
-    assert "first-last-layers-bf16: all layers are alike, in fp8 or fp4" in said
+    assert "first-last-layers-bf16: all layers are in the same format, fp8 or fp4" in said
     assert not any("fp8" in each or "bf16" in each for each in found.no_effect)
 
 
@@ -337,7 +340,9 @@ def finetune_recipe(num_nodes: int = 1, scheme: str | None = "lora"):
 def test_arguments_of_the_function_that_is_named(word: str, tp: int, nodes: str) -> None:
     found = nemo(TUNES, "finetune_recipe", **{"scheme": word, "num-nodes": nodes}).document
     assert (found["parallel"]["tp"], found["gpus"]) == (tp, 2 * int(nodes))
-    with pytest.raises(InputError, match=r"trains adapters .*a peft scheme of none trains all: --arg peft_scheme=none"):
+    with pytest.raises(
+        InputError, match=r"trains adapters .*peft_scheme none trains all weights: --arg peft_scheme=none"
+    ):
         nemo(TUNES, "finetune_recipe")
     with pytest.raises(InputError, match=r"'schema'; did you mean 'scheme'.*it takes num_nodes or scheme"):
         nemo(TUNES, "finetune_recipe", schema=word)

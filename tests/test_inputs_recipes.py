@@ -113,24 +113,24 @@ LLAMA = "cfg.model = AutoBridge.from_hf_pretrained('meta-llama/Meta-Llama-3-8B')
 @pytest.mark.parametrize(
     ("base", "line", "words"),
     [
-        ("_pretrain_common()", "cfg.peft = default_peft_config('lora')", "own_config trains adapters beside weights"),
-        ("chosen()", "cfg.peft = LoRA(dim=8)", "own_config trains adapters beside weights"),
+        ("_pretrain_common()", "cfg.peft = default_peft_config('lora')", "own_config trains adapters"),
+        ("chosen()", "cfg.peft = LoRA(dim=8)", "own_config trains adapters"),
         ("llama3_8b_peft_config(scheme='lora')", "", "own_config trains adapters .*, as llama3_8b_peft_config says"),
         ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "zai-org/GLM-5.1"), "has sparse attention"),
         ("_pretrain_common()", LLAMA.replace("meta-llama/Meta-Llama-3-8B", "Qwen/Qwen2-Audio-7B"), "takes sound"),
         (
             "_pretrain_common()",
             LLAMA.replace("meta-llama/Meta-Llama-3-8B", "moonshotai/Kimi-Linear-48B-A3B-Base"),
-            "has layers of linear attention",
+            "has linear attention layers",
         ),
-        ("_sft_common_vlm()", "", r"own_config .*takes images"),
-        ("_sft_common()", f"{LLAMA}; cfg.model.freeze_vision_model = False", r"own_config .*takes images"),
-        ("base(1)", "", "takes its configuration from base, which is another file's: run it once and give the run_con"),
-        ("ConfigContainer(model=NemotronHProvider8B())", "", "has layers of Mamba-2"),
-        ("ConfigContainer(model=X(num_layers=3))", "", "a class that is not known here"),
+        ("_sft_common_vlm()", "", r"own_config .*takes images; only text"),
+        ("_sft_common()", f"{LLAMA}; cfg.model.freeze_vision_model = False", r"own_config .*takes images; only text"),
+        ("base(1)", "", "takes its configuration from base, which is in another file: run it once"),
+        ("ConfigContainer(model=NemotronHProvider8B())", "", "has Mamba-2 layers; only"),
+        ("ConfigContainer(model=X(num_layers=3))", "", "has an unknown class, so its"),
         (
             "ConfigContainer(model=AutoBridge.from_hf_pretrained('a/Own-7B'))", "",
-            "the model 'a/Own-7B' of the recipe is not known here: only its name is said",
+            "the model 'a/Own-7B' of the recipe is not known here: only its name is given",
         ),
     ],
 )  # fmt: skip
@@ -140,7 +140,7 @@ def test_recipes_that_are_refused(base: str, line: str, words: str) -> None:
 
 
 def test_a_recipe_is_refused_by_its_name() -> None:
-    with pytest.raises(InputError, match=r"wan_1_3b_config .*makes images or films"):
+    with pytest.raises(InputError, match=r"wan_1_3b_config .*generates images or videos; only text"):
         own("cfg.model = from_own('x')", name="wan_1_3b_config")
 
 
@@ -159,10 +159,13 @@ def test_a_class_without_a_size_that_is_given_the_sizes_of_a_model() -> None:
     found, narrow = (own(*lines, f"cfg.optimizer.main_params_dtype = torch.float{bits}") for bits in (32, 16))
     assert found.document["model"]["name"] == "gemma-3-1b"
     assert found.document["overlap"]["param_gather"] is True  # either of both, as its setup has it
-    assert found.unknown == ("what the recipe does where cfg.model.own (it changes own_field)",)
+    assert found.unknown == ("effect of the recipe where cfg.model.own (it changes own_field)",)
     assert {"model.batch_p2p_comm", "optimizer.main_params_dtype"} <= set(found.no_effect)
-    assert any(note.startswith("main-params-dtype: master copies") for note in narrow.assumed)
-    assert any(note.startswith("mla-down-proj-fusion: the products down to latents are two") for note in found.assumed)
+    assert any(note.startswith("main-params-dtype: master") for note in narrow.assumed)
+    assert any(
+        note.startswith("mla-down-proj-fusion: down projections to latents are two matmuls, for")
+        for note in found.assumed
+    )
 
 
 def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
@@ -174,7 +177,7 @@ def test_a_vocabulary_of_the_model_and_a_length_that_differs() -> None:
         "cfg.dataset.seq_length = 4096",
     )
     assert found.document["model"] == {"preset": "llama3-8b", "sequence_length": 8192}
-    told = "the model's sequence length, though dataset.seq_length is 4096, which Megatron-Bridge refuses"
+    told = "the model's sequence length, although dataset.seq_length is 4096, which Megatron-Bridge refuses"
     assert told in found.assumed
 
 
@@ -276,7 +279,7 @@ def test_a_model_that_is_named_by_its_path_alone_is_read_of_the_config_beside() 
     assert {model[key] for key in ("layers", "hidden_size", "kv_heads", "sequence_length")} == {6, 512, 2, 2048}
     assert model["tied_embeddings"] is True
     assert model["qk_norm"]
-    assert "the model own/Model-1B is that of the config.json beside the file" in found.assumed
+    assert "the model own/Model-1B is read from the config.json next to the file" in found.assumed
     assert "new_key of config.json" in found.unknown
 
 
@@ -294,9 +297,9 @@ def test_recipes_that_state_no_length_train_on_the_usual_one() -> None:
 @pytest.mark.parametrize(
     ("path", "files", "words"),
     [
-        ("'own/Model-1B'", {}, "put its config.json beside the file, or in a folder own/Model-1B there"),
+        ("'own/Model-1B'", {}, "put its config.json next to the file, or in a folder own/Model-1B there"),
         ("args.hf_path", {}, "the model 'args.hf_path' of the recipe is not known here"),
-        ("'a/b'", {"a/b/config.json": '{"model_type": "mamba"}'}, "config.json beside it: the config has model_type"),
+        ("'a/b'", {"a/b/config.json": '{"model_type": "mamba"}'}, "config.json next to it: the config has model_type"),
         ("'a/b'", {"a/b/config.json": "{"}, "a/b/config.json:1:2: not valid JSON"),
     ],
 )
@@ -307,11 +310,11 @@ def test_a_path_that_says_no_model(path: str, files: dict[str, str], words: str)
 
 def test_what_hangs_on_a_condition_that_is_not_known_is_told() -> None:
     found = own(*LINES, "if on_hopper(): cfg.train.micro_batch_size = 1")
-    assert found.unknown == ("what the recipe does where on_hopper() (it changes micro_batch_size)",)
+    assert found.unknown == ("effect of the recipe where on_hopper() (it changes micro_batch_size)",)
 
 
 def test_overrides_without_a_model_ask_for_their_recipe() -> None:
-    with pytest.raises(InputError, match="name the recipe that is changed"):
+    with pytest.raises(InputError, match="name the recipe to change"):
         scenario_from_bridge("train:\n  micro_batch_size: 1\n", cluster=CLUSTER, gpus=8)
     text = (
         "model:\n  hf_model_id: Qwen/Qwen3-8B\n  seq_length: 2048\ntrain: {global_batch_size: 8, micro_batch_size: 1}"
@@ -475,7 +478,7 @@ def test_a_vocabulary_that_nemo_pads_is_that_of_the_data(model: str, multiple: i
     text = NEMO.replace("llm.Llama3Config8B", f"llm.{model}")
     found = scenario_from_nemo(text, cluster=CLUSTER, function="pretrain_recipe", source="r.py")
     assert found.document["model"].get("vocab_multiple", 128) == multiple
-    known = "takes that of the data's tokenizer, which is GPT-2's of 50257 tokens"  # as MockDataModule has it
+    known = "takes that of the data's tokenizer, by default GPT-2's of 50257 tokens"  # as MockDataModule has it
     assert any(known in note for note in found.assumed) is told
 
 
@@ -483,12 +486,12 @@ def test_a_recipe_of_nemo_2_that_changes_another() -> None:
     found = nemo("from_a_recipe")
     assert (found["model"]["layers"], found["overlap"]["grad_reduce"]) == (8, False)
     other = NEMO.replace("= pretrain_recipe(performance=False)", "= llm.llama3_8b.pretrain_recipe(num_nodes=4)")
-    with pytest.raises(InputError, match=r"nemo\.collections\.llm\.llama3_8b\.pretrain_recipe, which is another"):
+    with pytest.raises(InputError, match=r"nemo\.collections\.llm\.llama3_8b\.pretrain_recipe, which is in another"):
         nemo("from_a_recipe", other)
 
 
 def test_a_recipe_of_nemo_2_that_trains_adapters_is_refused() -> None:
-    with pytest.raises(InputError, match=r"own_recipe trains adapters .*\(a peft scheme of none trains all: "):
+    with pytest.raises(InputError, match=r"own_recipe trains adapters .*\(peft_scheme none trains all weights: "):
         nemo("own_recipe")
     assert nemo("own_recipe", NEMO.replace('"lora"):', '"none"):'))["training"]["global_batch"] == 64
 
@@ -602,7 +605,7 @@ def newest(function: str, **more: Any) -> Imported:
 
 
 def test_the_newest_registries_take_the_length_of_a_sequence() -> None:
-    with pytest.raises(InputError, match="leaves the length of a sequence to the model: give it, as in --sequence-len"):
+    with pytest.raises(InputError, match="leaves the sequence length to the model: set it, as in --sequence-len"):
         newest("deepseek_v3_16b", gpus=8)
     found = newest("deepseek_v3_16b", gpus=8, sequence_length=4096)
     assert found.document["model"] == {"preset": "deepseek-v2-lite", "sequence_length": 4096}
@@ -617,7 +620,7 @@ def test_what_transforms_a_configuration_or_loops_over_its_model_is_listed() -> 
     assert (found.document["gpus"], found.document["training"]["precision"]) == (4, "fp8-mixed")
     assert found.document["training"]["recompute_every"] == 2  # by operators, of a mixture
     assert "transforms.OwnTransform" in found.unknown
-    told = [each for each in found.unknown if "does in for" in each]
+    told = [each for each in found.unknown if " in for " in each]
     assert [each.rpartition("changes ")[2] for each in told] == ["moment_dtype)", "own)"]
     predicted = newest("predicts")
     assert "mtp_layers" not in predicted.document["model"]
@@ -661,7 +664,7 @@ def own_registry(text: str = OLD) -> Imported:
 def test_recipes_of_float8_in_a_registry_are_told() -> None:
     text = OLD.replace("Float8LinearConverter.Config(", 'Float8LinearConverter.Config(recipe_name="rowwise"')
     found = own_registry(text)
-    assert any("with scales of rows (rowwise)" in sentence for sentence in found.assumed)
+    assert any("with rowwise scales (rowwise)" in sentence for sentence in found.assumed)
     assert found.document == own_registry().document
 
 
@@ -702,13 +705,13 @@ def small_config():
 def test_variables_of_a_recipe_that_change_the_time_are_told() -> None:
     function = {"source": "r.py", "function": "small_config"}
     found = scenario_from_bridge(f"MARGIN = 16\n{ENVIRONMENT}", cluster=CLUSTER, **function)
-    assert "NCCL is taken as it is by default on the cluster, without NCCL_NVLS_ENABLE=0" in found.assumed
-    assert "kernels are taken as they are without NVTE_FWD_LAYERNORM_SM_MARGIN=16" in found.assumed
+    assert "NCCL is assumed to use the cluster's defaults, without NCCL_NVLS_ENABLE=0" in found.assumed
+    assert "kernels are assumed to run as without NVTE_FWD_LAYERNORM_SM_MARGIN=16" in found.assumed
     assert "env_vars" not in found.no_effect
     usual = ENVIRONMENT.replace('ENABLE": 0', 'ENABLE": 1').replace("MARGIN\n", "0\n")
     idle = scenario_from_bridge(usual, cluster=CLUSTER, **function)
     assert "env_vars" in idle.no_effect
-    assert not any("taken as" in sentence and "without" in sentence for sentence in idle.assumed)
+    assert not any("assumed to" in sentence and "without" in sentence for sentence in idle.assumed)
     said = scenario_from_bridge(
         "llama3_8b env_vars.NCCL_NVLS_ENABLE=0 train.micro_batch_size=1 train.global_batch_size=8", cluster=CLUSTER
     )

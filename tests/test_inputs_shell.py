@@ -49,7 +49,7 @@ def test_a_script_of_arrays_defaults_and_tests() -> None:
     assert (scenario.pipeline.chunks, scenario.training.precision) == (4, "fp8-mixed")
     assert (scenario.model.sequence_length, scenario.training.global_batch) == (2048, 64)
     assert not found.unknown
-    assert any("taken as unset: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
+    assert any("assumed unset: WANDB_API_KEY, EXTRA, MORE_ARGS" in sentence for sentence in found.assumed)
 
 
 TRAINS = (
@@ -83,7 +83,7 @@ def test_a_script_in_a_folder_around_is_read_and_one_that_is_not_there_is_named(
     outer.write_text("#!/bin/bash\nsrun bash $ROOT/scripts/trains/inner.sh\n")
     command = ["import", "megatron", str(outer), "--cluster", "dgx_h100"]
     assert main(command) == 2
-    assert "it goes on in scripts/trains/inner.sh, which is neither beside it" in capsys.readouterr().err
+    assert "it reads scripts/trains/inner.sh, which is neither next to it" in capsys.readouterr().err
     (tmp_path / "scripts" / "trains" / "inner.sh").write_text(f"#!/bin/bash\n{TRAINS}\n")
     assert main(command) == 0
     assert "layers: 2" in capsys.readouterr().out
@@ -98,9 +98,9 @@ def test_the_configuration_of_deepspeed_that_a_script_writes() -> None:
     assert found.document["overlap"]["param_gather"]
     assert found.document["training"]["precision"] == "fp16-mixed"
     assert found.document["memory"]["offload"]["optimizer"] == "host"
-    assert any("the host updates the optimizer's state" in sentence for sentence in found.assumed)
+    assert any("the host updates the optimizer state" in sentence for sentence in found.assumed)
     other = scenario_from_arguments(f"#!/bin/bash\n{TRAINS} {options}\n", cluster={"topology": "dgx_h100", "nodes": 1})
-    assert any("ds.json says is not known: it is not there" in sentence for sentence in other.assumed)
+    assert any("ds.json is not read: it is missing" in sentence for sentence in other.assumed)
 
 
 def test_the_performance_launcher_of_megatron_bridge_is_told_what_to_give() -> None:
@@ -130,27 +130,25 @@ def test_what_is_refused_of_deepspeed_is_refused_of_a_script_that_writes_it(zero
 
 def test_what_a_script_writes_for_deepspeed_is_listed() -> None:
     found = with_deepspeed('"stage": 2, "offload_param": {"device": "cpu"}, "overlap_comm": true, "new_key": 1')
-    assert "zero_optimization.offload_param says nothing with stage 2: parameters are on the GPUs" in found.assumed
+    assert "zero_optimization.offload_param has no effect with stage 2: parameters stay on the GPUs" in found.assumed
     assert found.unknown == ("zero_optimization.new_key of ds.json",)
     assert "bucket_size" not in found.document["overlap"]
     assert (
         "bucket_size"
         in with_deepspeed('"stage": 1, "overlap_comm": true, "reduce_bucket_size": 5e8').document["overlap"]
     )
-    assert any("it is no JSON" in sentence for sentence in with_deepspeed('"stage": $STAGE').assumed)
+    assert any("it is not JSON" in sentence for sentence in with_deepspeed('"stage": $STAGE').assumed)
 
 
 def test_a_script_that_ends_itself_says_what_it_tests() -> None:
     size = "SIZE=$2\nif [[ $SIZE -eq 117 ]]; then N=2\nelse\n  echo no\n  exit 1\nfi\n"
     text = f"#!/bin/bash\n{size}{TRAINS.replace('--num-layers 2', '--num-layers $N')}\n"
     cluster = {"topology": "dgx_h100", "nodes": 1}
-    with pytest.raises(InputError, match=r"argument 2 \(SIZE\), which is not given; give it with --arg 2=\.\.\."):
+    with pytest.raises(InputError, match=r"argument 2 \(SIZE\), which is not given; set it with --arg 2=\.\.\."):
         scenario_from_arguments(text, cluster=cluster)
     assert scenario_from_arguments(text, cluster=cluster, given={"2": "117"}).document["model"]["layers"] == 2
     named = text.replace("SIZE=$2", "").replace("[[ $SIZE -eq", "[[ $MODE = big || $SIZE -eq")
-    with pytest.raises(
-        InputError, match=r"it tests MODE, SIZE, which are not given; give them with --arg MODE=\.\.\. "
-    ):
+    with pytest.raises(InputError, match=r"it tests MODE, SIZE, which are not given; set them with --arg MODE=\.\.\. "):
         scenario_from_arguments(named, cluster=cluster)
 
 
@@ -159,7 +157,7 @@ def test_options_behind_a_line_that_bash_ends_a_command_in_are_of_it(between: st
     whole = "torchrun --nproc_per_node 4 pretrain_gpt.py --bf16 \\\n  --num-layers 12 --hidden-size 512\n"
     broken = read(whole.replace("\\\n", between))
     assert broken.commands == read(whole).commands
-    assert any("goes on with the command above it" in sentence for sentence in broken.assumed)
+    assert any("continues the command above it" in sentence for sentence in broken.assumed)
     assert not read(whole).assumed
 
 
@@ -206,7 +204,7 @@ def test_a_script_that_hands_a_script_to_the_batch_system() -> None:
     without = imported("batch.sh", NODES="1", FSDP="0")
     assert (without.document["gpus"], without.document["parallel"]["zero"]) == (8, 0)
     assert without.document["training"]["global_batch"] == 16
-    assert any("the global batch is $BATCH, which nobody gives" in sentence for sentence in without.assumed)
+    assert any("the global batch is $BATCH, which is not set" in sentence for sentence in without.assumed)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +299,7 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
     assert any("all GPUs of the cluster" in sentence for sentence in alone.assumed)
     socket = f"#!/bin/bash\nexport NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=1\n{inside}\n"
     by_nccl = scenario_from_arguments(socket, cluster=cluster, source="run.sh", available=64).assumed
-    assert any(sentence.endswith("on the cluster, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
+    assert any(sentence.endswith("the cluster's defaults, without NCCL_IB_DISABLE=1") for sentence in by_nccl)
     by_hosts = "deepspeed --num_gpus 8"  # on all machines of a file of hosts
     by_shell = f"deepspeed --num_nodes 2 --num_gpus 4 --no_python /usr/bin/bash -c '{inside}'"
     found = scenario_from_arguments(f"A=1\n{by_shell}\n", cluster=cluster, source="run.sh")
@@ -310,7 +308,7 @@ def test_processes_around_a_shell_and_none_that_are_said() -> None:
         text = f"#!/bin/bash\n{launcher} {inside}\n"
         one = scenario_from_arguments(text, cluster=cluster, source="run.sh", available=64)
         assert one.document["gpus"] == 8
-        assert any("one machine of 8 GPUs" in sentence for sentence in one.assumed)
+        assert any("one node of 8 GPUs" in sentence for sentence in one.assumed)
     asked = scenario_from_arguments(f"#!/bin/bash\n{by_hosts} {inside}\n", cluster=cluster, source="x.sh", gpus=64)
     assert not any("and not the" in fact for fact in asked.facts)
 
@@ -325,7 +323,7 @@ def test_options_without_a_value_and_arguments_of_the_script() -> None:
     found = arguments_of_script(text, "x.sh", fixed={"1": "8", "2": "4", "3": "full"}, beside=lambda name: None)
     assert found.options == {"num-layers": ("8",), "hidden-size": ("512",), "bf16": (), "seq-length": ("64",)}
     assert found.gpus == 4
-    assert any("taken as unset: more, sp" in sentence for sentence in found.assumed)
+    assert any("assumed unset: more, sp" in sentence for sentence in found.assumed)
 
 
 def test_a_wrapper_that_is_not_there_hands_on_what_it_is_given() -> None:
@@ -341,11 +339,11 @@ def test_a_script_without_its_arguments_says_that_it_takes_some() -> None:
         scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
     text = text.replace("$2", "64")
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
-    assert any("which nobody gives (--arg NAME=VALUE" in sentence for sentence in found.assumed)
+    assert any("which is not set (--arg NAME=VALUE" in sentence for sentence in found.assumed)
     text = f"#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --seq-length 64 --global-batch-size %s\n"
     for batch in ("$4", "${4}", "$((2 * $4))"):
         found = scenario_from_arguments(text % batch, cluster={"topology": "dgx_h100"}, source="run.sh")
-        assert any("which nobody gives (--arg NAME=VALUE" in sentence for sentence in found.assumed), batch
+        assert any("which is not set (--arg NAME=VALUE" in sentence for sentence in found.assumed), batch
 
 
 COUNTS = (
@@ -361,7 +359,7 @@ def test_a_script_counts_no_more_gpus_in_a_machine_than_the_job_has(gpus: int | 
     cluster = {"topology": "dgx_h100", "nodes": 4}
     found = scenario_from_arguments(COUNTS, cluster=cluster, gpus=gpus, available=32, gpus_per_node=8)
     assert (found.document["gpus"], found.document["parallel"]["ep"]) == (gpus or 8, ep)
-    assert any(sentence.startswith(f"{ep} GPUs in a machine where the script counts") for sentence in found.assumed)
+    assert any(sentence.startswith(f"{ep} GPUs per node where the script counts") for sentence in found.assumed)
 
 
 def test_a_refusal_that_rests_on_gpus_that_are_counted_says_so(
@@ -373,7 +371,7 @@ def test_a_refusal_that_rests_on_gpus_that_are_counted_says_so(
     assert main(words) == 2
     told = capsys.readouterr().err
     assert "100 is not a multiple of dp 8" in told
-    assert "assumed: 8 GPUs in a machine where the script counts them" in told
+    assert "assumed: 8 GPUs per node where the script counts them" in told
     assert main([*words, "--gpus", "2"]) == 0
     capsys.readouterr()
     assert main([*words, "--gpus", "2", "--set", "model.heads=7"]) == 2
@@ -386,7 +384,7 @@ def test_a_counted_loop_goes_round_as_often_as_it_says() -> None:
     assert after(text, "P") == "*-" + "*E" * 7 + "/*E"
     unknown = text.replace("8", "$LAYERS")
     assert after(unknown, "P") == "*-/*E"
-    assert "the test layer<$LAYERS in line 2 is taken as not met" in read(unknown).assumed
+    assert "the test layer<$LAYERS in line 2 is assumed to be false" in read(unknown).assumed
 
 
 def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> None:
@@ -412,18 +410,18 @@ def test_nothing_is_run(tmp_path: Path) -> None:
 
 SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --micro-batch-size 1"
 LAYERS = "torchrun pretrain_gpt.py --hidden-size 8 --num-layers $N"
-NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); write .*$"
+NO_OPTION = r"^run.sh: run.py is not a Megatron program: none .*--seq-length\); create .*$"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("echo hello", "starts no training that can be read"),
-        ('python3 -u "$@"', r"what it starts is in its own arguments.*--arg @='pretrain_gpt\.py"),
+        ("echo hello", "starts no readable training"),
+        ('python3 -u "$@"', r"its arguments say what it starts.*--arg @='pretrain_gpt\.py"),
         ('python3 own.py "$@"', r"it starts own\.py"),
         ("python preprocess_data.py --input x --vocab-file y", "preprocess_data.py prepares files: it trains nothing"),
-        ("python run_text_generation_server.py --num-layers 2", "runs a model that is trained"),
-        ("python pretrain_t5.py --num-layers 2", "is not a decoder of text"),
+        ("python run_text_generation_server.py --num-layers 2", "runs a trained model, not"),
+        ("python pretrain_t5.py --num-layers 2", "other than a text decoder"),
         ("python train_rl.py --num-layers 2", "is reinforcement learning"),
         ("python -m own.train --num-layers 2 --advantage-estimator ppo", "is reinforcement learning"),
         ("if [ 1 = 1 ]; then exit 1; fi\npython pretrain_gpt.py --num-layers 2", "line 2 of the script ends it"),
@@ -435,33 +433,33 @@ NO_OPTION = r"^run.sh: run.py is no Megatron program: none .*--seq-length\); wri
         ("torchrun run.py --seq-length 128 --num-layers 2", "--hidden-size is missing"),
         ("torchrun run.py --seq-length 128 $SIZES", "--hidden-size is missing"),
         ("torchrun pretrain_gpt.py --seq-length 128", "--hidden-size is missing"),
-        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 takes what echo"),
-        ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 takes what \$\{N#a/\} gives"),
+        ("N=$(echo 5 | tr -d x)\ntorchrun pretrain_gpt.py --hidden-size 8 --num-layers $N", "line 2 uses what echo"),
+        ("N=a/5\ntorchrun pretrain_gpt.py --num-layers ${N#a/}", r"line 3 uses what \$\{N#a/\} gives"),
         # numbers that hang on a test that is not decided
-        (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 takes what \[\[\$S=~7b"),
-        (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 takes what \$S=~7b"),
+        (f"S=7b\nif [[ $S =~ 7b ]]; then N=32; else N=80; fi\n{LAYERS}", r"line 3 uses what \[\[\$S=~7b"),
+        (f"S=7b\nN=80\n[[ $S =~ 7b ]] && N=32\n{LAYERS}", r"line 4 uses what \$S=~7b"),
         (
             "if [[ $S =~ 7b ]]; then M=(--num-layers 32); else M=(--num-layers 80); fi\ntorchrun pretrain_gpt.py "
             "--hidden-size 8 ${M[@]}",
-            r"line 2 takes what \[\[\$S=~7b",
+            r"line 2 uses what \[\[\$S=~7b",
         ),
-        (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 takes what case"),
-        (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 takes what i"),
-        ("torchrun pretrain_gpt.py $(flags)", "line 2 takes what flags prints.*import the command that bash -x prints"),
+        (f"N=80\ncase $(hostname) in a*) N=32;; esac\n{LAYERS}", "line 3 uses what case"),
+        (f"N=80\nfor ((i=0; i<$(nproc); i++)); do N=32; done\n{LAYERS}", "line 3 uses what i"),
+        ("torchrun pretrain_gpt.py $(flags)", "line 2 uses what flags prints.*import the command that bash -x prints"),
         (
             "if grep -q x f; then TP=2; fi\ntorchrun pretrain_gpt.py --num-layers 2 --seq-length $(($TP * `wc -l`))",
             "wc",
         ),
         (
             f'source configs/70m.sh\n{TRAINS.replace("--num-layers 2", "")} "${{sizes[@]}}"',
-            "goes on in what is neither beside it nor .*: configs/70m.sh",
+            "reads files that are neither next to it nor .*: configs/70m.sh",
         ),
         (
             f"source own/helpers.sh\ntorchrun pretrain_gpt.py {SIZES.replace('512', '$HIDDEN')}",
-            r"goes on in what is neither beside it nor in a folder around it: own/helpers\.sh",
+            r"reads files that are neither next to it nor under a parent folder: own/helpers\.sh",
         ),
-        ("python /opt/Megatron-Bridge/run_script.py -tp 1", "write simcluster import megatron-bridge"),
-        ("python -m torchtitan.train --job.config_file a.toml", "write simcluster import torchtitan"),
+        ("python /opt/Megatron-Bridge/run_script.py -tp 1", "use simcluster import megatron-bridge"),
+        ("python -m torchtitan.train --job.config_file a.toml", "use simcluster import torchtitan"),
     ],
 )
 def test_a_script_that_is_not_read_is_one_clear_message(text: str, words: str) -> None:
@@ -484,14 +482,14 @@ deepspeed pretrain_gpt.py SIZES --global-batch-size 64 --vocab-size 5000
 def test_a_check_that_something_was_found_out_is_passed() -> None:
     text = FOUND_OUT.replace("SIZES", SIZES)
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, gpus_per_node=8, source="run.sh")
-    assert "the check in line 4 of the script is passed" in found.assumed
+    assert "the check in line 4 of the script is assumed to pass" in found.assumed
     assert found.document["gpus"] == 8
-    assert "it starts all 8 GPUs of a machine, as it says no number (--gpus says how many)" in found.assumed
+    assert "it uses all 8 GPUs of a node, as it states no number (--gpus sets it)" in found.assumed
     said = scenario_from_arguments(
         text.replace("deepspeed", "deepspeed --num_gpus 4"), cluster={"topology": "dgx_h100"}, gpus_per_node=8
     )
     assert said.document["gpus"] == 4
-    assert not any("GPUs of a machine" in each for each in said.assumed)
+    assert not any("GPUs of a node" in each for each in said.assumed)
 
 
 @pytest.mark.parametrize(
@@ -522,7 +520,7 @@ def test_sizes_that_a_checkpoint_has_are_given_as_options() -> None:
         read()
     found = read(**{"--num-layers": "6", "--swiglu": ""})
     assert (found.document["model"]["layers"], found.document["model"]["gated_mlp"]) == (6, True)
-    assert any("the checkpoint has the last word on sizes" in sentence for sentence in found.assumed)
+    assert any("the checkpoint overrides sizes" in sentence for sentence in found.assumed)
     assert any("MLPs have Megatron-LM's default width" in sentence for sentence in found.assumed)
     found = read(**{"--num-layers": "6", "--ffn-hidden-size": "1408"})
     assert not any("MLPs have Megatron-LM's default width" in sentence for sentence in found.assumed)
@@ -536,4 +534,4 @@ def test_a_tokenizer_that_extends_one_that_is_known(name: str, said: bool) -> No
     options = f"--tokenizer-type Llama2Tokenizer --tokenizer-model /m/{name}/tokenizer.model --global-batch-size 8"
     text = f"#!/bin/bash\npython pretrain_gpt.py {SIZES} {options}\n"
     found = scenario_from_arguments(text, cluster={"topology": "dgx_h100"}, source="run.sh")
-    assert any("how many it adds is not read (--set" in sentence for sentence in found.assumed) is said
+    assert any("the added ones are not read (--set" in sentence for sentence in found.assumed) is said

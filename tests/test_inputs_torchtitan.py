@@ -201,12 +201,12 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no settings"),
+        ("", "has no settings"),
         ("[model", "is not TOML"),
         (LLAMA_8B[:200], "is not TOML"),
         ("{", "not valid JSON"),
         ('{"a": 1, "a": 2}', "'a' appears twice"),
-        ('{"a": NaN}', "NaN is no JSON number"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
         ("[model]\n[model]\n", "is not TOML"),
         ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
         ("{" + '"a": {' * 30 + "}" * 31, "nested more than 8 sections"),
@@ -219,9 +219,9 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(model__flavor='"9B_flex"'), "llama3 9B_flex is not in the catalogue; take .* --set model.layers=34"),
         (changed(model__name='"deepseek_v3"'), "deepseek_v3 8B is not in the catalogue"),
         (changed(parallelism__context_parallel_degree="-2"), "context_parallel_degree: is -2; a whole number"),
-        (changed(parallelism__tensor_parallel_degree="3"), "16 GPUs are no multiple of"),
+        (changed(parallelism__tensor_parallel_degree="3"), "16 GPUs are not divisible by"),
         (changed(training__enable_cpu_offload="true"), "enable_cpu_offload: true is not modelled"),
-        (changed(optimizer__name='"Muon"'), "Muon updates whole matrices, and is not modelled where FSDP"),
+        (changed(optimizer__name='"Muon"'), "Muon updates whole matrices, and is not modelled with FSDP, which shards"),
         (changed(optimizer__name='"Shampoo"'), "'Shampoo' is not modelled; AdamW and Muon are"),
         (changed(activation_checkpoint__mode='"memory_budget"'), "'memory_budget' is not modelled"),
         (changed(model__converters='["bitnet"]'), "'bitnet' is not modelled; float8 and mx are"),
@@ -238,8 +238,8 @@ def test_compiled_blocks_and_json_and_old_names() -> None:
         (changed(training__fp8_linear='"dynamic"'), "training.fp8_linear: 'dynamic' is not modelled"),
         (changed(parallelism__expert_parallel_degree='"4"'), "expert_parallel_degree: is '4'; a whole number"),
         (changed(parallelism__context_parallel_rotate_method='"p2p"'), "'p2p' is not one of allgather or alltoall"),
-        (LLAMA_8B.replace("llama3", "own") + "[grpo]\nkl_beta = 0.0\n", "is of reinforcement learning"),
-        (changed(model__name='"qwen3_5"'), "qwen3_5 has layers of linear attention"),
+        (LLAMA_8B.replace("llama3", "own") + "[grpo]\nkl_beta = 0.0\n", "is reinforcement learning"),
+        (changed(model__name='"qwen3_5"'), "qwen3_5 has linear attention layers"),
         ("x = 1\n" * 200_000, "more than 1,000,000 characters"),
     ],
 )
@@ -270,10 +270,10 @@ def test_float8_says_nothing_without_its_converter() -> None:
     ("settings", "said"),
     [
         ('recipe_name = "tensorwise"\nfilter_fqns = ["output", "router.gate"]', []),
-        ('recipe_name = "rowwise"', ["take as long with scales of rows"]),
-        ('recipe_name = "rowwise_with_gw_hp"', ["take as long with scales of rows", "though rowwise_with_gw_hp has"]),
+        ('recipe_name = "rowwise"', ["take as long with rowwise scales"]),
+        ('recipe_name = "rowwise_with_gw_hp"', ["take as long with rowwise scales", "although rowwise_with_gw_hp has"]),
         ('filter_fqns = "attention.wk,output"', ["in fp8, too: attention.wk"]),
-        ("filter_fqns = []", ["the product of the head is in 16 bits"]),
+        ("filter_fqns = []", ["the head's matmul is in 16 bits"]),
     ],
 )
 def test_products_in_float8_that_are_taken_otherwise_are_told(settings: str, said: list[str]) -> None:
@@ -309,7 +309,7 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_how_many_gpus_has_to_be_known() -> None:
-    with pytest.raises(InputError, match="say how many GPUs there are"):
+    with pytest.raises(InputError, match="give the number of GPUs"):
         imported(gpus=None)
 
 
@@ -334,7 +334,7 @@ def test_configs_of_older_versions_and_models_for_trying_out() -> None:
     )  # fmt: skip
     assert (found.document["gpus"], found.document["parallel"]["tp"]) == (64, 2)
     assert found.document["model"]["preset"] == "llama2-70b"
-    assert "64 GPUs, as the note at the head of the file says" in found.assumed
+    assert "64 GPUs, as noted at the head of the file" in found.assumed
     assert not found.unknown
     for name, flavor in (("deepseek_v3", "debugmodel"), ("qwen3", "debugmodel_moe"), ("gpt_oss", "120B")):
         text = changed(model__name=f'"{name}"', model__flavor=f'"{flavor}"', optimizer__early_step_in_backward="true")
@@ -356,15 +356,15 @@ def test_files_of_2024_are_read_with_later_defaults_which_is_told() -> None:
     assert found.document["pipeline"] == {"schedule": "1f1b"}
     assert (found.document["training"]["micro_batch"], found.document["training"]["global_batch"]) == (2, 32)
     assert [sentence.partition(" (")[0] for sentence in found.assumed[:2]] == [
-        "what the file does not say is as in torchtitan of 2025, though its keys are of 2024",
-        "layers even on the stages: pipeline_parallel_split_points is not read",
+        "unset values are torchtitan's defaults of 2025, although the keys are of 2024",
+        "layers are evenly divided over stages: pipeline_parallel_split_points is not read",
     ]
     several = text.replace("'layers.20'", "['layers.8', 'layers.16', 'layers.25']")
     assert scenario_from_torchtitan(several, cluster={"topology": "dgx_h100"}, gpus=8).document == found.document
     first = '[model]\nname = "llama"\nflavor = "7B"\n[training]\nbatch_size = 8\nwarmup_pct = 0.2\n'
     found = scenario_from_torchtitan(first, cluster={}, gpus=8)
-    assert "as in torchtitan of 2025" in found.assumed[0]
-    assert found.assumed[1] == "a vocabulary of 32000 tokens, those of Llama 2's tokenizer"
+    assert "unset values are torchtitan's defaults of 2025" in found.assumed[0]
+    assert found.assumed[1] == "a vocabulary of 32000 tokens, as in Llama 2's tokenizer"
     assert not found.unknown
 
 
@@ -377,7 +377,7 @@ def test_the_converter_to_mxfp8() -> None:
     assert not found.unknown
 
 
-MASKED = "a sequence is one document, though attention is masked to each of several (block_causal)"
+MASKED = "each sequence is one document, although attention is masked per document (block_causal)"
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,9 @@ def test_batches_in_tokens() -> None:
     assert document["model"]["sequence_length"] == 4096
     lines.insert(lines.index("[training]") + 1, f"num_tokens_per_train_step = {2**20}")
     assert imported("\n".join(lines)).document["training"]["global_batch"] == 256
-    with pytest.raises(InputError, match="num_tokens_per_train_step: 1048577 tokens are not whole sequences of 4096"):
+    with pytest.raises(
+        InputError, match=r"num_tokens_per_train_step: 1048577 is not divisible by training.seq_len = 4096"
+    ):
         imported("\n".join(lines).replace(str(2**20), str(2**20 + 1)))
 
 
@@ -451,18 +453,18 @@ def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
     document = found.document
     assert (document["gpus"], document["parallel"]["tp"], document["training"]["micro_batch"]) == (8, 2, 3)
     assert (document["training"]["recompute_every"], document["software"]) == (2, "torch-compile")
-    assert "8 GPUs, as its script starts them" in found.assumed
-    assert any(each.startswith("one replica group alone") for each in found.assumed)
+    assert "8 GPUs, started by its script" in found.assumed
+    assert any(each.startswith("one replica group: fault-tolerant averaging") for each in found.assumed)
     eager = STARTED.replace("\nNGPU", "\nexport TORCH_COMPILE_DISABLE=1\nNGPU")
     told = scenario_from_torchtitan(eager, cluster={}, available=64, beside=there.get, source="run.sh").assumed
-    assert "kernels are taken as they are without TORCH_COMPILE_DISABLE=1" in told
+    assert "kernels are assumed to run as without TORCH_COMPILE_DISABLE=1" in told
     plain = STARTED.replace("--job.config_file ${CONFIG_FILE}", "")
     by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, beside=there.get, source="run.sh")
     assert by_variable.document["model"] == document["model"]
 
 
 def test_a_script_whose_job_config_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"starts torchtitan with \./train_configs/own\.toml, which is not beside it"):
+    with pytest.raises(InputError, match=r"starts torchtitan with \./train_configs/own\.toml, which is not next to it"):
         scenario_from_torchtitan(STARTED, cluster={}, available=64, source="run.sh")
 
 
@@ -488,14 +490,14 @@ def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
         return scenario_from_torchtitan(text, cluster={}, source="models/llama3/config_registry.py")
 
     assert read(1, groups.format("Muon")).document["training"]["optimizer"] == "muon"
-    with pytest.raises(InputError, match="Muon updates whole matrices, and is not modelled where FSDP"):
+    with pytest.raises(InputError, match="Muon updates whole matrices, and is not modelled with FSDP, which shards"):
         read(8, groups.format("Muon"))
     with pytest.raises(InputError, match="'AdamW and Shampoo' is not modelled"):
         read(1, groups.format("Shampoo"))
     assert "optimizer" not in read(8, groups.format("AdamW")).document["training"]
     assert read(8, "param_groups=made()").unknown == ("optimizer.param_groups",)
     more = read(8, "lr=1e-3, implementation='fused_opt_states_bf16', something_else=2")
-    assert "optimizer.implementation: the optimizer's state is taken in 32 bits" in more.assumed
+    assert "optimizer.implementation: the optimizer state is assumed to be in 32 bits" in more.assumed
     assert ("optimizer.lr" in more.no_effect, more.unknown) == (True, ("optimizer.something_else",))
 
 
@@ -503,8 +505,8 @@ def test_a_registry_names_optimizers_for_groups_of_parameters() -> None:
     ("degrees", "gpus", "training", "said"),
     [
         ({"data_parallel_shard_degree": 1, "pipeline_parallel_degree": 4}, 4, ("fp32", None), "in fp32: torchtitan sw"),
-        ({"data_parallel_shard_degree": 1, "tensor_parallel_degree": 2}, 2, ("fp32", None), "where there is TP"),
-        ({"data_parallel_shard_degree": 1}, 1, ("bf16-mixed", "fp32-16"), "is by autocast"),
+        ({"data_parallel_shard_degree": 1, "tensor_parallel_degree": 2}, 2, ("fp32", None), "but with TP"),
+        ({"data_parallel_shard_degree": 1}, 1, ("bf16-mixed", "fp32-16"), "is by autocast (no FSDP)"),
         ({"data_parallel_shard_degree": 1, "data_parallel_replicate_degree": 8}, 8, ("bf16-mixed", "fp32-16"), "by"),
         ({"data_parallel_shard_degree": 2, "pipeline_parallel_degree": 4}, 8, ("bf16-mixed", "fp32-16"), ""),
         ({"data_parallel_shard_degree": 1, "context_parallel_degree": 2}, 2, ("bf16-mixed", "fp32-16"), ""),
@@ -527,11 +529,11 @@ def test_what_of_a_precision_without_fsdp_has_no_place_is_told() -> None:
     alone = {"parallelism__data_parallel_shard_degree": "1"}
     narrow = imported(changed(**alone, training__mixed_precision_reduce='"bfloat16"'), 1)
     assert narrow.document["training"]["memory_recipe"] == "fp32-16"
-    assert any("whatever mixed_precision_reduce says" in sentence for sentence in narrow.assumed)
+    assert any("whatever mixed_precision_reduce is" in sentence for sentence in narrow.assumed)
     split = alone | {"parallelism__tensor_parallel_degree": "2"}
     products = imported(changed(**split, model__converters='["float8"]'), 2)
     assert products.document["training"]["precision"] == "fp8-mixed"
-    assert any("what is no product in fp8 is taken in 16 bits" in sentence for sentence in products.assumed)
+    assert any("operations other than fp8 matmuls are in 16 bits" in sentence for sentence in products.assumed)
     kept = imported(changed(**split, training__dtype='"bfloat16"'), 2).document["training"]
     assert (kept["precision"], kept["memory_recipe"]) == ("bf16-mixed", "bf16-8")
 
@@ -554,7 +556,7 @@ def small():
 def test_deterministic_kernels_are_told(section: str) -> None:
     name = f"{section}.deterministic"
     on, off = (imported(changed(**{f"{section}__deterministic": word})) for word in ("true", "false"))
-    assert any(sentence.startswith(f"{name}: kernels are taken as fast") for sentence in on.assumed)
+    assert any(sentence.startswith(f"{name}: deterministic kernels are assumed as fast") for sentence in on.assumed)
     assert name not in on.no_effect
     assert name in off.no_effect
     assert not any("deterministic" in sentence for sentence in off.assumed)

@@ -56,16 +56,16 @@ def test_what_is_not_said_is_the_trainers_default_or_told() -> None:
     own = trainer(f"deepspeed {TRAINS}".replace("--deepspeed", "--deepspeed_config"), AUTO)
     assert own.document["gpus"] == 32
     assert any("auto" in sentence and "--set training.micro_batch" in sentence for sentence in own.assumed)
-    assert any("how many there are to be is not said" in sentence for sentence in own.assumed)
+    assert any("the number is not stated" in sentence for sentence in own.assumed)
     named = trainer(f"deepspeed {TRAINS}", model=model_published("llama3-8b"))
-    assert any("sequence-length sets another" in sentence for sentence in named.assumed)
+    assert any("sequence-length changes it" in sentence for sentence in named.assumed)
     known = trainer(f"deepspeed {TRAINS}", model=model_published("qwen3-14b"))
     assert known.document["model"]["sequence_length"] == 8192  # of the 40,960 that it takes
-    assert "sequences of 8192 tokens (--sequence-length sets another)" in known.assumed
+    assert "sequences of 8192 tokens (--sequence-length changes it)" in known.assumed
     variables = "CUDA_VISIBLE_DEVICES=0,1 CUDA_LAUNCH_BLOCKING=1"
     seen = trainer(f"export {variables}\naccelerate launch {TRAINS} --per_device_train_batch_size 1")
     assert seen.document["gpus"] == 2
-    assert "kernels are taken as they are without CUDA_LAUNCH_BLOCKING=1" in seen.assumed
+    assert "kernels are assumed to run as without CUDA_LAUNCH_BLOCKING=1" in seen.assumed
 
 
 def test_values_of_the_user_go_before_those_of_the_script() -> None:
@@ -82,20 +82,20 @@ def test_values_of_the_user_go_before_those_of_the_script() -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither beside it"),
+        ("deepspeed train.py --deepspeed other.json", "starts DeepSpeed with other.json, which is neither next to it"),
         ("deepspeed train.py --deepspeed ds.json --from_pretrained google/flan-t5-xl", "flan-t5-xl has an encoder"),
         ("deepspeed train.py --deepspeed other.json --model_name_or_path m/llava-v1.6-mistral-7b", "takes images"),
-        ("deepspeed train.py --deepspeed ds.json --model_name_or_path vision/own-7b", "of the model only the name"),
-        ("deepspeed train.py --deepspeed ds.json", "does not say which model it trains; name it: --model"),
+        ("deepspeed train.py --deepspeed ds.json --model_name_or_path vision/own-7b", "only the model's name"),
+        ("deepspeed train.py --deepspeed ds.json", "does not name the model; give it: --model"),
         (
             "deepspeed train.py --deepspeed ds.json --model_name_or_path own/7b",
-            "only the name is said .*own/7b.*--model",
+            "only the model's name is given .*own/7b.*--model",
         ),
-        (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: adapters are trained"),
-        (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: adapters"),
-        (f"deepspeed {TRAINS} --stage dpo", "preferences"),
-        (f"deepspeed run_{TRAINS}".replace("train.py", "dpo.py"), "run_dpo.py trains by preferences or rewards"),
-        (f"deepspeed {TRAINS} --sequence_parallel_size 4", "--sequence-parallel-size 4: a sequence over several GPUs"),
+        (f"deepspeed {TRAINS} --use_lora True", "--use-lora True: training adapters"),
+        (f"deepspeed {TRAINS} --finetuning_type lora", "--finetuning-type lora: training adapters"),
+        (f"deepspeed {TRAINS} --stage dpo", "preference or reinforcement"),
+        (f"deepspeed run_{TRAINS}".replace("train.py", "dpo.py"), "run_dpo.py trains on preferences or rewards"),
+        (f"deepspeed {TRAINS} --sequence_parallel_size 4", "--sequence-parallel-size 4: sequence parallelism"),
         (
             f"swift sft {TRAINS.removeprefix('train.py')}",
             "ms-swift trains adapters .* unless --train-type full is given",
@@ -121,7 +121,7 @@ def test_what_is_switched_off_is_not_refused(off: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (f"deepspeed {TRAINS}", "train.py starts DeepSpeed, .*; write simcluster import deepspeed run.sh"),
+        (f"deepspeed {TRAINS}", "train.py starts DeepSpeed, .*; run simcluster import deepspeed run.sh"),
         ("torchrun train.py --model_name_or_path m --bf16", "options of Hugging Face's Trainer, .*import hugging-face"),
     ],
 )
@@ -157,8 +157,8 @@ def test_what_programs_do_by_themselves(command: str, length: int | None, recomp
     found = trainer(command)
     assert found.document["model"].get("sequence_length") == length
     assert found.document["training"].get("recompute") == recompute
-    assert any("sequence-length sets another" in sentence for sentence in found.assumed) is (length is None)
-    assert any("does by itself" in sentence for sentence in found.assumed) is (recompute == "full")
+    assert any("sequence-length changes it" in sentence for sentence in found.assumed) is (length is None)
+    assert any("recomputed in the backward pass" in sentence for sentence in found.assumed) is (recompute == "full")
 
 
 def test_of_several_trainings_the_first_counts_and_that_is_told() -> None:
@@ -172,7 +172,7 @@ def test_the_gpus_that_a_batch_is_for() -> None:
     said: dict[str, Any] = {"cluster": CLUSTER, "model": {"preset": "llama3-8b"}, "available": 32}
     found = scenario_from_deepspeed(json.dumps(config), **said)
     assert found.document["gpus"] == 8
-    assert any("8 GPUs, as a batch of 32" in sentence for sentence in found.assumed)
+    assert any("8 GPUs, from a batch of 32" in sentence for sentence in found.assumed)
     del config["gradient_accumulation_steps"]
     assert scenario_from_deepspeed(json.dumps(config | {"train_batch_size": 256}), **said).document["gpus"] == 32
 

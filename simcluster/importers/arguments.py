@@ -27,7 +27,7 @@ _OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-
 """Options of torchrun that no Megatron-LM program has; given after a program that reads them, they mean the same."""
 
 
-BY_CONFIG = "write the scenario with simcluster import hugging-face and the config.json of its model"
+BY_CONFIG = "create the scenario with simcluster import hugging-face and the config.json of its model"
 """Advice for an unsupported command that does not give the sizes of its model."""
 
 
@@ -77,7 +77,7 @@ def parse_arguments(text: str, source: str) -> Arguments:
     """
     if len(text) > _MAX_CHARACTERS:
         raise InputError(
-            f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no command line has; give the command alone"
+            f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any command line; give only the command"
         )
     lines = _COMMAND.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
     try:
@@ -85,7 +85,7 @@ def parse_arguments(text: str, source: str) -> Arguments:
     except ValueError as problem:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
-        raise InputError(f"{source}: holds no arguments, such as --num-layers 32")
+        raise InputError(f"{source}: has no arguments, such as --num-layers 32")
     return from_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after a backslash
 
 
@@ -116,10 +116,10 @@ def for_a_shell(word: str) -> str:
     """Return the complaint about a value that only a shell can expand; empty for a plain word."""
     if found := _NOT_READ.search(word):
         gives = "prints" if re.fullmatch(r"[\w.-]*", found[1]) else "gives"
-        what = f"line {found[2]} takes what {found[1] or 'a command'} {gives}, and nothing is run here"
+        what = f"line {found[2]} uses what {found[1] or 'a command'} {gives}, and nothing is run here"
         return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
     shell = _SHELL.search(word)
-    what = "is for a shell to fill in, and nothing is run here; write its value (of a script: --arg NAME=VALUE)"
+    what = "is filled in by a shell, and nothing is run here; write its value (in a script: --arg NAME=VALUE)"
     return f"{shell[0][:40]} {what}" if shell else ""
 
 
@@ -137,11 +137,11 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
             found[name] = (value,) if equals else ()
         elif _OPTIONS.fullmatch(word) and not repeated:
             problems.append(
-                f"{word[:40]} may hold options, and nothing is run here; write them out (in the script, put echo "
-                f"before the command and paste what that prints)"
+                f"{word[:40]} may contain options, and nothing is run here; write them out (in the script, put echo "
+                f"before the command and paste its output)"
             )
         elif not name:
-            strays.append(f"{word[:40]!r} is no option; arguments look like --num-layers 32")
+            strays.append(f"{word[:40]!r} is not an option; arguments look like --num-layers 32")
         else:
             found[name] = (*found[name], word)
     return found, tuple(dict.fromkeys(strays[:1] + problems))

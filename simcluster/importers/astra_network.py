@@ -86,7 +86,7 @@ def parse_network(text: str, source: str) -> tuple[Dimension, ...]:
     lengths = {key: len(getattr(file, key)) for key in _NetworkFile.model_fields}
     if len({*lengths.values()}) > 1:
         counted = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise InputError(f"{source}: the lists differ in length ({counted}); each has one item a dimension")
+        raise InputError(f"{source}: the lists differ in length ({counted}); each has one item per dimension")
     each = zip(file.topology, file.npus_count, file.bandwidth, file.latency, strict=True)
     found = tuple(Dimension(kind, npus, rate * 2**30, latency / 1e9) for kind, npus, rate, latency in each)
     npus = math.prod(each.npus for each in found)
@@ -107,7 +107,7 @@ def network_document(
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))
     ports = sum(each.bandwidth * each.ports for each in dimensions)
-    own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "as fast as all links of the NPU together")
+    own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "rate of all links of the NPU together")
     for npu in range(npus):
         document.node(f"npu{npu}", "gpu", host=npu)
         document.node(f"npu{npu}.router", "switch", tier="npu")

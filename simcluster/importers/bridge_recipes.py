@@ -28,16 +28,16 @@ from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
 from simcluster.importers.python_values import Built, Unread, plain_fields, written_call
 
 RESOLVED = (
-    "run it once and give the run_config.yaml that Megatron-Bridge writes beside its checkpoints, or a log with its "
+    "run it once and give the run_config.yaml that Megatron-Bridge writes next to its checkpoints, or a log with its "
     "configuration"
 )
 """Advice for a recipe whose values are computed."""
-PACKED = "sequences are full and of one sample each, though its samples are packed to a sequence"
+PACKED = "sequences are full with one sample each, although the recipe packs several samples into a sequence"
 _PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
 _ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
 _GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-_UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file makes in a way that is not read"
+_UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file builds in a way that is not read"
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
 _IN_ALL_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
@@ -47,7 +47,7 @@ _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/
 _STARTS = ("pretrain", "megatron_pretrain", "finetune")
 _OF_OVERRIDES = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
 """Megatron-Bridge functions for command-line overrides, which a script calls and which change nothing here."""
-_OF_TOKENIZER = "the vocabulary of the model's own configuration, where Megatron-Bridge takes that of the tokenizer"
+_OF_TOKENIZER = "the vocabulary of the model's configuration, although Megatron-Bridge takes that of the tokenizer"
 _FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
@@ -103,7 +103,7 @@ def of_another_file(what: str, called: str, file: RecipeFile, remedy: str) -> In
     """Return the error about a part of a recipe that another file defines."""
     if against := no_decoder(file.place_of(called)):
         return InputError(f"{what} from {called}, whose model {against}")
-    return InputError(f"{what} from {file.place_of(called)[:80]}, which is another file's: {remedy}")
+    return InputError(f"{what} from {file.place_of(called)[:80]}, which is in another file: {remedy}")
 
 
 def _is_idle(attribute: str) -> bool:
@@ -137,7 +137,7 @@ def _recipe(
 ) -> ReadRecipe:
     model, data = found.fields.get("model"), found.fields.get("dataset")
     if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
-        raise InputError(f"{source}: {function} trains a model that takes images, and decoders of text are modelled")
+        raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
     known = _known_model(model, source, beside)
     name, kind = known.name, model.name if isinstance(model, Built) else ""
     settings = {f"model.{field}": value for field, value in fields_of_class(name, kind).items()}
@@ -159,7 +159,7 @@ def _recipe(
     samples = settings.pop("dataset.seq_length", None) if length is not None else None
     if samples not in (None, length):
         refused = f"dataset.seq_length is {samples}, which Megatron-Bridge refuses"
-        assumed.append(f"the model's sequence length, though {refused}")
+        assumed.append(f"the model's sequence length, although {refused}")
     fields = data.fields.items() if isinstance(data, Built) else ()
     if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
         assumed.append(PACKED)
@@ -191,9 +191,9 @@ def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: Reci
     against = no_decoder(file.place_of(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
-        unknown = "is not known here, and the recipe does not say its sizes (num_layers and others)"
+        unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
     elif isinstance(model, Built) and not defaults_of_class(model.name):
-        unknown = "is of a class that is not known here, nor what that says of norms, activation and attention"
+        unknown = "has an unknown class, so its norms, activation and attention are unknown"
     if not against and unknown and (other := no_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
     if against or unknown:
@@ -272,7 +272,7 @@ def _section(section: str, value: Any) -> dict[str, Any]:
     if isinstance(layout, list):
         rows = [row if isinstance(row, list) else [row] for row in layout]
         if sum(map(len, rows)) > MOST_LAYERS:
-            layout = Unread("longer than any model's")
+            layout = Unread("longer than any model")
         else:
             letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
             fields["model.pipeline_model_parallel_layout"] = "|".join(letters)

@@ -83,7 +83,7 @@ class LinkChange(Spec):
         """Return the wire with these figures replacing its values."""
         if self == LinkChange():
             return wire
-        given = [f"{name.replace('_', ' ')} given by hand" for name in type(self).model_fields if getattr(self, name)]
+        given = [f"{name.replace('_', ' ')} set by the user" for name in type(self).model_fields if getattr(self, name)]
         own = self.model_dump(exclude_none=True)
         return replace(wire, **own, source="; ".join([*given, wire.source]))
 
@@ -131,8 +131,8 @@ class ImportSpec(Spec):
     def _copies_of_one(self) -> Self:
         if len(self.files) > 1 and self.nodes > 1:
             raise InputError(
-                f"nodes is {self.nodes} and there are {len(self.files)} files; give one file and how many nodes are "
-                "like it, or one file for each machine and leave nodes out"
+                f"nodes is {self.nodes} and there are {len(self.files)} files; give one file and the number of equal "
+                "nodes, or one file per node without nodes"
             )
         return self
 
@@ -141,7 +141,7 @@ class ImportSpec(Spec):
         always = ("kind", "files", "name", "device")
         for key in ImportSpec.model_fields:  # a fixed order, so that the message does not depend on a set
             if key in self.model_fields_set and key not in always and key not in known:
-                raise InputError(f"{key} means nothing for {form}; its parameters are device, name, {', '.join(known)}")
+                raise InputError(f"{key} does not apply to {form}; its parameters are device, name, {', '.join(known)}")
 
 
 def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
@@ -206,10 +206,10 @@ def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocumen
     copies = [*systems] if len(systems) > 1 else [systems[0]] * spec.nodes
     gpus = sum(len(system.gpus) for system in copies)
     if gpus > MAX_GPUS:
-        raise InputError(f"nodes: {spec.nodes} make {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
+        raise InputError(f"nodes: {spec.nodes} nodes have {gpus:,} GPUs; at most {MAX_GPUS:,} can be imported")
     devices = list(dict.fromkeys(str(system.device) for system in systems))
     if len(devices) > 1:
-        raise InputError(f"the machines have different GPUs ({', '.join(devices)}); a cluster has one: give device")
+        raise InputError(f"the nodes have different GPUs ({', '.join(devices)}); a cluster has one: set device")
     document = GraphDocument(name, systems[0].device)
     machines: list[list[tuple[str, Wire]]] = []  # NIC ports per node
     for number, system in enumerate(copies):
@@ -235,8 +235,8 @@ def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]],
     without = next((i for i, ports in enumerate(machines) if not ports), None)
     if without is not None:
         raise InputError(
-            f"machine {without} has no NIC that could join the network; leave out nodes and fabric, give a file that "
-            "lists NICs, or a pattern in nics that keeps one"
+            f"node {without} has no NIC for the network; remove nodes and fabric, give a file that "
+            "lists NICs, or a pattern in nics that matches one"
         )
     size = fabric.nodes_per_unit or len(machines)
     leaves: dict[tuple[int, int], list[tuple[str, Wire]]] = {}  # (unit, rail)
@@ -268,8 +268,8 @@ def _add_spines(
     for spine in range(count):
         document.node(f"spine{spine}", "switch", tier="spine")
     latency = fabric.leaf_to_spine_latency
-    note = "rate from the NICs below and the oversubscription"
-    note += "; 0.6 us for each further switch: assumed" if latency == SWITCH_LATENCY else ""
+    note = "rate from the NICs below and oversubscription"
+    note += "; 0.6 us per further switch: assumed" if latency == SWITCH_LATENCY else ""
     for (_, rail), name in names.items():
         wire = Wire(capacity[rail] / count, fastest.efficiency, latency, fastest.medium, note)
         for spine in range(count):

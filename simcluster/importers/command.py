@@ -95,13 +95,13 @@ def run(args: argparse.Namespace) -> None:
         found = reader(args, text)
     except RecursionError:
         raise InputError(
-            f"{args.file}: refers to itself, or is nested too deeply to be read; give the part that sets the training"
+            f"{args.file}: refers to itself or is nested too deeply; give the part that configures the training"
         ) from None
     found.require_known(args.file, strict=args.strict, by_option=args.kind in ("megatron", "deepspeed"))
     if found.unknown:
         print(
-            f"note: {args.file}: ignored, unknown: {', '.join(found.unknown)}; whether they change the time of a step "
-            f"is not known here (--strict refuses them)",
+            f"note: {args.file}: ignored unknown settings: {', '.join(found.unknown)}; their effect on the step time "
+            f"is unknown (--strict refuses them)",
             file=sys.stderr,
         )
     written = found.text(f"{args.kind}: {'stdin' if args.file == '-' else args.file}")
@@ -129,13 +129,13 @@ def _require_taken(args: argparse.Namespace) -> None:
         taken.discard("gpus")
     for name in _OPTIONS:
         if name not in taken and getattr(args, name.replace("-", "_")) not in (None, []):
-            raise InputError(f"--{name} means nothing for {args.kind}; leave it out")
+            raise InputError(f"--{name} does not apply to {args.kind}; remove it")
     if "log" in taken and not args.cluster:
-        raise InputError("name the cluster that it is to run on, as in --cluster dgx_h100")
+        raise InputError("name the cluster to run on, as in --cluster dgx_h100")
     if "device" in taken and not args.device:
-        raise InputError("say which GPU the NPUs are, as in --device h100")
+        raise InputError("state which GPU the NPUs are, as in --device h100")
     if args.gpus is not None and args.gpus < 1:
-        raise InputError(f"--gpus {args.gpus}: a job takes at least 1")
+        raise InputError(f"--gpus {args.gpus}: a job needs at least 1")
     if args.kind == "hugging-face" and args.sequence_length is not None and args.sequence_length < 1:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
 
@@ -147,10 +147,10 @@ def _text(name: str) -> str:
     else:
         raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
         if not raw.strip():
-            raise InputError("stdin is empty; paste what is to be imported")
+            raise InputError("stdin is empty; paste the text to import")
     if len(raw) > (_MAX_LOG if name.endswith(_LOGS) else _MAX_BYTES):
         raise InputError(
-            f"{name}: is larger than {_MAX_BYTES:,} bytes, which no such file is; give the configuration alone"
+            f"{name}: is larger than {_MAX_BYTES:,} bytes, more than any such file; give only the configuration"
         )
     return decode(raw, name)
 
@@ -170,7 +170,7 @@ def _scenario(args: argparse.Namespace, text: str) -> Imported:
         why = str(problem).replace("<document>: ", "")
         counted = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
         rests = f"\n  assumed: {'; '.join(counted)}" if counted else ""
-        raise InputError(f"{args.file}: what it says makes no scenario: {why}{rests}") from None
+        raise InputError(f"{args.file}: its settings are not a valid scenario: {why}{rests}") from None
     return replace(found, document=changed)
 
 
@@ -192,8 +192,8 @@ def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) ->
     if args.kind == "deepspeed" and (printed or not starts):
         return _deepspeed(args, text, printed, more)
     if args.kind == "megatron" and (args.file.endswith(".py") or text.lstrip().startswith("{")):
-        what = "is a program in Python" if args.file.endswith(".py") else "holds JSON"
-        takes = "megatron takes a launch script (.sh), the arguments that one starts a program with, or YAML"
+        what = "is a Python program" if args.file.endswith(".py") else "is JSON"
+        takes = "megatron takes a launch script (.sh), a program's arguments, or YAML"
         raise InputError(f"{args.file}: {what}, and {takes}; name that")
     if args.kind == "deepspeed":
         more["model"] = _model_named(args)
@@ -215,14 +215,14 @@ def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | 
         named = named or (_model_of(printed.model, args, "the log") if printed.model else None)
     if not named:
         raise InputError(
-            "a DeepSpeed configuration says nothing of the model and of the length of its sequences; name both: "
+            "a DeepSpeed configuration does not include the model and the sequence length; give both: "
             "--model llama3-8b, or a config.json, and --sequence-length 4096"
         )
     length = {"sequence_length": args.sequence_length} if args.sequence_length else {}
     found = scenario_from_deepspeed(text, model={**named.section, **length}, **more)
     if printed and printed.recomputes:
         found.document["training"]["recompute"] = "full"
-    told = () if length else (f"{named.length} (--sequence-length sets another)",)
+    told = () if length else (f"{named.length} (--sequence-length changes it)",)
     return replace(found, assumed=(*found.assumed, *told))
 
 
@@ -260,7 +260,7 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not (name == "@" or re.sub("[_-]", "a", name).isalnum()):
             raise InputError(
-                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for its first argument)"
+                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for the first argument)"
             )
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):
@@ -310,7 +310,7 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
             fields = model_from_config(config, sequence_length=args.sequence_length)
         else:
             fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
-            assumed = (*assumed, f"{length} (--sequence-length sets another)")
+            assumed = (*assumed, f"{length} (--sequence-length changes it)")
         count = parameters_of_config(config)
         mapped, idle, unknown = keys_of_config(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
@@ -318,7 +318,7 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
     if not args.sequence_length:
         told = told_of_length(config)
         assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
-    active = f", of which a token meets {count.active:,}" if count.active < count.total else ""
+    active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:
         return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
@@ -333,5 +333,5 @@ def _topology(args: argparse.Namespace, text: str) -> Imported:
     spec = ImportSpec(kind="import", files=(args.file,))
     name = "network" if args.file == "-" else Path(args.file).stem
     document = network_document(dimensions, spec, args.device, name).document()
-    each = [f"{part.kind} of {part.npus}: {part.bandwidth / 1e9:.6g} GB/s (of 10^9 B) a link" for part in dimensions]
+    each = [f"{part.kind} of {part.npus}: {part.bandwidth / 1e9:.6g} GB/s (10^9 B) per link" for part in dimensions]
     return Imported(document, tuple(each), facts=tuple(each))

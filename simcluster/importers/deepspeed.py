@@ -34,8 +34,7 @@ _OPTIONS: dict[str, str] = {
     _BATCHES[0]: "global-batch-size", _BATCHES[1]: "micro-batch-size", f"{_ZERO}stage": "zero-stage"
 }  # fmt: skip
 _SHARDED = (
-    "the optimizer's state is sharded with ZeRO stage 0 too, and gradients are summed in fp32, as DeepSpeed does with "
-    "bf16"
+    "optimizer state is sharded even with ZeRO stage 0, and gradients are summed in fp32, as DeepSpeed does with bf16"
 )
 HOST_UPDATE = {
     "optimizer": "host", "host_update": "109 GB/s",
@@ -43,8 +42,8 @@ HOST_UPDATE = {
 }  # fmt: skip
 """``memory.offload`` for an optimizer that runs on the host CPU."""
 HOST_UPDATE_ASSUMED = (
-    "the host updates the optimizer's state, at the 109 GB/s per box that CPUAdam reaches on a DGX-2 "
-    "(--set memory.offload.host_update=... sets what this host reaches)"
+    "the host updates the optimizer state at 109 GB/s per node, as CPUAdam does on a DGX-2 "
+    "(--set memory.offload.host_update=... changes the rate)"
 )
 
 
@@ -65,7 +64,7 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
     try:
         settings = flattened(parse_toml_or_json(text, source), source)
     except InputError:
-        return DeepSpeedAdds({}, (f"what the DeepSpeed configuration {name[:60]} says is not known: it is no JSON",))
+        return DeepSpeedAdds({}, (f"the DeepSpeed configuration {name[:60]} is not read: it is not JSON",))
     run = _Config(settings, f"{source}: {name}")
     stage = str(settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",)))))
     zero = int(stage) if stage in ("1", "2", "3") else 0
@@ -90,7 +89,7 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
             script = f"--{option} {' '.join(options[option])[:20]} of the script"
             pair = script, f"{key} {found[option][0][:20]} of {name}"
             counts, other = reversed(pair) if option in OF_THE_CONFIGURATION else pair
-            run.assumed.append(f"{counts} counts, and not {other}")
+            run.assumed.append(f"{counts} is used, not {other}")
     formats = () if {"bf16", "fp16"} & options.keys() else ("bf16", "fp16")
     switches = {name: settings.get(f"{name}.enabled") is True for name in formats} | {
         "grad-reduce-in-bf16": settings.get(_GRADIENTS) in ("bf16", "fp16"), "overlap-grad-reduce": overlaps,
@@ -122,8 +121,8 @@ def scenario_from_deepspeed(
     run = _Config(_filled(written, filled or {}, model), source)
     gpus = gpus or run.gpus_of_batch()
     if not gpus:
-        which = f"the {launched} GPUs that its launcher takes" if launched else "all GPUs of the cluster"
-        run.assumed.append(f"{which}: how many there are to be is not said (--gpus says it)")
+        which = f"the {launched} GPUs that its launcher uses" if launched else "all GPUs of the cluster"
+        run.assumed.append(f"{which}: the number is not stated (--gpus sets it)")
         gpus = launched or available or 1
     training = run.problems.of(run.training, gpus)
     zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
@@ -131,8 +130,8 @@ def scenario_from_deepspeed(
     overlap = run.problems.of(run.overlap, zero, gpus)
     run.sort()
     if len(run.unknown) == len(written):
-        what = "is not a configuration of DeepSpeed: it has none of its keys, such as train_batch_size or bf16"
-        raise InputError(f"{source}: {what}; name the file that --deepspeed does, or import it by its own kind")
+        what = "is not a configuration of DeepSpeed: it has no DeepSpeed keys, such as train_batch_size or bf16"
+        raise InputError(f"{source}: {what}; give the file that --deepspeed names, or import this file as another kind")
     run.problems.tell()
     narrow = run.settings.get(_GRADIENTS) in ("bf16", "fp16")
     if zero == 0 and training is not None and training["precision"] == "bf16-mixed" and not narrow:
@@ -166,7 +165,7 @@ class _Config(Sorting):
         """Return a whole number; None if not given or left to the trainer ("auto")."""
         value = self.settings.get(name)
         if value == "auto" and name not in _BATCHES:
-            self.assumed.append(f"{name} is auto, which the program that reads the file decides; taken as not given")
+            self.assumed.append(f"{name} is auto, which the program that reads the file resolves; treated as not given")
         if value in (None, "auto"):
             return None
         whole = int(value) if isinstance(value, float) and value.is_integer() else value
@@ -180,7 +179,7 @@ class _Config(Sorting):
         each = micro * steps if isinstance(micro, int) and isinstance(steps, int) else 0
         if not isinstance(batch, int) or each < 1 or batch < each or batch % each:
             return None
-        self.assumed.append(f"{batch // each} GPUs, as a batch of {batch} in {steps} x {micro} on each says")
+        self.assumed.append(f"{batch // each} GPUs, from a batch of {batch} as {steps} x {micro} per GPU")
         return batch // each
 
     def training(self, gpus: int) -> dict[str, Any]:
@@ -194,16 +193,16 @@ class _Config(Sorting):
                 are = "is" if len(auto) == 1 else "are"
                 why = f"{', '.join(auto)} {are} left to the program that reads the file (auto)"
                 self.assumed.append(
-                    f"micro batches of {micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} a step and GPU: "
-                    f"{why if auto else 'the file does not say it'} (--set training.micro_batch=4 "
-                    "--set training.global_batch=256 say otherwise)"
+                    f"micro batches of {micro or 1} sequence{'s' * ((micro or 1) > 1)}, {steps or 1} per step and GPU: "
+                    f"{why if auto else 'not stated in the file'} (--set training.micro_batch=4 "
+                    "--set training.global_batch=256 change this)"
                 )
             micro = micro or 1
             batch = micro * (steps or 1) * gpus
         if not micro or batch % (micro * gpus) or (steps and batch != micro * steps * gpus):
             what = f"{batch} is not micro batch {micro or 0} x accumulation {steps or 1} x {gpus} GPUs"
-            remedy = "give --gpus as many as there are, or change one of them"
-            raise self.error("train_batch_size", f"{what}, and it must be; {remedy}")
+            remedy = "set --gpus to the number of GPUs, or change one of them"
+            raise self.error("train_batch_size", f"{what}, as required; {remedy}")
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
         if optimizer not in _ADAMS:
             raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
@@ -219,7 +218,7 @@ class _Config(Sorting):
         half = "bf16-mixed" if bf16 else "fp16-mixed"
         if not on:
             given, are = " and ".join(f"{name}.enabled" for name in auto), "are" if len(auto) > 1 else "is"
-            self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file decides")
+            self.assumed.append(f"{half}: {given} {are} auto, which the program that reads the file resolves")
         wide = self.settings.get(_GRADIENTS) == "fp32"
         return {"precision": half, "memory_recipe": "mixed-18" if wide else "mixed-16"}
 
@@ -235,7 +234,7 @@ class _Config(Sorting):
         """Return the shard group (MiCS); hpZ, which keeps backward gathers inside a group, is ignored with a note."""
         group = self.number(f"{_ZERO}mics_shard_size", -1)
         if (self.number(f"{_ZERO}zero_hpz_partition_size") or 1) > 1:
-            self.assumed.append("parameters are gathered over all GPUs, though zero_hpz_partition_size is more than 1")
+            self.assumed.append("parameters are gathered over all GPUs, although zero_hpz_partition_size exceeds 1")
         return {"shard_group": group} if zero == 3 and group and group > 1 else {}
 
     def offload(self, zero: int) -> dict[str, Any]:
@@ -247,7 +246,7 @@ class _Config(Sorting):
             what = "parameters in host memory or on disk are not modelled"
             raise self.error(f"{_ZERO}offload_param.device", what)
         if parameters != "none":
-            self.assumed.append(f"{_ZERO}offload_param says nothing with stage {zero}: parameters are on the GPUs")
+            self.assumed.append(f"{_ZERO}offload_param has no effect with stage {zero}: parameters stay on the GPUs")
         if state == "nvme":
             raise self.error(f"{_ZERO}offload_optimizer.device", "nvme is not modelled; cpu is")
         if (part := self.settings.get(f"{_ZERO}offload_optimizer.ratio", 1)) != 1:

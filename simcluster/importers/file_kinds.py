@@ -24,7 +24,7 @@ def require_kind(text: str, source: str, kind: str) -> None:
     for name, marks in (pair for table in tables for pair in _TABLES[table].items()):
         if _is_marked(text, marks):
             raise InputError(
-                f"{source}: this is a file of {name}, which cannot be imported; write a scenario (simcluster new), or "
+                f"{source}: this is a file of {name}, which cannot be imported; create a scenario (simcluster new), or "
                 "import the config.json of its model (simcluster import hugging-face)"
             )
     known = settings or source.endswith(_LOGS)
@@ -33,7 +33,7 @@ def require_kind(text: str, source: str, kind: str) -> None:
     for other, kinds in _TABLES["imports"].items():
         for what, marks in kinds.items():
             if _is_marked(text, marks):
-                raise InputError(f"{source}: this is {what}: write simcluster import {other} {source}")
+                raise InputError(f"{source}: this is {what}: run simcluster import {other} {source}")
     for what, (marks, remedy) in _TABLES["others"].items():
         if _is_marked(text, marks):
             raise InputError(f"{source}: this is {what}: {remedy}")

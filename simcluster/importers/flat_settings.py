@@ -50,7 +50,7 @@ def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
 def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -> dict[str, Any]:
     """Parse the sections of a job file in TOML, or in JSON if it begins with a brace."""
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no job config has")
+        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any job config")
     data: Any
     try:
         if text.lstrip().startswith("{"):
@@ -61,18 +61,18 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
         raise
     except (RecursionError, ValueError) as problem:  # also an integer of thousands of digits
         if _YAML.search(text) and not _TOML.search(text):
-            raise InputError(f"{source}: is YAML, and a file in {expected} is expected; name that one") from None
+            raise InputError(f"{source}: is YAML, but {expected} is expected; give that file") from None
         line = re.search(r"line (\d+)", str(problem))
         deep = isinstance(problem, RecursionError)
         meaning = "it is nested too deeply" if deep else of_toml(str(problem))
         raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not TOML: {meaning}") from None
     if not isinstance(data, dict) or not data:
-        raise InputError(f"{source}: holds no settings, such as [training] with seq_len = 8192")
+        raise InputError(f"{source}: has no settings, such as [training] with seq_len = 8192")
     return data
 
 
 def _no_constant(text: str) -> Any:
-    raise InputError(f"{text} is no JSON number; write a finite one")
+    raise InputError(f"{text} is not a JSON number; write a finite number")
 
 
 def is_option_file(text: str) -> bool:
@@ -91,10 +91,10 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     runs = [key for key in data if re.fullmatch(r"MODEL_ARGS(_\d+)?", key) and isinstance(data[key], Mapping)]
     found = data.get("MODEL_ARGS") if "MODEL_ARGS" in runs else data[runs[0]] if runs else data
     if not isinstance(found, Mapping) or not found or "MODEL_ARGS" in found:
-        raise InputError(f"{source}: MODEL_ARGS holds no options; write them as in --num-layers: 32")
+        raise InputError(f"{source}: MODEL_ARGS has no options; write them as in --num-layers: 32")
     environment: Any = data.get("ENV_VARS") if isinstance(data.get("ENV_VARS"), Mapping) else {}
-    assumed = ["the first of the runs in the file, MODEL_ARGS"] if len(runs) > 1 else []
-    assumed += [f"{name} is given more than once, and the last counts" for name in repeated]
+    assumed = ["the first run in the file, MODEL_ARGS"] if len(runs) > 1 else []
+    assumed += [f"{name} is given more than once; the last value is used" for name in repeated]
     given = {str(name): value for name, value in found.items() if value is not None and value is not False}
     options = {name.lstrip("-").replace("_", "-"): option_words(value) for name, value in given.items()}
     mode = str(data.get("MODE", "pretraining"))
@@ -143,9 +143,9 @@ def _merged(text: str) -> str:
 def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
     """Return one assumption per kind of environment variable that would change the step time."""
     said = {
-        "nccl": "NCCL is taken as it is by default on the cluster, without {}",
-        "kernels": "kernels are taken as they are without {}",
-        "domains": "NVLink's domains are those of the cluster, whatever {} says",
+        "nccl": "NCCL is assumed to use the cluster's defaults, without {}",
+        "kernels": "kernels are assumed to run as without {}",
+        "domains": "NVLink domains are those of the cluster, not of {}",
     }
     sentences = []
     for kind, sentence in said.items():

@@ -123,9 +123,9 @@ def _filled(value: Any) -> Any:
 
 def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
-        raise InputError(f"{source}: its module names no model; write one, as in model: llama3_8B.yaml")
+        raise InputError(f"{source}: its module names no model; add one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
-        other = f"write simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
+        other = f"run simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
         raise InputError(f"{source}: its module is of framework {str(said)[:40]}: {other}")
     named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
     found = [_extended(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
@@ -133,7 +133,7 @@ def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -
     own = dict(own) if isinstance(own, Mapping) else {}
     adapters = own.pop("lora", None)
     if isinstance(adapters, Mapping) and adapters.get("enabled") is True:
-        raise InputError(f"{source}: lora.enabled: adapters are trained beside weights that stand still: not modelled")
+        raise InputError(f"{source}: lora.enabled: training adapters with frozen weights is not modelled")
     return [*found, own]
 
 
@@ -206,7 +206,7 @@ def _there(beside: Beside, path: str, source: str) -> str:
     text = beside(path)
     if text is None:
         raise InputError(
-            f"{source}: goes on in {path}, which is neither beside it nor in a folder around it; put it there"
+            f"{source}: includes {path}, which is neither next to it nor under a parent folder; put it there"
         )
     return text
 

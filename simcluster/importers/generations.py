@@ -99,7 +99,7 @@ class Wires:
             return given
         if self.generation is None:
             raise InputError(
-                f"{why}; give {figure}: {{line_rate: ...}} beside the file, or a device of a known generation "
+                f"{why}; add {figure}: {{line_rate: ...}} to the import, or a device of a known generation "
                 f"({', '.join(entry.name for entry in _GENERATIONS)} in its name)"
             )
         return float(getattr(self.generation, figure))

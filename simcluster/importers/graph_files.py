@@ -36,7 +36,7 @@ def is_node_link(data: object) -> bool:
 
 def refuse_constant(name: str) -> None:
     """Raise InputError for a constant that is not JSON (NaN) in a graph file."""
-    raise InputError(f"holds {name}, which is no number that a link can have")
+    raise InputError(f"has {name}, which is not a valid number for a link")
 
 
 def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
@@ -52,7 +52,7 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
         if entry.get("id") is None:
             raise InputError(f"{where}: has no id; a node has an id, as in {{'id': 'a', 'kind': 'gpu'}}")
         if (name := _name(entry["id"], where)) in graph:
-            raise InputError(f"{where}: node {name!r} is there twice; each node must have its own id: rename one")
+            raise InputError(f"{where}: node {name!r} occurs twice; each node must have a unique id: rename one")
         graph.add_nodes_from([(name, entry)])
     for where, entry in _entries(data, "edges" if "edges" in data else "links", source):
         if entry.get("source") is None or entry.get("target") is None:
@@ -83,7 +83,7 @@ def _name(value: object, where: str) -> str:
     if isinstance(value, list) and value:
         return ".".join(_name(part, where) for part in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise InputError(f"{where}: {shown(value)} is no name of a node; a text or a number is expected")
+        raise InputError(f"{where}: {shown(value)} is not a node name; a text or a number is expected")
     return str(value)
 
 
@@ -92,14 +92,14 @@ def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
     seen: dict[str, None] = {}
     for node in root.below("node"):
         if (name := node.require("id")) in seen:
-            raise node.error(f"node {name!r} is there twice; each node must have its own id: rename one")
+            raise node.error(f"node {name!r} occurs twice; each node must have a unique id: rename one")
         seen[name] = None
     try:
         graph: nx.Graph[str] = nx.read_graphml(io.BytesIO(raw))
     except (nx.NetworkXException, ValueError, TypeError, LookupError, AttributeError) as problem:
         raise root.error(f"is not GraphML as networkx reads it: {problem}; write it with write_graphml") from None
     if unknown := next((node for node in graph if node not in seen), ""):
-        raise root.error(f"there is no node {unknown!r}, to which an edge leads{did_you_mean(unknown, seen)}")
+        raise root.error(f"there is no node {unknown!r}, which an edge names{did_you_mean(unknown, seen)}")
     return graph
 
 
@@ -108,9 +108,7 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     spec.accept(form, PARAMETERS)
     device = spec.device or graph.graph.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
-        raise InputError(
-            f"{source}: the graph has no attribute device; name the GPU beside the file, as in device: h100"
-        )
+        raise InputError(f"{source}: the graph has no attribute device; name the GPU in the import, as in device: h100")
     name = spec.name or _text(graph.graph, "name", f"{source}: graph") or "imported graph"
     document = GraphDocument(name, device)
     for node, data in graph.nodes(data=True):
@@ -119,7 +117,7 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     for a, b, data in graph.edges(data=True):
         where = f"{source}: edge {a!r} to {b!r}"
         if a == b:
-            raise InputError(f"{where}: a link joins two different nodes; name another, or remove the edge")
+            raise InputError(f"{where}: a link joins two different nodes; change one end, or remove the edge")
         wire = _wire(data, where)
         for way in ((a, b),) if graph.is_directed() else ((a, b), (b, a)):
             have = wires.get(way)
@@ -142,7 +140,7 @@ def _add_node(document: GraphDocument, node: str, data: Mapping[str, Any], where
         raise InputError(f"{where}: kind is {shown(kind)}{did_you_mean(kind, KINDS)}; it is one of {', '.join(KINDS)}")
     if kind == "gpu":
         if host is not None and (isinstance(host, bool) or not isinstance(host, int) or host < 0):
-            what = f"host is {shown(host)}; it must be the number of the GPU's machine: write 0 or more"
+            what = f"host is {shown(host)}; it must be the number of the GPU's node: write 0 or more"
             raise InputError(f"{where}: {what}")
         document.node(node, kind, host=host)
         return

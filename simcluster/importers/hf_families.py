@@ -62,13 +62,13 @@ class Config:
         """Return the first non-null value of ``keys`` as a positive int; raise InputError if all are null."""
         value = self.size(keys)
         if value is None:
-            lacks = f"lacks {keys.replace(' ', ' or ')}, which must be there"
-            raise InputError(f"the config of model_type {self.kind!r} {lacks}; add what is missing to it")
+            lacks = f"lacks {keys.replace(' ', ' or ')}, which is required"
+            raise InputError(f"the config of model_type {self.kind!r} {lacks}; add it")
         return value
 
     def natural(self, key: str, default: int) -> int:
         """Return a whole number of at least 0."""
-        return int(self.checked(key, lambda value: _is_whole(value, 0), "is not a whole number from 0 on", default))
+        return int(self.checked(key, lambda value: _is_whole(value, 0), "is not a whole number of at least 0", default))
 
     def switch(self, key: str, default: bool) -> bool:
         """Return a boolean value."""
@@ -101,11 +101,11 @@ def add_window(
         known = ("full_attention", "sliding_attention")
         wrong = not isinstance(types, list) or len(types) != layers or layers > MOST_LAYERS
         if wrong or any(item not in known for item in types):
-            raise InputError(f"layer_types is to name one of {' and '.join(known)} for each of the {layers} layers")
+            raise InputError(f"layer_types must name one of {' and '.join(known)} for each of the {layers} layers")
         full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
         every = full[0] if full else None
         if full != (list(range(every, len(types) + 1, every)) if every else []):
-            raise InputError("layer_types: full_attention in every n-th layer is modelled, and these come otherwise")
+            raise InputError("layer_types: only full_attention in every n-th layer is modelled")
     window = config.size("sliding_window") or size
     if window is None or (fields["sequence_length"] is not None and window >= fields["sequence_length"]):
         return
@@ -122,9 +122,9 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
     width = config.needed(row["width"]) if "width" in row else fields["ffn_hidden_size"]
     top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
-        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts that there are")
+        raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts")
     if layers > MOST_LAYERS:
-        raise InputError(f"experts of {layers:,} layers are not read; a model has at most {MOST_LAYERS:,}")
+        raise InputError(f"{layers:,} layers are too many; at most {MOST_LAYERS:,} are supported")
     first = config.natural(*row["first"]) if "first" in row else 0
     step, begin = config.size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
     to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
@@ -137,8 +137,8 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
         raise InputError(
-            f"{keys}: MLPs in the first layers, and a mixture in every n-th behind them, is modelled, and those of "
-            f"these {layers} layers come otherwise; leave them out, or name the first layers alone"
+            f"{keys}: only dense MLPs in the first layers, then experts in every n-th layer, are modelled, unlike "
+            f"these {layers} layers; remove these keys, or name only the first layers"
         )
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
@@ -167,7 +167,7 @@ def _llama(config: Config, fields: Fields) -> None:
     attention, mlp = config.switch("attention_bias", False), config.switch("mlp_bias", False)
     if mlp and not attention:
         raise InputError(
-            "mlp_bias is true and attention_bias false: biases of the MLP alone are not modelled; set both to one value"
+            "mlp_bias is true and attention_bias false: biases only in the MLP are not modelled; set both to one value"
         )
     fields["bias"] = True if mlp else "attention" if attention else False
 
@@ -177,8 +177,8 @@ def _llama4(config: Config, fields: Fields) -> None:
     chunk = config.size("attention_chunk_size") or 8192
     if fields["sequence_length"] > chunk:
         raise InputError(
-            f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and attention "
-            f"in chunks is not modelled; give a sequence_length of at most {chunk}"
+            f"attention_chunk_size {chunk} is shorter than the sequence of {fields['sequence_length']}, and chunked "
+            f"attention is not modelled; set sequence_length to at most {chunk}"
         )
 
 
@@ -190,8 +190,8 @@ def _qwen_window(config: Config, fields: Fields) -> None:
     first = config.natural("max_window_layers", 28)
     if 0 < first < (layers or 0):
         raise InputError(
-            f"sliding_window {window} is shorter than the sequence of {sequence} in the layers from {first} on, and a "
-            f"window in some layers that follow each other is not modelled; give a sequence_length of at most {window}"
+            f"sliding_window {window} is shorter than the sequence of {sequence} in layers {first} and later, and a "
+            f"window in consecutive layers only is not modelled; set sequence_length to at most {window}"
         )
     if first == 0:
         fields["attention_window"] = window
@@ -246,10 +246,8 @@ def predicted(config: Config) -> tuple[str, ...]:
     """Return the assumption that the model is taken without its multi-token prediction layers, if it has some."""
     number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
-    said = (
-        f"without the {layers} of multi-token prediction, in time and in the parameters (mtp_layers: {number} of the "
-    )
-    return (f"{said}model has them)",) if number else ()
+    said = f"without the {layers} of multi-token prediction in time and parameters (mtp_layers: {number} in the "
+    return (f"{said}model adds them)",) if number else ()
 
 
 def _families() -> dict[str, dict[str, Any]]:

@@ -57,7 +57,7 @@ def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH)
     except InputError:
         fields = {}  # a shorter sequence may be valid, as with chunked attention
     if fields and fields["sequence_length"] <= most:
-        return fields, f"sequences of {fields['sequence_length']} tokens, the longest that the model takes"
+        return fields, f"sequences of {fields['sequence_length']} tokens, the longest that the model supports"
     return model_from_config(config, sequence_length=USUAL_LENGTH), f"sequences of {USUAL_LENGTH} tokens"
 
 
@@ -77,11 +77,11 @@ def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
     longest, told = read.size(keys), dict[str, str]()
     if longest is None and default:
         longest = default
-        told[keys] = f"{keys.split()[0]} {default}, the default of model_type {read.kind}: the config says none"
+        told[keys] = f"{keys.split()[0]} {default}, the default of model_type {read.kind}: not in the config"
     for key in _LENGTHS:
         value = read.data.get(key)
         if type(value) is int and key not in keys.split() and 1 <= value < (longest or 0):
-            told[key] = f"{key} {value} is not read by model_type {read.kind} (--sequence-length {value} takes it)"
+            told[key] = f"{key} {value} is not read by model_type {read.kind} (--sequence-length {value} uses it)"
     return told
 
 
@@ -119,7 +119,7 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
     for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
     if towers := [key for key in _TOWERS if data.get(key)]:
-        what = "a model of several parts, and only decoders of text are modelled; give the config.json of one"
+        what = "a multi-part model; only text decoders are modelled: give the config.json of one"
         raise InputError(f"the config has {listed(towers)}: {what}")
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if data.get(key) is True:
@@ -139,12 +139,12 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
     assumed += predicted(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
-        assumed.append(f"no dropout, though {listed(rates)} {are} above 0 (--set training.dropout=true)")
+        assumed.append(f"no dropout, although {listed(rates)} {are} above 0 (--set training.dropout=true)")
     if stored := next((key for key in _STORED if config.value(key)), ""):
         says = data[stored] if isinstance(data[stored], Mapping) else {}
         parts = [str(says[name])[:20] + after for name, after in _OF_STORED.items() if name in says]
         how = f"{stored} ({', '.join(parts)})" if parts else stored
-        assumed.append(f"weights are trained whole: quantized ones, which {how} has, are not modelled in training")
+        assumed.append(f"weights are trained unquantized: training with {how} is not modelled")
     return {name: value for name, value in fields.items() if value is not None}, tuple(assumed), config
 
 
@@ -157,8 +157,8 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
     defaulted = ("kv_heads", "head_dim", "position_rows", *(("ffn_hidden_size",) if "four_times" in family else ()))
     if missing := [name for name in family["keys"] if fields[name] is None and name not in defaulted]:
         named = ", ".join(f"{family['keys'][name].replace(' ', ' or ')} ({name})" for name in missing)
-        lacks = f"lacks {named}, which must be there; add what is missing to it"
-        beside = "; sequence_length may also stand beside the preset" if "sequence_length" in missing else ""
+        lacks = f"lacks {named}, which is required; add it"
+        beside = "; sequence_length may also be set next to the preset" if "sequence_length" in missing else ""
         raise InputError(f"the config of model_type {config.kind!r} {lacks}{beside}")
     fields |= family["implied"]
     fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
@@ -183,7 +183,7 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
 def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the text decoder in the config of a multi-part model, and a note on omitted parts."""
     towers = [key for key in _TOWERS if data.get(key)]
-    alone = f"the decoder of text alone, without {listed(towers)}"
+    alone = f"only the text decoder, without {listed(towers)}"
     part = next((key for key in _DECODERS if isinstance(data.get(key), Mapping)), "")
     if data.get("is_encoder_decoder") is True:
         return data, ()
@@ -202,5 +202,5 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     except InputError as problem:
         raise InputError(f"{problem}; a config.json of transformers is expected") from None
     if not isinstance(config, dict):
-        raise InputError(f"{source}: holds no JSON object; a config.json of transformers is expected")
+        raise InputError(f"{source}: is not a JSON object; a config.json of transformers is expected")
     return config

@@ -88,14 +88,14 @@ def parse_listing(text: str, source: str) -> dict[str, _Record]:
             current = _Record(record[1], int(record[2][:9]), record[3], record[4] or "", place)
             twin = records.setdefault(current.name, current)
             if twin is not current:
-                raise InputError(f"{place}: {current.name} is already at {twin.place}; each GUID is there once")
+                raise InputError(f"{place}: {current.name} is already at {twin.place}; each GUID must occur once")
         elif port and current:
             _add_cable(current, port, place)
         elif port:
             raise InputError(f"{place}: a port before any Switch or Ca record; is the top of the listing cut off?")
         else:
             raise InputError(
-                f"{place}: {line[:60]!r} is no line that ibnetdiscover prints; delete it, or take the listing again"
+                f"{place}: {line[:60]!r} is not a line of ibnetdiscover output; delete it, or create the listing again"
             )
     _check_ends(records)
     return records
@@ -114,7 +114,7 @@ def _add_cable(record: _Record, port: re.Match[str], place: str) -> None:
         raise InputError(f"{place}: no width and speed, such as 4xNDR, at the end of the line; is it cut off?")
     width, speed = rates[-1]
     if speed not in _LANE or width not in ("1", "2", "4", "8", "12"):
-        raise InputError(f"{place}: {width}x{speed} is no known width and speed; speeds are {', '.join(_LANE)}")
+        raise InputError(f"{place}: {width}x{speed} is not a known width and speed; speeds are {', '.join(_LANE)}")
     record.cables[number] = _Cable(number, port[2], int(port[3][:9]), int(width) * _LANE[speed] / 8, place)
 
 
@@ -129,11 +129,9 @@ def _check_ends(records: dict[str, _Record]) -> None:
             if far is None:
                 what = f"leads to {cable.far}, which has no record; is the listing cut off?"
             elif back is None:
-                what += f" ({far.place}), which lists no cable there; take the listing again"
+                what += f" ({far.place}), which lists no cable there; create the listing again"
             elif (back.far, back.far_port) != (record.name, cable.port):
-                what += (
-                    f", but that one leads to port {back.far_port} of {back.far} ({back.place}); take the listing again"
-                )
+                what += f", but that one leads to port {back.far_port} of {back.far} ({back.place}); list it again"
             elif back.rate != cable.rate:
                 what = f"the two ends of the cable differ in speed (see {back.place})"
             else:
@@ -148,13 +146,13 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
     """Return the topology document: hosts with GPUs, NICs on their switches, cables between switches."""
     spec.accept("ibnetdiscover", PARAMETERS)
     if spec.device is None:
-        raise InputError(f"{source}: ibnetdiscover knows no GPUs; name them beside the file, as in device: h100")
+        raise InputError(f"{source}: ibnetdiscover lists no GPUs; name them in the import, as in device: h100")
     records, document = parse_listing(text, source), GraphDocument(name, spec.device)
     adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
     kept = [record for record in adapters if is_kept(record.host, spec.hosts) and is_kept(record.nic, spec.nics)]
     if not kept:
         seen = ", ".join(dict.fromkeys(f"{record.host} {record.nic}" for record in adapters[:6])) or "none"
-        raise InputError(f"{source}: no adapter is left; hosts and nics keep none of those there are ({seen})")
+        raise InputError(f"{source}: no adapter matches hosts and nics; the file has {seen}")
     switches = _switch_names(records)
     machines: dict[str, list[tuple[str, _Cable]]] = {}
     for record in kept:
@@ -163,7 +161,7 @@ def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> Gra
                 label = record.nic if len(record.cables) == 1 else f"{record.nic} port {cable.port}"
                 machines.setdefault(record.host, []).append((label.replace(" ", "."), cable))
     if not machines:
-        raise InputError(f"{source}: no adapter that is kept has a cable to a switch")
+        raise InputError(f"{source}: no selected adapter has a cable to a switch")
     wires = Wires(spec, spec.device)
     for number, host in enumerate(sorted(machines, key=natural)):
         for nic, cable in _add_machine(document, wires, source, (number, host), machines[host]):
@@ -191,7 +189,7 @@ def _add_machine(
         document.node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
             document.link(gpu, f"{host}.nvswitch", nvlinks)
-    pcie = wires.usual_pcie(f"{source}: the listing does not say what PCIe the machines have")
+    pcie = wires.usual_pcie(f"{source}: the listing does not state the hosts' PCIe")
     _add_pcie(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
     return nics
 
@@ -224,11 +222,11 @@ def _nvlinks(wires: Wires, source: str) -> Wire | None:
         return None
     if count is None and generation is None:
         raise InputError(
-            f"{source}: the listing does not say how GPUs are joined, nor does the device's name; "
-            "give nvlinks_per_gpu (0 for none) beside the file"
+            f"{source}: neither the listing nor the device's name states how GPUs are joined; "
+            "add nvlinks_per_gpu (0 for none) to the import"
         )
     if generation is None and wires.spec.nvlink.line_rate is None:
-        raise InputError("nvlinks_per_gpu: how fast is one? give nvlink: {line_rate: ..., efficiency: ...} too")
+        raise InputError("nvlinks_per_gpu: the NVLink rate is unknown; add nvlink: {line_rate: ..., efficiency: ...}")
     links = count if count is not None else generation.nvlinks if generation else 0
     return wires.to_nvswitch(wires.nvlink(generation.sm if generation else 80).times(links))
 
@@ -257,7 +255,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
                 trunks[pair] = trunks.get(pair, 0.0) + cable.rate
     for (a, b), rate in trunks.items():
         nic = wires.port(rate, "infiniband", "")  # only its efficiency is used
-        source = "ibnetdiscover; 0.6 us for each further switch: assumed"
+        source = "ibnetdiscover; 0.6 us per further switch: assumed"
         document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 

@@ -92,21 +92,21 @@ class Imported:
         deciding = [f"{name} ({word})" for name, word in words.items() if word]
         if deciding:
             option = deciding[0].partition(" ")[0]
-            off = f" (--arg={option}=none does)" if by_option and option.startswith("--") else ""
+            off = f" (--arg={option}=none does this)" if by_option and option.startswith("--") else ""
             raise InputError(
-                f"{source}: not known here, and by its name it decides the step: {', '.join(deciding)}; take it out to "
-                f"import the rest{off}, and give the scenario what it does with --set"
+                f"{source}: unknown, and by its name it affects the step time: {', '.join(deciding)}; remove it to "
+                f"import the rest{off}, and set its effect on the scenario with --set"
             )
         if strict and self.unknown:
-            what = f"not known here: {', '.join(self.unknown)}"
-            raise InputError(f"{source}: {what}; take them out, or leave --strict out to ignore them")
+            what = f"unknown: {', '.join(self.unknown)}"
+            raise InputError(f"{source}: {what}; remove them, or omit --strict to ignore them")
 
     def text(self, origin: str) -> str:
         """Return the text of a scenario file, with the assumptions as comments at its head."""
         lines = [f"# From {origin}.", *(f"# {fact}" for fact in self.facts)]
         lines += [*(f"# Assumed: {sentence}" for sentence in self.assumed)]
         if self.unknown:
-            lines.append("# Ignored, unknown: " + ", ".join(self.unknown))
+            lines.append("# Ignored (unknown): " + ", ".join(self.unknown))
         if self.no_effect:
             lines.append("# No effect on the simulated time: " + ", ".join(self.no_effect))
         head = "\n".join(" ".join(line.split()) for line in lines)
@@ -197,7 +197,7 @@ class Sorting:
     ) -> None:  # fmt: skip
         """Add a setting to its list; ``refused`` and ``otherwise`` give the reason and apply if it is ``on``."""
         if refused and on:
-            self.problems.add(self.error(name, f"{refused}; take it out to import the rest{way}"))
+            self.problems.add(self.error(name, f"{refused}; remove it to import the rest{way}"))
         elif otherwise and on:
             self.assumed.append(f"{self._dashes}{name}: {otherwise}")
         elif refused or otherwise or idle:

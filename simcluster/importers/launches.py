@@ -80,7 +80,7 @@ def _training(text: str, state: State) -> tuple[list[str], list[str]]:
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
-        raise InputError(f"{state.source}: starts no training that can be read{why}: {_nothing(text, state)}")
+        raise InputError(f"{state.source}: starts no readable training{why}: {_nothing(text, state)}")
     equal = [(words, around) for score, words, around in scored if score == most]
     if len({tuple(words) for words, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
@@ -115,27 +115,27 @@ def _nothing(text: str, state: State) -> str:
         names = [f"argument {name}{holders.get(name, '')}" if name.isdecimal() else name for name in unset]
         it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
         given = " ".join(f"--arg {name}=..." for name in unset)
-        return f"it tests {', '.join(names)}, which {is_} not given; give {it} with {given}"
+        return f"it tests {', '.join(names)}, which {is_} not given; set {it} with {given}"
     tool = next((kind for kind, names in _OTHER_TOOLS.items() if re.search(names, " ".join(words))), "")
-    remedy = "give the script that runs pretrain_gpt.py, or set what it asks for with --arg NAME=VALUE"
+    remedy = "give the script that runs pretrain_gpt.py, or set its variables with --arg NAME=VALUE"
     if tool:
-        remedy = f"its program is not Megatron-LM's: write simcluster import {tool}, with what that takes"
+        remedy = f"its program is not Megatron-LM's: use simcluster import {tool}"
     if state.missing:
         them = "that" if len(state.missing) == 1 else "them"
-        missing = f"it goes on in {listed(state.missing)}, which is neither beside it nor in a folder around it"
+        missing = f"it reads {listed(state.missing)}, which is neither next to it nor under a parent folder"
         return f"{missing}; put {them} there, or {remedy}"
     programs = dict.fromkeys(word for word in words if word.endswith(".py"))
     if not programs and not state.positional and _PASSED.search(text):
-        given = "give the script that calls it, or the arguments with --arg @='pretrain_gpt.py ...'"
-        return f"what it starts is in its own arguments, and none is given; {given}"
+        given = "give the script that calls it, or its arguments with --arg @='pretrain_gpt.py ...'"
+        return f"its arguments say what it starts, and none are given; {given}"
     for command, _ in state.commands:
         if named := _configured(from_words(command, repeated=True).options):
-            what = f"its options are in the file that --{named[0]} names ({named[1][:80]}), which is not there"
-            return f"{what}; {remedy if tool else 'import that file itself, with --gpus'}"
+            what = f"its options are in the file named by --{named[0]} ({named[1][:80]}), which is missing"
+            return f"{what}; {remedy if tool else 'import that file, with --gpus'}"
     if not tool and (printed := next((told for told in map(for_a_shell, words) if told.startswith("line")), "")):
         remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
     starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
-    return f"no command in it has options such as --num-layers{starts}; {remedy}"
+    return f"no command has options such as --num-layers{starts}; {remedy}"
 
 
 def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
@@ -144,7 +144,7 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
     batch = " ".join(options.get("global-batch-size", ()))
     if "$" in batch:
         del options["global-batch-size"]
-        state.assumed[f"the global batch is {batch[:60]}, which nobody gives (--arg NAME=VALUE sets a variable)"] = None
+        state.assumed[f"the global batch is {batch[:60]}, which is not set (--arg NAME=VALUE sets a variable)"] = None
     if (named := _configured(options)) and (fields := state.text_named(named[1])):
         options = {**options_of_fields(fields, named[1]), **options}
     name = " ".join(options.get("deepspeed-config", ()))
@@ -155,8 +155,8 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
         overruled = {key: words for key, words in added.options.items() if key in OF_THE_CONFIGURATION}
         return {**added.options, **options, **overruled}
     if name:
-        where = "it is not there, and no edit of a template is read (DeepSpeed prints it: a log of the run has it)"
-        state.assumed[f"what the DeepSpeed configuration {name[:60]} says is not known: {where}"] = None
+        where = "it is missing, and templates are not edited (the run's log contains it)"
+        state.assumed[f"the DeepSpeed configuration {name[:60]} is not read: {where}"] = None
     return options
 
 
@@ -173,11 +173,11 @@ def _problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -
     takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
     if takes and any(map(_NUMBERED.search, values)):
         which = f"{takes} arguments" if takes > 1 else "an argument"
-        given = "not all that options rest on are" if state.positional else "none is"
-        found.append(f"the script takes {which}, and {given} given: --arg @='...' gives all, --arg 1=... the first")
+        given = "not all that options need are" if state.positional else "none is"
+        found.append(f"the script takes {which}, and {given} given: --arg @='...' sets all, --arg 1=... the first")
     deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
     sized = deep and {"hidden-size", "micro-batch-size"} <= options.keys()
     if state.missing and (not sized or any("$" in value for value in values)):
         missing = ", ".join(state.missing)
-        found.append(f"the script goes on in what is neither beside it nor in a folder around it: {missing}")
+        found.append(f"the script reads files that are neither next to it nor under a parent folder: {missing}")
     return found

@@ -30,13 +30,13 @@ def parse_layer_list(text: str) -> Value:
     nested = max(accumulate(((each in "([") - (each in ")]") for each in text), initial=0)) > _MOST_DEPTH
     try:
         if strange := re.search(r"[^\d\s()+*,\[\]]", text):
-            raise ValueError(f"{strange[0]!r} has no meaning in it")
+            raise ValueError(f"{strange[0]!r} is not allowed")
         if nested or re.search(r"\d{10}", text):
             raise ValueError(f"nested more than {_MOST_DEPTH} deep" if nested else "a number of more than 9 digits")
         return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
-        what = str(problem) if type(problem) is ValueError else "brackets or signs do not fit"
-        raise InputError(f"{text[:60]!r} is no list of layers ({what}); write one as in ([0]*3+[1]*58)") from None
+        what = str(problem) if type(problem) is ValueError else "invalid brackets or operators"
+        raise InputError(f"{text[:60]!r} is not a list of layers ({what}); write one as in ([0]*3+[1]*58)") from None
 
 
 def _value(node: ast.expr) -> Value:
@@ -61,7 +61,7 @@ def _value(node: ast.expr) -> Value:
             if sum(map(len, lists)) * math.prod(times) > MOST_LAYERS:
                 raise ValueError(f"more than {MOST_LAYERS:,} layers")
             return [number for part in lists for number in part] * math.prod(times)
-    raise ValueError("brackets or signs do not fit")
+    raise ValueError("invalid brackets or operators")
 
 
 def places(has_experts: Sequence[bool]) -> dict[str, int] | None:

@@ -33,7 +33,7 @@ from simcluster.importers.pre_training import assumed_of_program, require_option
 from simcluster.importers.processes import filled_otherwise, started_by
 from simcluster.importers.training_logs import arguments_printed
 
-ALL_GPUS = "all GPUs of the cluster: how many there are to be is not said (--gpus says how many)"
+ALL_GPUS = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
 _NEEDED = (
     ("num-layers", "encoder-num-layers"),
     ("hidden-size",),
@@ -81,7 +81,7 @@ def scenario_from_arguments(
     said = [] if gpus else [_other_machines(arguments, gpus_per_node), _gpus_not_said(arguments, found.document)]
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
     if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
-        facts.append(f"{gpus} GPUs as asked for, and not the {arguments.gpus} that it launches")
+        facts.append(f"{gpus} GPUs as requested, not the {arguments.gpus} that it launches")
     read = (name for name in written.options if name not in options)  # read by their translation
     return replace(
         found,
@@ -123,10 +123,10 @@ def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
     """Return the assumption if a launch does not state its number of nodes or GPUs."""
     if arguments.gpus is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
-        return f"all GPUs of the cluster: how many {starts} is not said (--gpus says how many)"
+        return f"all GPUs of the cluster: how many {starts} is not stated (--gpus sets it)"
     if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
-        starts = "on how many the script starts is not said (--gpus says how many)"
-        return f"one machine of {arguments.gpus} GPUs: {starts}"
+        starts = "the number of nodes is not stated (--gpus sets the GPUs)"
+        return f"one node of {arguments.gpus} GPUs: {starts}"
     return ""
 
 

@@ -84,7 +84,7 @@ def scenario_from_bridge(
     length = (said.model.length,) if said.model.length and "seq-length" not in own else ()
     found = fields.scenario(cluster, gpus, said.gpus, available, (*said.assumed, *environment, *length))
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
-        what = f"{recipe}: without its layer of multi-token prediction (model.mtp_num_layers=1 adds it)"
+        what = f"{recipe}: without its multi-token prediction layer (model.mtp_num_layers=1 adds it)"
         found = replace(found, assumed=(*found.assumed, what))
     return found.accounted(said.settings, fields.became)
 
@@ -100,7 +100,7 @@ class BridgeFields(Sorting):
         self._model = read.model
         self._settings: Mapping[str, Any] = {}
         self.options: Words = model_options(self._model.section) if self._model.name else {}
-        self.unknown += [f"what the recipe does {place}" for place in read.undecided]
+        self.unknown += [f"effect of the recipe {place}" for place in read.undecided]
         self.became: dict[str, str] = {}
 
     def add(self, settings: Mapping[str, Any]) -> Words:
@@ -121,7 +121,7 @@ class BridgeFields(Sorting):
             self.became[name] = option_called(next(iter(translated or {}), ""))
             for option, words in (translated or {}).items():
                 if option in names and option != "seq-length" and options[option] != words:
-                    self.problems.add(InputError(f"{name} says otherwise than {names[option]}; keep one"))
+                    self.problems.add(InputError(f"{name} contradicts {names[option]}; keep one"))
                 options[option], names[option] = words, name
         self.options |= options
         self.options |= {"group-query-attention": ()} if "num-query-groups" in self.options else {}
@@ -170,7 +170,7 @@ class BridgeFields(Sorting):
             step = section in _SECTIONS and field not in _IDLE_FIELDS
             if step and (option in MAPPED or name == "mixed_precision"):
                 raise InputError(
-                    f"{self.source}: {name}: {value.text[:60]} is worked out where the program runs, and nothing is "
+                    f"{self.source}: {name}: {value.text[:60]} is computed where the program runs, and nothing is "
                     "run here; write its value, or run it once and give the configuration that it writes or logs"
                 )
             idle = section in _IDLE_SECTIONS or of_data or field in _IDLE_FIELDS or option in NO_EFFECT
@@ -206,23 +206,23 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]
         raise InputError(f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED}")
     recipe, settings = _settings(text, source)
     if recipe and not (isinstance(recipe, str) and _beginning(recipe)):
-        known = f"known are {listed(_RECIPES)}, with what follows (llama3_8b_pretrain_config)"
+        known = f"known prefixes are {listed(_RECIPES)} (as in llama3_8b_pretrain_config)"
         against = no_decoder(str(recipe))
         raise InputError(
-            f"{source}: recipe {shown(recipe)} is not known here: {f'its model {against}' if against else known}; or "
+            f"{source}: recipe {shown(recipe)} is unknown: {f'its model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
     named = model_named(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
     if recipe:
-        said = (f"{recipe}: the model of it; parallelism and batch are what is written here",)
+        said = (f"{recipe}: only its model; parallelism and batch are those written here",)
         return recipe, ReadRecipe(named, settings, said)
     if named.name:
         settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
-        what = "what the file does not say is as Megatron-Core has it, since no recipe is named"
+        what = "unset values are Megatron-Core's defaults, since no recipe is named"
         return "", ReadRecipe(named, settings, (what, *named.assumed))
     if "model.num_layers" not in settings:
         raise InputError(
-            f"{source}: says of no model how many layers it has; name the recipe that is changed, as in recipe: "
+            f"{source}: does not give the model's number of layers; name the recipe to change, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
     return "", ReadRecipe(named, settings)
@@ -230,7 +230,7 @@ def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]
 
 def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     if len(text) > _MAX_CHARACTERS:
-        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, which no overrides have")
+        raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any overrides")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
         return data.pop("recipe", "") or "", flattened(data, source)
@@ -245,7 +245,9 @@ def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
         if name == "--recipe" or (not equals and not recipe and not name.startswith("-")):
             recipe = value if equals else "" if name[:1] == "-" else name
         elif not equals:
-            raise InputError(f"{source}: {word[:60]!r} is no override; write it as model.tensor_model_parallel_size=8")
+            raise InputError(
+                f"{source}: {word[:60]!r} is not an override; write e.g. model.tensor_model_parallel_size=8"
+            )
         elif (name := name.lstrip("+-~")) in found:
             raise InputError(f"{source}: {name[:60]} is given twice; keep one")
         else:
@@ -264,6 +266,6 @@ def precision_called(word: str, source: str) -> dict[str, Any]:
     if not name:
         raise InputError(
             f"{source}: mixed_precision {word[:40]!r} is not modelled{did_you_mean(word, list(known))}; known: "
-            f"{', '.join(known)} with what follows"
+            f"{', '.join(known)} as prefixes"
         )
     return {f"mixed_precision.{field}": value for field, value in known[name].items()}

@@ -53,7 +53,7 @@ def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str,
         found.pop("num-experts", None)
     if predicted:
         found["mtp-num-layers"] = (str(len(predicted)),)
-    return found, (f"{name} makes {len(kinds)} layers of attention and an MLP or experts",)
+    return found, (f"{name} means {len(kinds)} layers of attention and MLP or experts",)
 
 
 def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
@@ -70,10 +70,10 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
         if kind not in _PLAIN_SPECS:
-            what = f"--spec {spec[:60]} makes layers of another kind than the options say, and they are not modelled"
-            raise InputError(f"{source}: {what}; of these they are known: {listed(_PLAIN_SPECS)}")
+            what = f"--spec {spec[:60]} means layers other than the options describe, which are not modelled"
+            raise InputError(f"{source}: {what}; known specs: {listed(_PLAIN_SPECS)}")
         if kind == "minimax":
-            assumed.append("norms of queries and keys are taken for each head: this layer has one over all heads")
+            assumed.append("query and key norms are per head, although this layer has one over all heads")
         del found["spec"]
     if "context-parallel-size" in given and (spec or "context-parallel-algo" in given):
         algorithm = _first(given, "context-parallel-algo", "ulysses_cp_algo")
@@ -88,12 +88,12 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
         found |= _experts(given)
     if {"kv-lora-rank", "qk-nope-head-dim"} <= given.keys() and not any("latent-attention" in name for name in given):
         found["multi-latent-attention"] = ()
-        assumed.append("attention is latent, as qk-nope-head-dim says, which is of models that have no other")
+        assumed.append("attention is latent, as qk-nope-head-dim implies")
     if "use-fused-sdpa" in given and _first(given, "use-fused-sdpa", "1").lower() not in ("0", "false"):
         found["attention-backend"] = ("fused",)
     if "reuse-fp32-param" in given:
         found["use-precision-aware-optimizer"] = ()
-        assumed.append("reuse-fp32-param keeps of a master copy what a bf16 weight lacks, as aware-16 does")
+        assumed.append("reuse-fp32-param stores the master copy's bits that bf16 weights lack, as aware-16 does")
     if {"use-ascend-coc", "use-mc2"} & given.keys():
         found["tp-comm-overlap"] = ()
     return found, tuple(assumed)
@@ -132,7 +132,7 @@ def layers_that_work(run: Options) -> list[bool]:
     count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
-        raise run.error("noop-layers", f"{str(text)[:40]!r} is no list of layers from 0 to {count - 1}, as in 61,62,63")
+        raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1} (61,62,63)")
     return [str(number) not in idle for number in range(count)]
 
 
@@ -143,7 +143,7 @@ def layers_of_slices(run: Options, slices: int) -> list[int]:
         words = re.split(r"[,\s]+", given.strip())
         counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]
         if len(counts) != slices or sum(counts) != len(works):
-            raise run.error("num-layer-list", f"{given[:60]!r} does not cut {len(works)} layers into {slices}")
+            raise run.error("num-layer-list", f"{given[:60]!r} does not split {len(works)} layers into {slices}")
     elif all(works) or len(works) % slices:
         return []
     else:

@@ -24,7 +24,7 @@ def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
     if groups and groups != heads and not grouped:  # core_transformer_config_from_args ignores it
-        run.assumed.append("--num-query-groups counts with --group-query-attention alone, and all heads have keys")
+        run.assumed.append("--num-query-groups is ignored without --group-query-attention: every head has its keys")
     bias = not run.flag("disable-bias-linear")
     more = {
         "head_dim": run.get("kv-channels"),
@@ -62,7 +62,7 @@ def _position(run: Options) -> str:
     if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         return "rope"
     if position == "alibi":
-        run.assumed.append("ALiBi takes no time of its own within the kernel of attention, and has no parameters")
+        run.assumed.append("ALiBi takes no extra time within the attention kernel, and has no parameters")
     none = position == "alibi" or (position == "learned_absolute" and "no-position-embedding" in run.given)
     return "none" if none else "learned" if position == "learned_absolute" else str(position)
 
@@ -71,7 +71,7 @@ def _predicted(run: Options) -> int | None:
     predicted: int | None = run.get("mtp-num-layers")
     if predicted and sharded_parameters(run):
         which = "layer" if predicted == 1 else f"{predicted} layers"
-        run.assumed.append(f"without the {which} of multi-token prediction, which FSDP is not modelled with")
+        run.assumed.append(f"without the {which} of multi-token prediction, which is not modelled with FSDP")
         return None
     return predicted
 
@@ -80,8 +80,7 @@ def _inner_width(run: Options, hidden: int) -> int:
     """Return the default MLP width as Megatron-LM or FlagScale (Llama's multiple_of) computes it."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
-            "MLPs have Megatron-LM's default width inside, and those of the checkpoint may have another "
-            "(--arg=--ffn-hidden-size=... says it)"
+            "MLPs have Megatron-LM's default width; the checkpoint's may differ (--arg=--ffn-hidden-size=... sets it)"
         )
     if not run.flag("swiglu"):
         return 4 * hidden
@@ -104,29 +103,27 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     if experts is None:
         foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
         if foreign and any(run.values.get(name) for name in OF_EXPERTS):
-            what = "is no option of Megatron-LM's, and what it says of experts is not read"
-            raise run.error(
-                foreign.lstrip("-"), f"{what}; give their number as --num-experts (--arg=--num-experts=...)"
-            )
+            what = "is not a Megatron-LM option, so the number of experts is not read"
+            raise run.error(foreign.lstrip("-"), f"{what}; give it as --num-experts (--arg=--num-experts=...)")
         run.without("num-experts", "the model is dense", OF_EXPERTS)
         return
     names = ("tensor-model-parallel-size", "model-parallel-size")
     tp = run.get(*names) or 1
     if deepspeed and tp > 1 and not run.flag("sequence-parallel"):
-        what = f"DeepSpeed sends the tokens that {tp} tp ranks have once, and gathers them behind the experts"
-        remedy = "--arg=--sequence-parallel= plays it with sequence parallelism"
+        what = f"DeepSpeed sends the tokens of {tp} tp ranks once, and gathers them after the experts"
+        remedy = "--arg=--sequence-parallel= simulates it with sequence parallelism"
         raise run.error(next(name for name in names if name in run.values), f"{what}, which is not modelled; {remedy}")
     top_k = run.get("moe-router-topk")
     if top_k is None:
         top_k = 1 if deepspeed else 2
-        whose = "Megatron-DeepSpeed's default" if deepspeed else "Megatron-Core's default, and its legacy layers take 1"
-        run.assumed.append(f"a token goes to {top_k} of the experts, as their number is not given: {whose}")
+        whose = "Megatron-DeepSpeed's default" if deepspeed else "Megatron-Core's default; its legacy layers use 1"
+        run.assumed.append(f"each token goes to {top_k} of the experts, as the number is not given: {whose}")
     if top_k > experts:
         raise run.error("moe-router-topk", f"{top_k} is more than the {experts} experts; use {experts} or fewer")
     inner = model["ffn_hidden_size"]
     residual = run.get("mlp-type") == "residual"  # Megatron-DeepSpeed
     if residual:
-        run.assumed.append("the MLP beside the experts (mlp-type residual) is a shared expert, weighed by a gate")
+        run.assumed.append("the MLP alongside the experts (mlp-type residual) is a shared expert with a gate")
     every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
     where = _layers_with_experts(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
@@ -158,7 +155,7 @@ def _balance(run: Options) -> dict[str, Any]:
         raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
     kind = run.get("moe-router-load-balancing-type") or "aux_loss"
     if kind == "sinkhorn":
-        run.assumed.append("sinkhorn balances tokens in no time: its rounds over the router's scores are not modelled")
+        run.assumed.append("sinkhorn balancing takes no time: its iterations over router scores are not modelled")
     loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_numbers(run, "moe-aux-loss-coeff"))
     return {"capacity_factor": capacity, "pad_to_capacity": bool(padded), "aux_loss": loss}
 
@@ -176,11 +173,11 @@ def _layers_with_experts(run: Options, layers: int) -> dict[str, int]:
     if value is None or isinstance(value, int):
         return {"every": value, "offset": 1} if value and value > 1 else {}
     if any(number not in (0, 1) for number in value):
-        raise run.error("moe-layer-freq", "is to have 1 for a layer with experts and 0 for one without")
+        raise run.error("moe-layer-freq", "must have 1 for a layer with experts and 0 for one without")
     where = places([number == 1 for number in value])
     if where is None:
-        what = "experts in every n-th layer behind the first dense ones are modelled, and these come otherwise"
-        raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; leave num-experts out")
+        what = "only experts in every n-th layer after the first dense layers are modelled"
+        raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; remove num-experts")
     return where
 
 
@@ -198,7 +195,7 @@ def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
     if model["bias"] is not False:
         raise run.error(flag, "with biases is not modelled; add --disable-bias-linear, without --add-qkv-bias")
     if not run.flag("qk-layernorm"):
-        run.assumed.append(f"{flag} has norms of its narrow vectors, though qk-layernorm is not given")
+        run.assumed.append(f"{flag} has norms of its latent vectors, although qk-layernorm is not given")
     for name in ("kv_heads", "head_dim", "qk_norm"):
         model.pop(name, None)
     if model["position"] == "none":
@@ -218,15 +215,15 @@ def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
         return {}
     parts = text.strip("() ").replace(",", " ").split()
     if len(parts) == 1 and parts[0].isdecimal():
-        run.assumed.append(f"--window-size {parts[0]}: a window of so many tokens before each, as {parts[0]},0 says it")
+        run.assumed.append(f"--window-size {parts[0]}: {parts[0]} tokens before each token, like {parts[0]},0")
         parts.append("0")
     if len(parts) != 2 or not parts[0].isdecimal() or len(parts[0]) > 9 or parts[1] != "0":
-        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of tokens before is, as in 128,0")
+        raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of preceding tokens is, as in 128,0")
     every = skip or 0  # every n-th layer has no window (is_layer_window_attention, core/transformer/utils.py)
     if isinstance(every, list):
         full = {"every": 0} if all(every) else places([not windowed for windowed in every])
         if full is None or full.keys() - {"every"}:
-            what = "every n-th layer without a window is modelled; these come otherwise"
+            what = "only every n-th layer without a window is modelled"
             raise run.error("window-attn-skip-freq", what)
         every = full.get("every", 1)
     window = int(parts[0]) + 1

@@ -65,7 +65,7 @@ def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple
         _require_training(arguments, swift, source)
     name, path = known or next(iter(named), ("", ""))
     if not path:
-        raise InputError(f"{source}: is of {_SWIFT} and names no model; give it, as in --arg=--model=Qwen/Qwen3-8B")
+        raise InputError(f"{source}: is a {_SWIFT} command without a model; add it, as in --arg=--model=Qwen/Qwen3-8B")
     model = model_named(path, source, beside)
     if not model.name:
         return arguments, NamedModel()
@@ -86,7 +86,7 @@ def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple
 
 def _require_training(arguments: Arguments, swift: str, source: str) -> None:
     if swift not in ("sft", "pt"):
-        raise InputError(f"{source}: megatron {swift} of {_SWIFT} is no pre-training; megatron pt and megatron sft are")
+        raise InputError(f"{source}: megatron {swift} of {_SWIFT} is not pre-training; use megatron pt or megatron sft")
     if (tuner := arguments.said(*_TUNERS).lower()) not in ("", "full"):
         raise InputError(f"{source}: {_SWIFT} with tuner type {tuner[:20]} {TRAINS_ADAPTERS}")
 

@@ -37,10 +37,10 @@ def gpus_of(
         return whole  # the layout fits; the batch is reported later
     sizes = {"tp": tp, "pp": pp, "cp": cp, "ep": ep}
     what = " x ".join(f"{axis} {size}" for axis, size in sizes.items() if size > 1 or axis == "tp")
-    against = "do not hold it" if (launched or 0) < least else "are no multiple of it, or do not divide the batch"
+    against = "are too few" if (launched or 0) < least else "are not a multiple of it, or do not divide the batch"
     why = f"the {launched} that the script starts {against}" if launched else f"the cluster has {available}"
-    which = "the fewest" if whole == least else "one machine"
-    run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus says how many)")
+    which = "the fewest" if whole == least else "one node"
+    run.assumed.append(f"{whole} GPUs, {which} for {what}: {why} (--gpus sets it)")
     return whole
 
 
@@ -59,11 +59,11 @@ def parallel_of(run: Options) -> dict[str, Any]:
     )
     if deepspeed and run.flag("bf16") and zero == 0:
         zero = 1
-        run.assumed.append("the optimizer's state is sharded with ZeRO stage 0 too, as DeepSpeed does with bf16")
+        run.assumed.append("optimizer state is sharded even with ZeRO stage 0, as DeepSpeed does with bf16")
     if run.flag("sequence-parallel") and tp == 1:
-        run.assumed.append("sequence parallelism is switched off where tp is 1, as Megatron-LM does")
+        run.assumed.append("sequence parallelism is off since tp is 1, as in Megatron-LM")
     if (copies := _copies(run)) > 1 and zero < 3:
-        run.assumed.append(f"one replica of the sharded states for all of dp, though there are {copies}: less memory")
+        run.assumed.append(f"states are sharded over all of dp, although there are {copies} instances: less memory")
     found = {
         "tp": tp,
         "pp": run.get("pipeline-model-parallel-size") or 1,
@@ -91,7 +91,7 @@ def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> N
     dense, rest = tp * parallel["pp"] * parallel.get("cp", 1), parallel["pp"] * ep
     if gpus % dense == 0 and gpus % (rest * tp) and gpus % rest == 0:
         parallel["etp"] = 1
-        run.assumed.append(f"experts are not cut over tp: {gpus} GPUs hold ep {ep} in no other way")
+        run.assumed.append(f"experts are not sharded over tp: {gpus} GPUs fit ep {ep} in no other way")
 
 
 def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
@@ -103,11 +103,11 @@ def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> di
         return {}
     ranks = (gpus or 0) // (parallel["tp"] * parallel["pp"])
     if not ranks or ranks % copies:
-        what = f"{copies} instances do not divide the {ranks} ranks of dp x cp" if ranks else "the GPUs are not counted"
-        run.assumed.append(f"parameters are sharded over all of dp: {what} (--gpus says how many)")
+        what = f"{copies} instances do not divide the {ranks} ranks of dp x cp" if ranks else "the GPU count is unknown"
+        run.assumed.append(f"parameters are sharded over all of dp: {what} (--gpus sets it)")
         return {}
     if (run.given.get("outer-dp-sharding-strategy") or ("no_shard",)) != ("no_shard",):
-        run.assumed.append("an instance keeps all of its optimizer's state, though the outer strategy shards it, too")
+        run.assumed.append("each instance keeps all of its optimizer state, although the outer strategy shards it")
     return {"shard_group": ranks // copies}
 
 
@@ -119,7 +119,7 @@ def _sharded(run: Options) -> int:
     if run.flag("use-megatron-fsdp", "use-custom-fsdp"):
         return zero or 3
     if zero > int(run.flag("use-distributed-optimizer")):
-        run.assumed.append("data-parallel-sharding-strategy says nothing without use-megatron-fsdp")
+        run.assumed.append("data-parallel-sharding-strategy has no effect without use-megatron-fsdp")
     return 0
 
 
@@ -161,12 +161,12 @@ def overlap_of(
     tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
     by_torch = run.get("DDP-impl") == "torch" and not run.flag("deepspeed")  # always overlaps with the last backward
     if run.flag("overlap-param-gather") and not sharded:
-        run.assumed.append("overlap-param-gather says nothing without use-distributed-optimizer")
+        run.assumed.append("overlap-param-gather has no effect without use-distributed-optimizer")
     schedule, cut = pipeline.get("schedule"), run.flag("tp-comm-overlap") and tp > 1
     paired = schedule == "dualpipe-v" and overlaps_batches(run)
     paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
     if cut:
-        run.assumed.append("tp-comm-overlap cuts the products around collectives into tp pieces")
+        run.assumed.append("tp-comm-overlap splits the matmuls next to collectives into tp pieces")
     recipe, bucket = training.get("memory_recipe"), run.get("ddp-bucket-size")
     bucket = f"{bucket * int(recipe_named(recipe).gradient if recipe else 4)} B" if bucket else None
     more = {
@@ -195,25 +195,25 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
         for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
     )
     if shared and not run.get("moe-shared-expert-intermediate-size"):
-        run.assumed.append("moe-shared-expert-overlap says nothing without shared experts")
+        run.assumed.append("moe-shared-expert-overlap has no effect without shared experts")
         shared = False
     if run.get("num-experts") is None:
         if weights:
-            what = "a backward split in two is a schedule of its own: pipeline.schedule zb-h1 or zb-v"
-            raise run.error("delay-wgrad-compute", f"{what}; take it out to import the rest")
+            what = "a split backward needs another schedule: pipeline.schedule zb-h1 or zb-v"
+            raise run.error("delay-wgrad-compute", f"{what}; remove it to import the rest")
         return False
     if paired and not shared:
         if weights:
-            run.assumed.append("delay-wgrad-compute moves no weight gradient within a pair of microbatches")
+            run.assumed.append("delay-wgrad-compute does not move weight gradients within a pair of microbatches")
         return False
     if batches and not paired:
         run.assumed.append(
-            "tokens travel to experts beside shared experts and weight gradients, and not beside another microbatch as "
-            "by overlap-moe-expert-parallel-comm without virtual stages: the step is rather long"
+            "expert all-to-alls overlap with shared experts and weight gradients, not with another microbatch as "
+            "by overlap-moe-expert-parallel-comm without virtual stages: the simulated step may be too long"
         )
     elif shared != weights:
         given, other = ("moe-shared-expert-overlap", "delay-wgrad-compute")[:: 1 if shared else -1]
-        run.assumed.append(f"{given} overlaps what {other} does, too")
+        run.assumed.append(f"{given} also overlaps what {other} does")
     return shared or batches or weights
 
 
@@ -224,15 +224,15 @@ def software_of(run: Options, position: str) -> dict[str, Any]:
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
     if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
         software["rope"] = "steps"
-        run.assumed.append("YaRN's positions are turned step by step: Transformer Engine's kernel takes no factor")
+        run.assumed.append("YaRN's rotation is not fused: Transformer Engine's kernel takes no factor")
     if run.flag("no-rope-fusion") and position == "rope":
         software["rope"] = "steps"  # unfused expression of rope_utils.py
     if run.get("num-experts") is None or run.flag("deepspeed"):
         return software
-    run.assumed.append("the router's probabilities weigh in the experts' activation, as Megatron-Core's from 0.12 on")
+    run.assumed.append("router probabilities are applied in the experts' activation, as in Megatron-Core since 0.12")
     dtype, padded = run.get("moe-router-dtype"), ("moe-router-padding-for-fp8", "moe-router-padding-for-quantization")
     if dtype == "fp64":
-        run.assumed.append("the router's scores are in fp32, not in fp64 as --moe-router-dtype says: not modelled")
+        run.assumed.append("router scores are in fp32: fp64 (--moe-router-dtype) is not modelled")
     sequential = None if run.flag("moe-grouped-gemm") else "sequential"
     experts = {
         "router": "fused" if run.flag("moe-router-fusion") else None,

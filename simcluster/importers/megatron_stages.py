@@ -29,8 +29,8 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
         virtual = next((name for name in _VIRTUAL if run.get(name)), _VIRTUAL[0])
         for name, count in ((virtual, chunks), (_LAYOUT, laid)):
             if count and count != fixed:
-                what = f"asks for {count} slices of the model on each stage, and {schedule} has {fixed}"
-                raise run.error(name, f"{what}; use {fixed}, or take one of the two options out")
+                what = f"requests {count} model slices per stage, but {schedule} has {fixed}"
+                raise run.error(name, f"{what}; use {fixed}, or remove one of the two options")
         pipeline: dict[str, Any] = {"schedule": schedule}
         chunks = fixed
     else:
@@ -69,7 +69,7 @@ def _schedule(run: Options, pp: int) -> str:
     if pending.isdecimal() and int(pending[:9]) > pp:
         return "zb-h2"
     if pending != str(pp):
-        run.assumed.append(f"ZB-H1, where measured memory decides (zero-bubble-max-pending-backward {pending[:20]})")
+        run.assumed.append(f"ZB-H1, although measured memory decides (zero-bubble-max-pending-backward {pending[:20]})")
     return "zb-h1"
 
 
@@ -79,9 +79,9 @@ def _chunks(run: Options, layers: int, pp: int) -> int | None:
     if not per or pp == 1:
         return chunks  # type: ignore[no-any-return]
     if layers % (pp * per):
-        raise run.error(by_layers, f"{per} x {pp} stages does not divide {layers} layers")
+        raise run.error(by_layers, f"{layers} layers are not divisible by {per} x {pp} stages")
     if chunks and chunks != layers // (pp * per):
-        raise run.error(by_stages, "says otherwise than the layers per virtual stage")
+        raise run.error(by_stages, "contradicts the layers per virtual stage")
     return int(layers // (pp * per))
 
 
@@ -92,7 +92,7 @@ def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int]
     if first or last:
         rest, stages = layers - sum(first + last), pp - len(first + last)
         if rest < 0 or (rest % stages if stages else rest):
-            what = f"leaves {rest} of {layers} layers for {stages} stages, which does not come out even"
+            what = f"leaves {rest} of {layers} layers for {stages} stages, which is not even"
             raise run.error(ends[not first], what)
         return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
@@ -100,9 +100,9 @@ def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int]
     slices, more = pp * chunks, begin + end
     each, left = divmod(layers + more, slices)
     if left and more:
-        raise run.error("account-for-embedding-in-pipeline-split", f"{layers} + {more} over {slices}: uneven")
+        raise run.error("account-for-embedding-in-pipeline-split", f"{layers} + {more} is not divisible by {slices}")
     if left:
-        what = f"{layers} layers do not come out even on {slices} slices, which Megatron-LM refuses: cut by their times"
+        what = f"{layers} layers are not divisible by {slices} slices, which Megatron-LM refuses: split by layer times"
         run.assumed.append(what)
         return "auto"
     return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []

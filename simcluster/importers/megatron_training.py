@@ -28,24 +28,24 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
         if not gpus or gpus % fixed:
             raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
         batch = micro * (gpus // fixed)
-        run.assumed.append(f"a global batch of one micro batch for each of the {gpus // fixed} replicas")
+        run.assumed.append(f"a global batch of one micro batch per replica, {gpus // fixed} replicas")
     half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
     recipe, precision = run.get("fp8-recipe"), half
     if recipe == "blockwise" and run.get("fp8-format"):
-        run.assumed.append("products in fp8 take as long with scales of blocks (blockwise) as with one for each tensor")
+        run.assumed.append("fp8 matmuls take as long with blockwise scales as with one scale per tensor")
     fp8 = "mxfp8-mixed" if recipe == "mxfp8" else "fp8-mixed"
     for name, narrow in (("fp8-format", fp8), ("fp4-format", "nvfp4-mixed")):
         if run.get(name):
             if half == "fp16-mixed":
-                raise run.error(name, "needs --bf16: all but the products of layers is in bf16")
+                raise run.error(name, "needs --bf16: all but the layers' matmuls are in bf16")
             if half == "fp32":
-                run.assumed.append(f"bf16 in all but the products of layers, though {name} is given without --bf16")
+                run.assumed.append(f"bf16 in all but the layers' matmuls, although {name} is given without --bf16")
             precision = narrow
     training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": precision}
     training |= _muon(run) | recompute_of(run) | {"attention": attention_of(run)}
     rates = [0.1 if (rate := run.get(name)) is None else rate for name in ("hidden-dropout", "attention-dropout")]
     if bool(rates[0]) != bool(rates[1]):
-        run.assumed.append("dropout is taken to be everywhere, though only one of hidden and attention dropout is on")
+        run.assumed.append("dropout is assumed everywhere, although only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
     return training | _recipe_of(run, half, precision)
 
@@ -59,13 +59,13 @@ def batch_of(run: Options) -> int | None:
     steps = [_STEP.fullmatch(word) for word in re.split(r"[\s,]+", text.strip(" '\"[]"))]
     if None in steps:
         raise run.error(
-            name, f"{text[:60]!r} is no schedule; write THRESHOLD:BATCH for each step, as in 0:384 200B:768"
+            name, f"{text[:60]!r} is not a schedule; write THRESHOLD:BATCH for each step, as in 0:384 200B:768"
         )
     *before, last = [int(step[1]) for step in steps if step]
     if batch not in (None, last):
-        raise run.error(name, f"ends with {last}, and global-batch-size is {batch}; keep one of the two")
+        raise run.error(name, f"ends with {last}, but global-batch-size is {batch}; keep one of the two")
     if before:
-        run.assumed.append(f"the step is one with the last global batch of {name}, {last}, after {before}")
+        run.assumed.append(f"the step has the last global batch of {name}, {last}, after {before}")
     return last
 
 
@@ -76,7 +76,7 @@ def _muon(run: Options) -> dict[str, Any]:
         run.without("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
         return {}
     if tp == "distributed":
-        run.assumed.append("each tp rank orthogonalizes whole matrices, though muon-tp-mode is distributed")
+        run.assumed.append("each tp rank orthogonalizes whole matrices, although muon-tp-mode is distributed")
     mode = "duplicated" if tp in ("duplicated", "distributed") else None
     muon = {"iterations": run.get("muon-num-ns-steps"), "tp_mode": mode}
     muon = {name: value for name, value in muon.items() if value is not None}
@@ -98,12 +98,12 @@ def attention_of(run: Options) -> str:
     if backend == "auto":
         old = _of_before_2024(run) if "transformer-impl" not in run.given else ""
         if old:
-            run.assumed.append(f"attention in steps, as of versions that have {old} it is without use-flash-attn")
+            run.assumed.append(f"unfused attention, as in versions with {old} without use-flash-attn")
         backend = "unfused" if old or run.get("transformer-impl") == "local" else "fused"
     if backend in ("unfused", "local"):
         return "unfused"
     if (run.get("context-parallel-size") or 1) == 1 and not any(run.get(name) for name in _HALF):
-        run.assumed.append("attention in steps, as without --bf16 or --fp16: its one kernel takes no fp32")
+        run.assumed.append("unfused attention, since without --bf16 or --fp16 the fused kernel does not support fp32")
         return "unfused"
     return "fused"
 
@@ -152,7 +152,7 @@ def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> l
     modules = [word.strip("[]\"'") for word in (run.get(name) or default).replace(",", " ").split()]
     strange = next((module for module in modules if module not in known), None)
     if strange is not None:
-        raise run.error(name, f"{strange[:40]!r} is not known; known: {', '.join(known)}")
+        raise run.error(name, f"{strange[:40]!r} is unknown; known: {', '.join(known)}")
     return modules
 
 
@@ -170,8 +170,8 @@ def _parts_again(run: Options) -> dict[str, Any]:
     if modules != ["core_attn"]:
         return {"recompute": modules} if modules else {}
     if _is_flash_of_legacy_layers(run):
-        left_out = "the flash attention of legacy layers is left out of it"
-        run.assumed.append(f"selective recompute runs nothing again: {left_out}")
+        left_out = "it excludes the flash attention of legacy layers"
+        run.assumed.append(f"selective recompute recomputes nothing: {left_out}")
         return {}
     return {"recompute": "selective"}
 
@@ -181,7 +181,7 @@ def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
         if number and number > 1:
-            run.assumed.append(f"the input of each layer is kept, though of {number} together only the first one's is")
+            run.assumed.append(f"every layer's input is kept, although only the first of each {number} layers' is")
         return {}
     stages, chunks = run.get("pipeline-model-parallel-size") or 1, run.get("num-virtual-stages-per-pipeline-rank") or 1
     per = run.get("num-layers-per-virtual-pipeline-stage")
@@ -193,9 +193,9 @@ def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
     again = [min(number or 1, each) for each in held]
     every = round(sum(held) / sum(again))
     if [each * every for each in again] != held:
-        what = "all layers are" if every == 1 else f"one layer of {every} is"
+        what = "all layers are" if every == 1 else f"one layer in {every} is"
         sizes = f"{min(held)} to {max(held)}" if min(held) < max(held) else str(held[0])
-        run.assumed.append(f"{what} run again, nearest to {number or 1} of the {sizes} of a stage or chunk")
+        run.assumed.append(f"{what} recomputed, nearest to {number or 1} of the {sizes} per stage or chunk")
     return {"recompute_every": every} if every > 1 else {}
 
 
@@ -232,8 +232,8 @@ def _aware_recipe(run: Options, usual: str) -> str:
     small = sum(moments) < 8 and not usual.startswith("nvfp4")
     if sum(moments) != (4 if small else 8):
         run.assumed.append(
-            f"both moments in {'bf16' if small else 'fp32'}, though {names[1]} and {names[2]} make them {sum(moments)} "
-            "B together: the nearest"
+            f"both moments in {'bf16' if small else 'fp32'}, although {names[1]} and {names[2]} give {sum(moments)} "
+            "B together: the nearest format"
         )
     if not usual.startswith(("fp8", "nvfp4")):
         return {(4, False): "aware-16", (2, False): "aware-14", (4, True): "aware-12"}.get(
@@ -241,7 +241,7 @@ def _aware_recipe(run: Options, usual: str) -> str:
         )
     found = ("fp8-params-14" if usual.startswith("fp8-params") else "fp8-aware-14") if small else usual
     if gradient != 4 and recipe_named(found).gradient == 4:
-        run.assumed.append(f"gradients in fp32, though main-grads-dtype is another, as recipe {found} has them")
+        run.assumed.append(f"gradients in fp32 as in recipe {found}, although main-grads-dtype differs")
     return found
 
 
@@ -249,9 +249,9 @@ def _bytes(run: Options, name: str) -> int:
     """Return the bytes per element of the format that an option names, fp32 by default."""
     word = str(run.get(name) or "fp32").removeprefix("torch.")
     if word not in _BYTES:
-        raise run.error(name, f"{word[:40]!r} is not known; known: {', '.join(_BYTES)}")
+        raise run.error(name, f"{word[:40]!r} is unknown; known: {', '.join(_BYTES)}")
     if name == "main-grads-dtype" and _BYTES[word] < 2:
-        raise run.error(name, "gradients are in fp32 or bf16")
+        raise run.error(name, "gradients must be in fp32 or bf16")
     return _BYTES[word]
 
 
@@ -272,10 +272,10 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
         again = run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations")
         staged = (run.get("pipeline-model-parallel-size") or 1) > 1
         if staged or again:
-            against = "layers without a pipeline only" if staged else "no layers while it recomputes"
-            raise run.error("cpu-offloading", f"Megatron offloads {against}; take one of the two out")
+            against = "only without a pipeline" if staged else "only without recomputation"
+            raise run.error("cpu-offloading", f"Megatron offloads layers {against}; remove one of the two")
         if count >= layers:
-            what = f"{count} of {layers} layers: the last stays; at most {layers - 1}"
+            what = f"{count} of {layers} layers: the last one stays; at most {layers - 1}"
             raise run.error("cpu-offloading-num-layers", what)
         return {"activations": count / layers} if count else {}
     if not run.flag("fine-grained-activation-offloading"):
@@ -284,8 +284,8 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
     if run.get("num-experts") is None:
         modules = [module for module in modules if module not in ("expert_fc1", "moe_act")]
     if modules:
-        when = "when a microbatch's forward is over, and layer by layer where its backward follows at once"
-        run.assumed.append(f"what is offloaded goes {when}")
+        when = "after a microbatch's forward, and layer by layer if its backward follows at once"
+        run.assumed.append(f"activations are offloaded {when}")
     return {"modules": modules} if modules else {}
 
 

@@ -38,7 +38,7 @@ def vocabulary_of(run: Options) -> int:
     """
     kind, name, given = run.get("tokenizer-type"), run.get("tokenizer-model"), run.get("vocab-size")
     if given and kind in _ENDED:
-        run.assumed.append(f"{kind} adds a token for the end of a document to the {given} that vocab-size says")
+        run.assumed.append(f"{kind} adds an end-of-document token to the {given} of vocab-size")
         return int(given) + 1
     default = kind is None and run.get("vocab-file") is not None
     kind = _DEFAULT if default else kind
@@ -49,23 +49,23 @@ def vocabulary_of(run: Options) -> int:
         return int(given)
     known = _tokenizer_in(name or "")
     if kind in VOCABULARIES and not known:
-        by = ", what pretrain_gpt.py takes where no other is named," if default else ""
-        unread = f"; whether {file} has as many is not read (--set model.vocab_size=...)" if _is_unusual(file) else ""
+        by = ", pretrain_gpt.py's default," if default else ""
+        unread = f"; {file} is not read and may differ (--set model.vocab_size=...)" if _is_unusual(file) else ""
         run.assumed.append(f"{kind}{by} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
     if (kind is None and not name) or kind == "NullTokenizer":
         raise InputError(
-            f"{run.source}: the size of the vocabulary is in the tokenizer, not in the arguments; add "
+            f"{run.source}: the vocabulary size is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
     if known := known or _tokenizer_in(kind or ""):
-        more = " of the tokenizer that it extends; how many it adds is not read (--set model.vocab_size=...)"
+        more = " of the tokenizer that it extends; the added ones are not read (--set model.vocab_size=...)"
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extended(name or '', known)}")
         return TOKENIZERS[known]
     kind = kind or "a tokenizer"
     if alike := _of_equal_sizes(run):
         size = int(model_sizes(alike)["vocab_size"])
-        run.assumed.append(f"a vocabulary of {size} tokens, as of {alike}, which has these sizes: {kind} is not read")
+        run.assumed.append(f"a vocabulary of {size} tokens, as in {alike}, which has these sizes: {kind} is not read")
         return size
     size = next(size for part, size in UNREAD_TOKENIZERS.items() if part in kind)
     what = f"the tokenizer ({kind} {name or ''}) is not read (--set model.vocab_size=...)"
@@ -80,13 +80,13 @@ def _given(run: Options, given: int, kind: str, file: str) -> int:
         known = None
     size = TOKENIZERS[known] if known else None if _is_unusual(file) else VOCABULARIES.get(kind)
     if size is None:
-        what = f"{kind} takes those of {file or 'its file'}, which is not read (--set model.vocab_size=...)"
+        what = f"{kind} uses {file or 'its file'}, which is not read (--set model.vocab_size=...)"
         run.assumed.append(f"a vocabulary of {given} tokens, as given: {what}")
         return given
     if given == size or (known and abs(size - given) <= _WITHOUT_TOKENS * size):
         return given
     has, reads = (file, kind) if known else (kind, "it")
-    run.assumed.append(f"{has} has {size} tokens: {reads} does not read the {given} that vocab-size says")
+    run.assumed.append(f"{has} has {size} tokens: {reads} ignores vocab-size {given}")
     return size
 
 

@@ -156,8 +156,8 @@ def model_named(name: str, source: str, beside: Beside) -> NamedModel:
         raise InputError(f"{what} {against}")
     if (text := beside(f"{name}/config.json")) is None:
         raise InputError(
-            f"{what} is not known here: only its name is said, not its sizes; put its config.json beside the file, or "
-            f"in a folder {name[:60]} there (one that is known is named as on Hugging Face: Qwen/Qwen3-8B)"
+            f"{what} is not known here: only its name is given, no sizes; put its config.json next to the file, or "
+            f"in a folder {name[:60]} there (known models have Hugging Face names: Qwen/Qwen3-8B)"
         )
     config = parse_config(text, f"{name[:60]}/config.json")
     try:
@@ -165,6 +165,6 @@ def model_named(name: str, source: str, beside: Beside) -> NamedModel:
         unknown = keys_of_config(config, sequence_length=section["sequence_length"])[2]
         assumed = assumptions_of_config(config)
     except InputError as problem:
-        raise InputError(f"{what} is that of the config.json beside it: {problem}") from None
-    said = f"the model {name[:60]} is that of the config.json beside the file"
+        raise InputError(f"{what} is read from the config.json next to it: {problem}") from None
+    said = f"the model {name[:60]} is read from the config.json next to the file"
     return NamedModel(name, section, (said, *assumed), tuple(f"{key} of config.json" for key in unknown), length)

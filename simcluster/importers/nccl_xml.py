@@ -81,7 +81,7 @@ class _Reader:
             machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole("numaid")
             key = (machine, f"numa{numa}")
             if key in cpus:
-                raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node is there once")
+                raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node must occur once")
             cpus[key] = (cpu, self._slots(cpu, machine))
         self._name_gpus(cpus)
         used = {host: (cpu, slots) for host, (cpu, slots) in cpus.items() if slots}
@@ -117,10 +117,10 @@ class _Reader:
             raise element.error(f"busid is {bus[:40]!r}; it looks like 0000:07:00.0")
         twin = self._bus.setdefault((machine, bus), element)
         if twin is not element:
-            raise element.error(f"busid {bus} is already at {twin.place}; each PCI device is there once")
+            raise element.error(f"busid {bus} is already at {twin.place}; each PCI device must occur once")
         kind, gpus, nics = _pci_class(element), list(element.named("gpu")), list(element.named("nic"))
         if len(gpus) > 1:
-            raise gpus[1].error(f"is the second GPU of {bus}; a PCI device is one")
+            raise gpus[1].error(f"is the second GPU of {bus}; a PCI device has only one")
         if gpus or kind.startswith("03"):
             return [_Slot("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
         if nics or kind.startswith("02"):
@@ -179,8 +179,8 @@ class _Reader:
         nets = self._kept([slot.element] if slot.element.tag == "nic" else list(slot.element.named("nic")))
         ports = [(net.get("name"), self._port(net, medium)) for net in nets]
         if not ports:
-            rate = self._wires.usual("nic", f"{slot.element.place}: the file does not say how fast the NICs are")
-            ports = [("", self._wires.port(rate, medium, "usual for the GPU, the file does not say"))]
+            rate = self._wires.usual("nic", f"{slot.element.place}: the file does not state the NIC rate")
+            ports = [("", self._wires.port(rate, medium, "usual for the GPU, not in the file"))]
         if len(ports) > 1:
             card = self._add(machine, "card", "pcie")
             self._system.link(card, parent, slot.wire)
@@ -197,7 +197,7 @@ class _Reader:
         except ValueError:
             seconds = -1.0
         if not 0 <= seconds < 1:
-            raise net.error(f"latency is {text[:40]!r}; it is a number of microseconds")
+            raise net.error(f"latency is {text[:40]!r}; a number of microseconds is expected")
         latency = NIC_LATENCY + seconds / 2  # NCCL adds it once per ring step, which passes two NICs
         return self._wires.port(rate, medium, f"{rate / 1.25e8:g} Gbit/s in NCCL's dump", latency=latency)
 
@@ -221,9 +221,9 @@ class _Reader:
                     links[node, far] = (have + _positive(nvlink, "count"), nvlink)
             for c2c in gpu.named("c2c"):
                 rate = _positive(c2c, "bw") * _positive(c2c, "count") * 1e6
-                self._system.link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C as NCCL's dump has it"))
+                self._system.link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump"))
         if links and self._spec.nvlinks_per_gpu is not None:
-            raise InputError("nvlinks_per_gpu: the dump lists the NVLinks itself; leave the parameter out")
+            raise InputError("nvlinks_per_gpu: the dump lists the NVLinks; remove the parameter")
         sm_of = {node: gpu.whole("sm") for node, gpu, _ in self._gpus.values() if next(gpu.named("nvlink"), None)}
         for (a, b), (count, nvlink) in links.items():
             wire = self._wires.nvlink(sm_of[a]).times(count)
@@ -253,7 +253,7 @@ class _Reader:
         if (machine, target) not in self._bus:
             return None
         if (machine, target) not in self._gpus:
-            raise nvlink.error(f"target {target} is no GPU; see {self._bus[machine, target].place}")
+            raise nvlink.error(f"target {target} is not a GPU; see {self._bus[machine, target].place}")
         return self._gpus[machine, target][0]
 
     def _add_usual_nvlinks(self) -> None:
@@ -263,7 +263,7 @@ class _Reader:
             return
         if generation is None:
             raise InputError(
-                "the file leaves NVLink to detection, and the device is of no generation known here; give "
+                "the file does not list NVLinks, and the device is of no known generation; give "
                 "nvlinks_per_gpu (0 for none) and a device such as h100"
             )
         single = self._wires.nvlink(generation.sm)
@@ -288,12 +288,12 @@ def _device(root: Element) -> str:
         if name is None:
             raise (gpus or [pci])[0].error(
                 f"a GPU of device {pci.get('device') or '(not given)'}, sm {sm if sm > 0 else '(not given)'} is not in "
-                "the catalogue; name it beside the file, as in device: h100"
+                "the catalogue; name it in the import, as in device: h100"
             )
         found.setdefault(name, pci)
     if len(found) > 1:
         last = next(reversed(found.values()))
-        raise last.error(f"the GPUs differ ({', '.join(found)}); a cluster has one: give device")
+        raise last.error(f"the GPUs differ ({', '.join(found)}); a cluster has one: set device")
     if not found:
         raise root.error(_NO_GPU)
     return next(iter(found))
@@ -311,7 +311,7 @@ def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
         raise pci.error(f"link_speed is {text[:40]!r}; it is one of {', '.join(_LANE)} GT/s")
     if not 0 <= width <= 32:
         raise pci.error(f"link_width is {width}; it is the number of lanes, 1 to 32")
-    speed = text.removesuffix(" PCIe") if known else "of unknown speed, taken as 8 GT/s,"
+    speed = text.removesuffix(" PCIe") if known else "of unknown speed, assumed 8 GT/s,"
     return known or 1e9, width or 16, f"PCIe {speed} x{width or 16}"
 
 
@@ -341,7 +341,7 @@ def _between_cpus(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
             return known["rate"], known["what"]
     if spec.socket.line_rate is None:
         raise cpu.error(
-            f"arch {arch[:20]!r} and vendor {vendor[:20]!r} do not tell how fast NUMA nodes are joined; give "
-            "socket: {line_rate: ...} beside the file, or arch, vendor, familyid and modelid here"
+            f"arch {arch[:20]!r} and vendor {vendor[:20]!r} do not determine the rate between NUMA nodes; add "
+            "socket: {line_rate: ...} to the import, or arch, vendor, familyid and modelid here"
         )
     return spec.socket.line_rate, "between NUMA nodes"

@@ -69,14 +69,14 @@ def scenario_from_nemo(
     attributes = any(name.startswith("model.config.") for name in plain)
     if attributes and not recipe and not fields.options.keys() & {"bf16", "fp16"}:
         fields.options["bf16"] = ()
-        assumed.append("bf16, as in NeMo 2's recipes, and a plain GPT where the model's class would say otherwise")
+        assumed.append("bf16, as in NeMo 2's recipes, and a plain GPT, which the model's class may change")
     halves = fields.options.keys() & {"bf16", "fp16"}
     if "model.optim.name" in plain and plain.get("model.megatron_amp_O2") is not True and halves:
-        what = "weights kept in 16 bits, though without megatron_amp_O2 NeMo keeps them in 32 and casts them"
+        what = "weights are kept in 16 bits, although without megatron_amp_O2 NeMo keeps them in 32 and casts them"
         assumed.append(what)
     if "distributed_fused_adam" in (plain.get("optimizer.name"), plain.get("model.optim.name")):
         assumed.append(
-            "gradients in buckets of Megatron-LM's size, though Apex's optimizer has its own (bucket_cap_mb)"
+            "gradient buckets of Megatron-LM's size, although Apex's optimizer has another size (bucket_cap_mb)"
         )
     launched, machines = _nodes(plain, None if gpus else gpus_per_node)
     read = [name for name, field in became.items() if field not in settings]  # read by name in _settings
@@ -88,7 +88,7 @@ def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | N
     """Return the trainer's GPU count, None if not given, and assumptions on GPUs and nodes."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
-    said = [f"the GPUs of the cluster, though trainer.accelerator is {str(kind)[:20]}"] if other else []
+    said = [f"the GPUs of the cluster, although trainer.accelerator is {str(kind)[:20]}"] if other else []
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if not (isinstance(nodes, int) and isinstance(devices, int)):
         return None, said
@@ -101,8 +101,8 @@ def _sections(text: str, source: str) -> Any:
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
         raise InputError(
-            f"{source}: train_settings are what NeMo's search for configurations starts from (of a model its "
-            "model_size alone), and no training; give the configuration that it writes, with model.num_layers"
+            f"{source}: train_settings are input of NeMo's configuration search (of the model only "
+            "model_size), not a training; give the configuration that it writes, with model.num_layers"
         )
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
@@ -203,7 +203,7 @@ def _translated(
 def _word(table: str, word: str, name: str, source: str) -> str:
     known: dict[str, str] = _TABLES[table]
     if word not in known:
-        raise InputError(f"{source}: {name}: {shown(word)} is not known; known: {listed(list(known))}")
+        raise InputError(f"{source}: {name}: {shown(word)} is unknown; known: {listed(list(known))}")
     return known[word]
 
 

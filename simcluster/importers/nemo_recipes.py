@@ -29,7 +29,7 @@ _PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")
 _STARTS = _TABLES["starts"].split()
 _CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
-_ALL = "a peft scheme of none trains all"
+_ALL = "peft_scheme none trains all weights"
 _READ = "run"  # marks a configuration that is read completely
 
 
@@ -56,7 +56,7 @@ def settings_of_nemo_recipe(
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
         trains_all = isinstance(scheme, Unread) or str(scheme).lower() == "none"
         if adapts and not trains_all and not no_decoder(file.place_of(found.name)):
-            why = f"as NeMo's {found.name} does where peft_scheme says nothing else"
+            why = f"the default of NeMo's {found.name}"
             raise InputError(f"{what} {TRAINS_ADAPTERS} ({_ALL}), {why}")
         raise of_another_file(f"{what} takes its recipe", found.name, file, RESOLVED)
     return replace(_recipe(found, function, source, file), undecided=tuple(file.undecided))
@@ -73,7 +73,7 @@ def settings_of_written_recipe(text: str, source: str) -> ReadRecipe | None:
 
 def _refuse_adapters(found: Built, what: str) -> None:
     if found.fields.get("peft") is not None:
-        raise InputError(f"{what} {TRAINS_ADAPTERS} ({_ALL}: --arg peft_scheme=none, where it has that)")
+        raise InputError(f"{what} {TRAINS_ADAPTERS} ({_ALL}: --arg peft_scheme=none, if it has that)")
 
 
 def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = None) -> ReadRecipe:
@@ -109,7 +109,7 @@ def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = 
     if data.fields.get("packed_sequence_specs") not in (None, False):
         assumed.append(PACKED)
     elif kind in _TABLES["fine_tuning"].split():
-        assumed.append("sequences are full, though samples of fine-tuning are as long as they come")
+        assumed.append("sequences are full, although fine-tuning samples vary in length")
     if not name:
         plain = {key.replace(".config.", "."): value for key, value in settings.items()}
         require_sizes(sizes, plain, f"{source}: the model of {function}", file, RESOLVED)
@@ -157,8 +157,8 @@ def _vocabulary(name: str, settings: dict[str, Any]) -> list[str]:
     whose = "that of the data's tokenizer"
     if settings.get("model.tokenizer.library") == "megatron":
         size = VOCABULARIES["GPT2BPETokenizer"]
-        whose += f", which is GPT-2's of {size} tokens where none is given (--set model.vocab_size={size})"
-    return [f"the vocabulary of {name}, where NeMo takes {whose}"] if name else []
+        whose += f", by default GPT-2's of {size} tokens (--set model.vocab_size={size})"
+    return [f"the vocabulary of {name}, although NeMo takes {whose}"] if name else []
 
 
 def _tokenizer(data: Built, model: Built) -> dict[str, Any]:

@@ -74,14 +74,14 @@ def parse_matrix(text: str, source: str) -> Matrix:
     head = next((i for i, line in enumerate(lines) if is_matrix_header(line)), None)
     if head is None:
         raise InputError(
-            f"{source}: no line is the head of a matrix (GPU0 GPU1 ...); give what nvidia-smi topo -m prints"
+            f"{source}: no line is the header of a matrix (GPU0 GPU1 ...); give the output of nvidia-smi topo -m"
         )
     names = tuple(itertools.takewhile(lambda word: word not in _AFTER, _words(lines[head])))
     if len(names) > 512:
-        raise InputError(f"{source}:{head + 1}: {len(names)} columns; a machine has fewer")
+        raise InputError(f"{source}:{head + 1}: {len(names)} columns; a node has fewer")
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise InputError(
-            f"{source}:{head + 1}: two columns are called {twice}; each is there once: take the whole output again"
+            f"{source}:{head + 1}: two columns are called {twice}; names must be unique: copy the output again"
         )
     rows = _rows(lines, head, names, source)
     numa: dict[str, str] = {}
@@ -110,18 +110,17 @@ def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dic
         if name not in names:
             raise InputError(
                 f"{source}:{number}: row {name[:40]!r} has no column; the columns are {', '.join(names[:20])}: "
-                "is the text cut off?  If so take the whole of it"
+                "is the text cut off?  If so copy all of it"
             )
         if name in rows:
             raise InputError(
-                f"{source}:{number}: row {name} is already at line {rows[name][0]}; each row is there once"
+                f"{source}:{number}: row {name} is already at line {rows[name][0]}; each row must occur once"
             )
         rows[name] = (number, cells)
     missing = [name for name in names if name not in rows]
     if missing:
         raise InputError(
-            f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut "
-            f"off?  Take the whole of it"
+            f"{source}:{head + 1}: there is no row for {', '.join(missing[:8])}; is the text cut off?  Copy all of it"
         )
     return rows
 
@@ -141,7 +140,7 @@ def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source:
         if len(words) < len(names):
             raise InputError(
                 f"{source}:{number}: row {a} has {len(words)} cells of {len(names)}; each row has one "
-                "for every column; is the text cut off? take the whole of it"
+                "per column; is the text cut off? Copy all of it"
             )
         for b, cell in zip(names, words, strict=False):
             nvlink, back = re.fullmatch(r"NV[1-9]\d?", cell), cells.get((b, a), cell)
@@ -173,7 +172,7 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     unknown = _pairs_of_unknown_path(matrix, names, levels)
     _Tree(matrix, system, wires).grow(names, levels, unknown)
     _add_nvlinks(matrix, system, wires)
-    why = f"{matrix.source}: the matrix does not say how fast the NICs are"
+    why = f"{matrix.source}: the matrix does not state the NIC rate"
     for name in names:
         if not is_gpu(name):
             wire = wires.port(wires.usual("nic", why), "infiniband", "usual for the GPU")
@@ -187,8 +186,8 @@ def _device(matrix: Matrix) -> str:
     device = _DEVICE_OF_NVLINKS.get(total)
     if device is None:
         raise InputError(
-            f"{matrix.source}:{matrix.lines[matrix.gpus[0]]}: {total} NVLinks per GPU do not tell what GPU it is "
-            "(12: A100, 18: H100); give device beside the file, as in device: h100"
+            f"{matrix.source}:{matrix.lines[matrix.gpus[0]]}: {total} NVLinks per GPU do not identify the GPU "
+            "(12: A100, 18: H100); name it in the import, as in device: h100"
         )
     return device
 
@@ -237,9 +236,9 @@ class _Tree:
 
     def grow(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
         """Add NUMA nodes, host bridges and switches."""
-        pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not say what PCIe it is")
+        pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not state the PCIe generation")
         if unknown:
-            note = f"{pcie.source}; {unknown} pairs that are SYS inside a NUMA node cross its host bridges: assumed"
+            note = f"{pcie.source}; {unknown} SYS pairs inside a NUMA node are assumed to cross its host bridges"
             pcie = replace(pcie, source=note)
         numa_nodes = []
         for members in _groups(names, levels["NODE"]):
@@ -250,12 +249,12 @@ class _Tree:
                 bridge = top
                 if len(bridges) > 1:
                     bridge = self._add("bridge", "host")
-                    wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: assumed never the limit")
+                    wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: no bottleneck (assumed)")
                     self.system.link(bridge, top, wide)
                 for switched in _groups(inner, levels["PXB"]):
                     self._add_switches(_groups(switched, levels["PIX"]), bridge, pcie)
         for a, b in itertools.combinations(numa_nodes, 2):
-            why = f"{self.matrix.source}: the matrix does not say how fast the link between NUMA nodes is"
+            why = f"{self.matrix.source}: the matrix does not state the rate between NUMA nodes"
             self.system.link(a, b, self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX"))
 
     def _add_switches(self, parts: list[list[str]], parent: tuple[int, str], pcie: Wire) -> None:
@@ -292,9 +291,7 @@ def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | No
     counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
         if given:
-            raise InputError(
-                f"nvswitch: {matrix.source} does not have the same NV# for all pairs of GPUs; leave it out"
-            )
+            raise InputError(f"nvswitch: {matrix.source} does not have the same NV# for all pairs of GPUs; remove it")
         return False
     return counts[0] * (len(matrix.gpus) - 1) > most if given is None else given
 
@@ -312,8 +309,8 @@ def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
         return
     if generation is None and spec.nvlink.line_rate is None:
         raise InputError(
-            f"{matrix.source}: the matrix does not say how fast an NVLink is; give nvlink: {{line_rate: ..., "
-            "efficiency: ...}} of one NVLink beside the file, or a device of a known generation such as h100"
+            f"{matrix.source}: the matrix does not state the NVLink rate; add nvlink: {{line_rate: ..., "
+            "efficiency: ...}} of one NVLink to the import, or a device of a known generation such as h100"
         )
     single = wires.nvlink(generation.sm if generation else 80)
     if switched:

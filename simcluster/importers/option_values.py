@@ -84,7 +84,7 @@ class Options(Sorting):
                 count -= 1
             self.unknown += words[count:]
             if plain.get(name, words[:count]) != words[:count]:
-                self.problems.add(self.error(name, "is given by two names with two values; keep one"))
+                self.problems.add(self.error(name, "is given under two names with two values; keep one"))
             plain[name] = words[:count]
         self._written = {RENAMED[name]: name for name in options if name in RENAMED and RENAMED[name] not in options}
         absent = [name for name in ABSENT_AT_0 if plain.get(name) == ("0",)]
@@ -128,7 +128,7 @@ class Options(Sorting):
             return not words or words[0].lower() in ("true", "1")
         if name == _BY_LAYER:
             if len(set(words)) > 1:
-                raise self.error(name, "numbers that differ from layer to layer are not modelled; give one for all")
+                raise self.error(name, "different numbers per layer are not modelled; give one for all")
             words = words[:1]
         if len(words) != 1:
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
@@ -176,7 +176,7 @@ class Options(Sorting):
         except InputError as problem:
             raise self.error(name, str(problem)) from None
         if isinstance(value, list) and len(value) != layers:
-            raise self.error(name, f"is a list of {len(value)} layers, and num-layers is {layers}")
+            raise self.error(name, f"is a list of {len(value)} layers, but num-layers is {layers}")
         if value == 0:
             raise self.error(name, "0 is neither a whole number from 1 nor a list of layers")
         return value
@@ -190,7 +190,7 @@ class Options(Sorting):
         self.no_effect += given
         if idle:
             self.assumed.append(
-                f"{consequence}, since {needed} is not given; without it {', '.join(idle)} says nothing"
+                f"{consequence}, since {needed} is not given; without it {', '.join(idle)} has no effect"
             )
 
     def needed(self, *names: str) -> Any:

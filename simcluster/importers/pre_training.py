@@ -17,7 +17,7 @@ from simcluster.importers.option_values import (
     RENAMED,
 )
 
-TRAINS_ADAPTERS = "trains adapters beside weights that stand still, which are not modelled"
+TRAINS_ADAPTERS = "trains adapters with frozen weights, which is not modelled"
 _OWN = frozenset(["pretrain_gpt.py", "pretrain_gpt_core.py", "pretrain_hybrid.py", "pretrain_mamba.py"])
 """Megatron-LM programs that train text decoders."""
 _UNREAD = ("decoder-seq-length", "img-h", "img-w", "patch-dim")
@@ -37,7 +37,7 @@ def assumed_of_program(arguments: Arguments) -> tuple[str, ...]:
     name = program_of(arguments)
     if not name or name in _OWN:
         return ()
-    return (f"what {name} itself sets is not read: its options are taken as pretrain_gpt.py takes them",)
+    return (f"values set inside {name} are not read: its options are interpreted as pretrain_gpt.py's",)
 
 
 def require_options_of_megatron(arguments: Arguments, source: str) -> None:
@@ -48,7 +48,7 @@ def require_options_of_megatron(arguments: Arguments, source: str) -> None:
         return
     given = ", ".join(f"--{option}" for option in options)[:200]
     raise InputError(
-        f"{source}: {name} is no Megatron program: none of its options is one that only those have ({given}); "
+        f"{source}: {name} is not a Megatron program: none of its options is specific to Megatron-LM ({given}); "
         f"{BY_CONFIG}"
     )
 
@@ -60,19 +60,19 @@ def require_pre_training(arguments: Arguments, source: str, *, layers: bool = Fa
         if re.search(pattern, name) and not (layers and "hybrid" in pattern):
             raise InputError(f"{source}: {name} {what}")
     if any(option.startswith(("trainer.", "model.config.")) for option in arguments.options):
-        raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; write simcluster import nemo")
+        raise InputError(f"{source}: its options are NeMo's, not Megatron-LM's; use simcluster import nemo")
     decodes = program == "pretrain_gpt.py"  # whatever the name of its data
     for name in ("tokenizer-type", "vocab-file", *(() if decodes else ("data-path",))):
         words = " ".join(arguments.options.get(name, ()))
         if _OF_ENCODERS.search(words):
             raise InputError(
-                f"{source}: --{name} {words[:60]} is of a model with an encoder, and decoders are modelled"
+                f"{source}: --{name} {words[:60]} belongs to a model with an encoder; only decoders are modelled"
             )
     mode = arguments.options.get("mode")
     if mode:
         kinds = {"rl": "reinforcement learning", "inference": "inference"}
         raise InputError(
-            f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'no pre-training')}, not pre-training; "
+            f"{source}: MODE {mode[0][:20]} is {kinds.get(mode[0], 'something else')}, not pre-training; "
             "give the script of a pre-training"
         )
     trains = any(option in arguments.options for option in ("train-iters", "train-samples", "train-tokens"))

@@ -43,8 +43,8 @@ def filled_otherwise(each: int, nodes: int, gpus_per_node: int | None) -> str:
     """Return the assumption if ``each`` processes per node differ from the cluster's GPUs per node; else empty."""
     if not gpus_per_node or each == gpus_per_node or (nodes == 1 and each < gpus_per_node):
         return ""
-    machines = f"each of {nodes} machines" if nodes > 1 else "one machine"
-    return f"machines of {gpus_per_node} GPUs, filled one by one: the script starts {each} on {machines}"
+    machines = f"each of {nodes} nodes" if nodes > 1 else "one node"
+    return f"nodes of {gpus_per_node} GPUs are filled one by one: the script starts {each} on {machines}"
 
 
 def seen_in_a_machine(gpus: int | None, gpus_per_node: int | None) -> int | None:
@@ -67,7 +67,7 @@ def started_by(
     each = found.get("nproc-per-node")
     if each == processes_of(launcher, around).get("nproc-per-node"):
         return found, ()
-    return found, (f"it starts all {each} GPUs of a machine, as it says no number (--gpus says how many)",)
+    return found, (f"it uses all {each} GPUs of a node, as it states no number (--gpus sets it)",)
 
 
 def processes_of(launcher: Sequence[str], around: Sequence[str], gpus_per_node: int | None = None) -> dict[str, str]:

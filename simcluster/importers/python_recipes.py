@@ -38,13 +38,13 @@ class RecipeFile:
     ) -> None:
         """Parse the file; ``known`` are other files' functions, ``idle`` finds attributes that do not matter."""
         if len(text) > _MOST_CHARACTERS:
-            raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, which no recipes have")
+            raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, more than any recipe file")
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
             line = f":{problem.lineno}" if isinstance(problem, SyntaxError) and problem.lineno else ""
             what = problem.msg if isinstance(problem, SyntaxError) else str(problem)[:100]
-            raise InputError(f"{source}{line}: is not Python: {what}; mend that line, or take the whole file") from None
+            raise InputError(f"{source}{line}: is not Python: {what}; fix that line, or give the whole file") from None
         self.source, self._known, self._idle = source, known, idle
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._modules = {
@@ -76,8 +76,8 @@ class RecipeFile:
         if other := next((argument for argument in given if argument not in taken), ""):
             takes = f"; it takes {listed(taken[:8])}" if taken else ""
             raise InputError(
-                f"{self.source}: {name} takes no argument {other[:60]!r}{did_you_mean(other, taken)}; leave --arg "
-                f"{other[:60]}=... out{takes}"
+                f"{self.source}: {name} takes no argument {other[:60]!r}{did_you_mean(other, taken)}; remove --arg "
+                f"{other[:60]}=...{takes}"
             )
         return self._called(node, (), given)
 
@@ -99,7 +99,7 @@ class RecipeFile:
             known = made or [*self.functions][:20]
             has = f" (it has {listed(known)})" if known else ""
             raise InputError(
-                f"{self.source}: has {'several recipes' if made else 'no recipe of pre-training'}; name one behind a "
+                f"{self.source}: has {'several recipes' if made else 'no pre-training recipe'}; name one after a "
                 f"colon, as in {self.source}:{(known or ['NAME'])[0]}{has}"
             )
         found = self.read(name or made[0], given_values(given))

@@ -42,7 +42,7 @@ def import_topology(
     machines: list[System] = []
     for file, entry in zip(files, found, strict=True):
         if not isinstance(entry, System):
-            raise InputError(f"{file}: describes a whole network, not a machine; import it alone")
+            raise InputError(f"{file}: describes a whole network, not one node; import it alone")
         machines.append(entry)
     return join(machines, spec, spec.name or Path(files[0]).stem).document()
 
@@ -59,7 +59,7 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
             return graph_files.graph_document(graph_files.graph_of_graphml(raw, root), source, "GraphML", spec)
         if root.tag == "topology":
             raise not_hwloc(root.place)
-        raise root.error("is not known here; <system> (NCCL's topology XML) or <graphml> is expected")
+        raise root.error("is not supported; <system> (NCCL's topology XML) or <graphml> is expected")
     text = decode(raw, source)
     if form == "matrix":
         return nvidia_smi.read_matrix(text, source, spec)
@@ -67,7 +67,7 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
         return ibnetdiscover.listing_document(text, source, spec, name)
     if form == "astra":
         if spec.device is None:
-            raise InputError(f"{source}: ASTRA-sim's NPUs have no name; say which GPU they are, as in device: h100")
+            raise InputError(f"{source}: ASTRA-sim's NPUs have no name; state which GPU they are, as in device: h100")
         return astra_network.network_document(astra_network.parse_network(text, source), spec, spec.device, name)
     if form == "json":
         data = parse_json(text, source, parse_constant=graph_files.refuse_constant)
@@ -79,7 +79,7 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
             f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
             "it with networkx.node_link_data"
         )
-    raise InputError(f"{source}: is none of {_FORMS}")
+    raise InputError(f"{source}: is in none of the known formats: {_FORMS}")
 
 
 def form_of(raw: bytes, source: str) -> Form | None:

@@ -53,12 +53,12 @@ def scenario_from_torchtitan(
     keys that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
     preset = _PRESET.search(text)
-    started = (int(preset[1]), "the note at the head of the file says") if preset else None
+    started = (int(preset[1]), "as noted at the head of the file") if preset else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
         job_started = job_of_script(text, source, beside, given, seen_in_a_machine(gpus, gpus_per_node))
         settings, assumed = job_started.settings, job_started.assumed
-        started = (job_started.gpus, "its script starts them") if job_started.gpus else None
+        started = (job_started.gpus, "started by its script") if job_started.gpus else None
     elif is_primus_file(text):
         settings = titan_settings_of_primus(text, source, beside, is_known)
     elif source.endswith(".py") or function:
@@ -70,12 +70,12 @@ def scenario_from_torchtitan(
         data = parse_toml_or_json(text, source)
         settings = _dumped(data, source) if text.lstrip().startswith("{") else flattened(data, source)
     if section := next((name for name in settings if name.partition(".")[0] in _REINFORCES), ""):
-        what = "is of reinforcement learning, whose step is more than one of pre-training"
+        what = "is reinforcement learning, whose step is not only pre-training"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
     job = _Job(settings, source)
     job.assumed += assumed
     if settings.get("fault_tolerance.enable") is True:
-        job.assumed.append("one replica group alone: what fault tolerance averages between several is not modelled")
+        job.assumed.append("one replica group: fault-tolerant averaging between groups is not modelled")
     return job.imported(dict(cluster), gpus, started, available)
 
 
@@ -92,8 +92,8 @@ class _Job(JobSettings):
     ) -> Imported:
         """Return the whole scenario; raise InputError with all problems."""
         if self.unknown and len(self.unknown) == len(self.written):
-            what = "is not a job config of torchtitan: it has none of its keys, such as training.seq_len"
-            raise InputError(f"{self.source}: {what}; name the TOML that torchtitan is started with")
+            what = "is not a job config of torchtitan: it has no torchtitan keys, such as training.seq_len"
+            raise InputError(f"{self.source}: {what}; give the TOML file that torchtitan is started with")
         model = self.problems.of(self._model)
         split = self.problems.of(self._parallel, gpus, started, available)
         sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
@@ -106,13 +106,13 @@ class _Job(JobSettings):
         self.problems.tell()
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
-            self.assumed.append(f"without {layers}, which FSDP is not modelled with")
+            self.assumed.append(f"without {layers}, which is not modelled with FSDP")
         replicas = parallel["dp"] * parallel.get("cp", 1)
         overlap: dict[str, Any] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
         if self.on("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
             overlap["tensor_pieces"] = parallel["tp"]
         if self.on("optimizer.early_step_in_backward"):
-            self.assumed.append("the optimizer steps behind the backward, though early_step_in_backward is set")
+            self.assumed.append("the optimizer steps after the backward, although early_step_in_backward is set")
         blocks = self.on("compile.enable") and "model" in self.values["compile.components"]
         document: dict[str, Any] = {
             "cluster": cluster, "gpus": parallel["tp"] * parallel["pp"] * replicas, "model": model,
@@ -138,11 +138,11 @@ class _Job(JobSettings):
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
         masks = plain != flavor or found in TABLES["masked"]
         if masks or self.values["model.attn_backend"] in TABLES["masking_backends"].split():
-            what = "a sequence is one document, though attention is masked to each of several (block_causal)"
+            what = "each sequence is one document, although attention is masked per document (block_causal)"
             self.assumed.append(what)
         debug = TABLES["debug_models"].get(name)
         if family in ("llama", "llama2") and not debug:  # the job takes the vocabulary of its tokenizer
-            self.assumed.append("a vocabulary of 32000 tokens, those of Llama 2's tokenizer")
+            self.assumed.append("a vocabulary of 32000 tokens, as in Llama 2's tokenizer")
         if found:
             return {**published_model(_MODELS[found]), **more}
         sizes = debug or TABLES["own_models"].get(name)
@@ -153,7 +153,7 @@ class _Job(JobSettings):
             what = f"{family} {flavor} is not in the catalogue; take {of} {listed(near)}"
             raise self.error("model.flavor", f"{what}, and change its sizes, as in --set model.layers=34")
         if debug:
-            self.assumed.append("the sizes of the debug model are those that it had longest; they changed at times")
+            self.assumed.append("the debug model has its most common sizes; they changed between versions")
         return {"gated_mlp": True, **sizes, **more}
 
     def _shards(self, gpus: int | None, fixed: int, started: tuple[int, str] | None, available: int | None) -> int:
@@ -162,19 +162,19 @@ class _Job(JobSettings):
         shard: int = self.values[key]
         if shard != -1:
             if gpus and fixed * shard != gpus:
-                raise self.error(key, f"the degrees make {fixed * shard} GPUs, and {gpus} are asked for")
+                raise self.error(key, f"the degrees need {fixed * shard} GPUs, but {gpus} are requested")
             return shard
         if not gpus and started and started[0] % fixed == 0:
             gpus, who = started
-            self.assumed.append(f"{gpus} GPUs, as {who}")
+            self.assumed.append(f"{gpus} GPUs, {who}")
         if not gpus and available:
             gpus = max(1, available // fixed) * fixed
-            self.assumed.append(f"{gpus} GPUs, as the cluster has: the file does not say how many (--gpus does)")
+            self.assumed.append(f"{gpus} GPUs of the cluster: the number is not stated (--gpus sets it)")
         if not gpus:
-            what = "is -1, what the GPUs leave over; say how many GPUs there are (--gpus), or the degree"
+            what = "is -1, the rest of the GPUs; give the number of GPUs (--gpus), or the degree"
             raise self.error(key, what)
         if gpus % fixed:
-            what = f"{gpus} GPUs are no multiple of tensor x pipeline x context x replicate degrees = {fixed}"
+            what = f"{gpus} GPUs are not divisible by tensor x pipeline x context x replicate degrees = {fixed}"
             raise self.error(key, what)
         return gpus // fixed
 
@@ -195,8 +195,8 @@ class _Job(JobSettings):
         if not sharded:
             return parallel, {}
         if self.values["optimizer.name"] == "Muon":
-            what = "Muon updates whole matrices, and is not modelled where FSDP cuts them"
-            raise self.error("optimizer.name", f"{what}; it is with data_parallel_shard_degree 1, and AdamW is")
+            what = "Muon updates whole matrices, and is not modelled with FSDP, which shards them"
+            raise self.error("optimizer.name", f"{what}; use data_parallel_shard_degree 1, or AdamW")
         reshard = self.values["parallelism.fsdp_reshard_after_forward"]
         fsdp: dict[str, Any] = {}
         if reshard == "never" or (reshard == "default" and pp > 1):
@@ -214,12 +214,12 @@ class _Job(JobSettings):
             return {}
         if sharded:
             self.assumed.append(
-                "the experts of a rank are sharded over the ranks of its shard group that hold the same, and gathered "
+                "a rank's experts are sharded over the ranks of its shard group with the same experts, and gathered "
                 "layer by layer"
             )
         way = self.values["parallelism.expert_parallel_comm_backend"]
         if way not in ("standard", *_RELAYS):
-            self.assumed.append(f"tokens go to experts by all-to-alls, though the backend is {way}")
+            self.assumed.append(f"tokens go to experts by all-to-alls, although the backend is {way}")
         dispatch = {"expert_dispatch": {"kind": way}} if way in _RELAYS else {}
         return {"ep": ep, **({"etp": etp} if tp > 1 else {}), **dispatch}
 
@@ -237,14 +237,14 @@ class _Job(JobSettings):
             what = "is not modelled; known: 1F1B, GPipe, Interleaved1F1B, LoopedBFS, ZBVZeroBubble, DualPipeV"
             raise self.error("parallelism.pipeline_parallel_schedule", f"{shown(name)} {what}")
         chunks = {"chunks": 2} if known in schedules_with("takes_chunks") else {}
-        by = "torchtitan gives the first and the last one less, by default"
+        by = "by default torchtitan gives the first and last stage fewer"
         if self.values["parallelism.pipeline_parallel_split_points"]:
-            by = "pipeline_parallel_split_points is not read (--set pipeline.layers_per_stage=[8,8] says them)"
-        self.assumed.append(f"layers even on the stages: {by}")
+            by = "pipeline_parallel_split_points is not read (--set pipeline.layers_per_stage=[8,8] sets them)"
+        self.assumed.append(f"layers are evenly divided over stages: {by}")
         slices = pp * chunks.get("chunks", 1) * (1 + (known in _TWO_SLICES))
         if not sizes or sizes["layers"] % slices == 0:
             return {"schedule": known, **chunks}
-        self.assumed.append(f"the layers do not come out even on {slices} slices: cut by their times")
+        self.assumed.append(f"the layers are not divisible by {slices} slices: split by layer times")
         return {"schedule": known, **chunks, "layers_per_stage": "auto"}
 
     def _training(self, parallel: Mapping[str, Any], *, plain: bool) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class _Job(JobSettings):
     def _sequences(self, key: str) -> int:
         tokens, length = self.values[key], self.values["training.seq_len"]
         if tokens % length:
-            raise self.error(key, f"{tokens} tokens are not whole sequences of {length}, which alone are modelled")
+            raise self.error(key, f"{tokens} is not divisible by training.seq_len = {length}")
         return int(tokens // length)
 
     def _recompute(self, *, plain: bool) -> dict[str, Any]:
@@ -282,8 +282,7 @@ class _Job(JobSettings):
             return {"recompute": "operators"}
         if option == "op":
             self.assumed.append(
-                "every second layer is run again, nearest to the op-selective checkpointing of layers that are "
-                "not plain"
+                "every second layer is recomputed, nearest to op-selective checkpointing of layers that are not plain"
             )
             option = "2"
         if not option.isdecimal() or len(option) > 9 or int(option) < 1:

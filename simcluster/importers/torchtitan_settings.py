@@ -26,7 +26,7 @@ _HEAD = {"output", "lm_head"}
 _NEVER = {*_HEAD, "router.gate", "gate"}
 """Layers whose matmuls are always in 16 bits."""
 _AS_NOW = (
-    "what the file does not say is as in torchtitan of 2025, though its keys are of 2024 (recompute first: --set "
+    "unset values are torchtitan's defaults of 2025, although the keys are of 2024 (check recompute first: --set "
     "training.recompute=full)"
 )
 
@@ -128,26 +128,22 @@ class JobSettings(Sorting):
         wide = values["training.mixed_precision_reduce"] == "float32"
         if sharded or registry or tokens:
             if registry and axes and not sharded and not tokens:
-                what = (
-                    "mixed precision is on without FSDP, as from April 2026 on; registries before that computed in fp32"
-                )
+                what = "mixed precision is on without FSDP, as since April 2026; earlier registries computed in fp32"
                 self.assumed.append(what)
             return {"precision": precision, "memory_recipe": "fp32-16" if wide else "mixed-16"}
         # maybe_enable_amp (torchtitan/distributed/utils.py, 2025): autocast for DDP and single devices only
         if not axes:
-            self.assumed.append(
-                "mixed precision is by autocast, as without FSDP, whose casts take no time of their own here"
-            )
+            self.assumed.append("mixed precision is by autocast (no FSDP), whose casts take no extra time here")
             if not wide:
-                what = "gradients are reduced in fp32, as autocast leaves them, whatever mixed_precision_reduce says"
+                what = "gradients are reduced in fp32, as autocast does, whatever mixed_precision_reduce is"
                 self.assumed.append(what)
             return {"precision": precision, "memory_recipe": "fp32-16"}
-        why = f"without FSDP where there is {' and '.join(axes)} (mixed_precision_param)"
+        why = f"without FSDP but with {' and '.join(axes)} (mixed_precision_param)"
         why = f"torchtitan switches mixed precision off {why}"
         if precision == "bf16-mixed":
             self.assumed.append(f"all is computed in fp32: {why}")
             return {"precision": "fp32"}
-        self.assumed.append(f"what is no product in fp8 is taken in 16 bits, which is in fp32: {why}")
+        self.assumed.append(f"operations other than fp8 matmuls are in 16 bits, although they are in fp32: {why}")
         return {"precision": precision, "memory_recipe": "fp32-16"}
 
     def _not_as_asked(self, converters: list[str]) -> list[str]:
@@ -160,16 +156,16 @@ class JobSettings(Sorting):
         float8, others = bool(_FLOAT8 & set(converters)), [str(name) for name in kept if name not in _NEVER]
         headless = "float8.filter_fqns" in self.given and not _HEAD & set(kept)
         said = {
-            "parameters are gathered in 16 bits, though enable_fsdp_float8_all_gather is set": self.on(
+            "parameters are gathered in 16 bits, although enable_fsdp_float8_all_gather is set": self.on(
                 "float8.enable_fsdp_float8_all_gather"
             ),
-            f"products in fp8 take as long with scales of rows ({recipe}) as with one for each tensor": float8
+            f"fp8 matmuls take as long with rowwise scales ({recipe}) as with one scale per tensor": float8
             and recipe.startswith("rowwise"),
-            f"products of weights' gradients are in fp8, too, though {recipe} has them in 16 bits": float8
+            f"weight gradient matmuls are in fp8, too, although {recipe} has them in 16 bits": float8
             and recipe.endswith("gw_hp"),
-            f"products of layers that filter_fqns leaves in 16 bits are in fp8, too: {listed(others)}": float8
+            f"matmuls of layers that filter_fqns leaves in 16 bits are in fp8, too: {listed(others)}": float8
             and bool(others),
-            "the product of the head is in 16 bits, though filter_fqns does not leave it out": float8 and headless,
+            "the head's matmul is in 16 bits, although filter_fqns does not exclude it": float8 and headless,
         }
         return [sentence for sentence, holds in said.items() if holds]
 

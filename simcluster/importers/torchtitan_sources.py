@@ -51,16 +51,16 @@ def settings_of_registry(
     made = [name for name in file.functions if not name.startswith("_") and not name.endswith("debugmodel")]
     if not function and len(made) != 1:
         raise InputError(
-            f"{source}: has several configurations; name one behind a colon, as in {source}:{[*made, 'NAME'][0]}"
+            f"{source}: has several configurations; name one after a colon, as in {source}:{[*made, 'NAME'][0]}"
             + (f" (it has {listed(made[:40])})" if made else "")
         )
     function = function or made[0]
     found = file.read(function, {"seq_len": sequence_length} if sequence_length else {})
     name = found.name if isinstance(found, Built) else ""
     if name == "Controller.Config":
-        raise InputError(f"{source}: {function} is reinforcement learning, whose step is more than one of pre-training")
+        raise InputError(f"{source}: {function} is reinforcement learning, whose step is not only pre-training")
     if name not in _TRAINERS and name.endswith("Trainer.Config"):
-        raise InputError(f"{source}: {function} is of {name.partition('.')[0]}, which trains no decoder of text")
+        raise InputError(f"{source}: {function} uses {name.partition('.')[0]}, which does not train a text decoder")
     if name not in _TRAINERS:
         raise InputError(f"{source}: {function} makes no Trainer.Config that can be read as data: {_RESOLVED}")
     settings: dict[str, Any] = {}
@@ -74,9 +74,9 @@ def settings_of_registry(
     length = settings.get("training.max_context_length")
     if isinstance(length, str) and ("max_context_length" in length or "SEQ_LEN" in length):
         raise InputError(
-            f"{source}: {function} leaves the length of a sequence to the model: give it, as in --sequence-length 4096"
+            f"{source}: {function} leaves the sequence length to the model: set it, as in --sequence-length 4096"
         )
-    return settings | {f"what {function} does {place}": True for place in file.undecided}
+    return settings | {f"effect of {function} {place}": True for place in file.undecided}
 
 
 def _registered(*args: Any, **named: Any) -> Built:
@@ -197,7 +197,7 @@ def job_of_script(
     config = config or next((file for file in state.files.values() if _OF_A_JOB.search(file)), None)
     if config is None and named:
         raise InputError(
-            f"{source}: starts torchtitan with {named}, which is not beside it; put it there, or import it"
+            f"{source}: starts torchtitan with {named}, which is not next to it; put it there, or import it"
         )
     if config is None:
         why = "; ".join((state.stopped and f" ({state.stopped})", *unset))

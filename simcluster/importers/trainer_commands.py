@@ -54,8 +54,8 @@ def training_of_file(text: str, source: str) -> TrainerCommand:
     arguments = Arguments(_options_of(text, source))
     if not (config := arguments.said(*CONFIGS)):
         raise InputError(
-            f"{source}: says nothing of DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
-            "configuration of accelerate beside it, or write the scenario with simcluster import hugging-face"
+            f"{source}: does not use DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
+            "accelerate configuration next to it, or create the scenario with simcluster import hugging-face"
         )
     return TrainerCommand(arguments, config)
 
@@ -64,8 +64,8 @@ def first_training(state: State) -> TrainerCommand:
     """Return the first command of a script that uses DeepSpeed; raise InputError if there is none."""
     found: list[TrainerCommand] = []
     nothing = (
-        "starts nothing with --deepspeed FILE or --deepspeed_config FILE that is not Megatron-DeepSpeed (of which use "
-        "simcluster import megatron); give the script that does, or the configuration itself"
+        "starts nothing with --deepspeed FILE or --deepspeed_config FILE except Megatron-DeepSpeed (for that use "
+        "simcluster import megatron); give the script that does, or the configuration"
     )
     without = missing = ""
     for words, around in state.commands:
@@ -82,9 +82,7 @@ def first_training(state: State) -> TrainerCommand:
         if name or by_accelerate or by_program:
             found.append(TrainerCommand(arguments, name, around))
         elif absent:
-            missing = (
-                missing or f"goes on in {absent}, which is neither beside it nor in a folder around it; put it there"
-            )
+            missing = missing or f"reads {absent}, which is neither next to it nor under a parent folder; put it there"
         elif not options.keys().isdisjoint(_MICROS):
             program = " ".join(arguments.launcher[-2:])[-60:]
             without = without or f"starts {program} without DeepSpeed (with no --deepspeed FILE): {BY_CONFIG}"
@@ -180,7 +178,7 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
     over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ, *_DEVICES, *_NOT_OF_A_STEP)]
-    assumed = (f"accelerate has no field {', '.join(over)[:300]}, and passes over what is there",) if over else ()
+    assumed = (f"accelerate has no field {', '.join(over)[:300]}, and ignores it",) if over else ()
     rest = set(data.unread)
     on = {name for name in rest if name not in _IDLE and data[name] not in (None, False, "", "no", "NO", {})}
     return Accelerated(

@@ -83,7 +83,7 @@ def scenario_of_trainer(
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     else:
-        run.assumed.append(f"{named.length} (--sequence-length sets another)")
+        run.assumed.append(f"{named.length} (--sequence-length changes it)")
     started = _count(_launched(training, config, state, run.program))
     whole = _count(processes_of(arguments.launcher, training.around, state.gpus_per_node))
     found = scenario_from_deepspeed(
@@ -112,7 +112,7 @@ def refuse_trainer(arguments: Arguments, source: str) -> None:
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
-        remedy = f"write simcluster import deepspeed {source}" if config else BY_CONFIG
+        remedy = f"run simcluster import deepspeed {source}" if config else BY_CONFIG
         raise InputError(f"{source}: {program} {with_it}, and its model is not in Megatron-LM's options; {remedy}")
 
 
@@ -131,7 +131,7 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
             found = replace(found, config=text or "")
     if text is None:
         raise InputError(
-            f"{state.source}: starts DeepSpeed with {name}, which is neither beside it nor in a folder around it; put "
+            f"{state.source}: starts DeepSpeed with {name}, which is neither next to it nor under a parent folder; put "
             "it there"
         )
     return found
@@ -193,11 +193,11 @@ class _Started(Sorting):
         """Return the program's built-in DeepSpeed configuration of that name; empty if it is a file."""
         zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.said("zero-stage")
         if zero:
-            self.assumed.append(f"{name} is the configuration of that name that {self.program} ships")
+            self.assumed.append(f"{name} is {self.program}'s built-in configuration of that name")
         elif not name and stage.isdecimal():
             devices = {f"offload_{what}": {"device": "cpu"} for what in ("param", "optimizer") if self._on("offload")}
             zero = {"stage": int(stage), "overlap_comm": True, **devices}
-            self.assumed.append(f"DeepSpeed's configuration is that which {self.program} makes of --zero-stage {stage}")
+            self.assumed.append(f"the DeepSpeed configuration is that of {self.program} for --zero-stage {stage}")
         else:
             return ""
         auto = dict.fromkeys(("train_batch_size", _MICRO, _STEPS), "auto")
@@ -219,7 +219,7 @@ class _Started(Sorting):
         whole = self._usual.get("all") in self._arguments.launcher or any(name in self._options for name in tuners)
         if tuners and not whole:
             raise InputError(
-                f"{self.source}: {self.program} trains adapters beside weights that stand still unless --{tuners[0]} "
+                f"{self.source}: {self.program} trains adapters with frozen weights unless --{tuners[0]} "
                 "full is given: not modelled"
             )
         require_pre_training(self._arguments, self.source)
@@ -233,7 +233,7 @@ class _Started(Sorting):
         if not words:
             return None
         if not words.isdecimal() or not 0 < int(words[:10]) < 10**9:
-            given = " (--arg NAME=VALUE gives a variable of the script)" if "$" in words else ""
+            given = " (--arg NAME=VALUE sets a variable of the script)" if "$" in words else ""
             raise InputError(f"{self.source}: --{name} {words[:40]!r} is not a whole number from 1{given}")
         return int(words)
 
@@ -241,9 +241,9 @@ class _Started(Sorting):
         """Return the sequence length in tokens, to which samples are truncated."""
         name, _ = self._first(_LENGTHS)
         if length := self.number(name):
-            self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are cut")
+            self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are truncated")
         elif length := self._usual.get("length"):
-            self.assumed.append(f"every sequence has {length} tokens, to which {self.program} cuts samples")
+            self.assumed.append(f"every sequence has {length} tokens, to which {self.program} truncates samples")
         return length
 
     def model(self, beside: Beside) -> NamedModel:
@@ -251,14 +251,14 @@ class _Started(Sorting):
         name, path = self._first(_MODELS)
         give = "--model llama3-8b, or"
         if not path:
-            raise InputError(f"{self.source}: does not say which model it trains; name it: {give} a config.json")
+            raise InputError(f"{self.source}: does not name the model; give it: {give} a config.json")
         try:
             found = model_named(path, self.source, beside)
         except InputError as problem:
             if "is not known here" not in str(problem):
                 raise
             raise InputError(
-                f"{self.source}: of the model only the name is said (--{name} {path[:60]}), not its sizes; give them: "
+                f"{self.source}: only the model's name is given (--{name} {path[:60]}), not its sizes; give them: "
                 f"{give} the path of its config.json"
             ) from None
         self.assumed += found.assumed
@@ -274,10 +274,10 @@ class _Started(Sorting):
         if micro is None and trains:
             micro = program.get("usual_micro", _USUAL_MICRO)
             whose = self.program if "usual_micro" in program else "the Trainer"
-            self.assumed.append(f"a micro batch of {micro} sequences, as {whose} takes where nothing is said")
+            self.assumed.append(f"a micro batch of {micro} sequences, the default of {whose}")
         if micro and not steps and gpus and (least := program.get("least_batch")):
             steps = -(-least // (micro * gpus))
-            self.assumed.append(f"{steps} micro batches a step, as {self.program} takes for {least} sequences")
+            self.assumed.append(f"{steps} micro batches per step, as {self.program} uses for {least} sequences")
         found: dict[str, Any] = {_MICRO: micro, _STEPS: steps or 1} if micro else {_STEPS: steps} if steps else {}
         said = self._arguments.said("torch-dtype", "dtype").lower()
         usual = precision or _FORMATS.get(said, str(program.get("format", "")))
@@ -292,7 +292,7 @@ class _Started(Sorting):
             found["recompute"] = "full"
         elif off and not (self._on(off) if off.startswith("disable") else off in self._options):
             found["recompute"] = "full"
-            self.assumed.append(f"layers are run again in the backward pass, as {self.program} does by itself")
+            self.assumed.append(f"layers are recomputed in the backward pass, the default of {self.program}")
         kernels = {self._arguments.said(name).lower() for name in ("attn-implementation", "flash-attn")}
         if not kernels.isdisjoint(("eager", "disabled")):
             found["attention"] = "unfused"

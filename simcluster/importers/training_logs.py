@@ -90,23 +90,21 @@ def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tupl
     found = next((rows for form in _FORMS.values() if (rows := _rows(form, text, document))), [])
     if not found:
         raise InputError(
-            f'{source}: has no line with the time of a step, such as "elapsed time per iteration (ms): ..."; known are '
+            f'{source}: has no line with a step time, such as "elapsed time per iteration (ms): ..."; supported are '
             f"those of {', '.join(_FORMS)}"
         )
     whole = [(step, seconds) for step, seconds, size in found if size in (None, batch)]
     if not whole:
         sizes = ", ".join(sorted({str(size) for _, _, size in found})[:5])
-        raise InputError(f"{source}: its iterations have a global batch of {sizes}, and the scenario has {batch}")
+        raise InputError(f"{source}: its iterations have a global batch of {sizes}, but the scenario has {batch}")
     early = sum(step < whole[0][0] + _MOST_SKIPPED for step, _ in whole)
     skipped = min(early, max(1, len(whole) // 10)) if len(whole) > 1 else 0
     kept = [seconds for _, seconds in whole[skipped:] if seconds > 0]
     if not kept:
-        raise InputError(
-            f"{source}: all its iterations take 0 ms, which no step does; give the log of a run that was timed"
-        )
+        raise InputError(f"{source}: all its iterations take 0 ms; give the log of a timed run")
     others = len(found) - len(whole)
-    ramped = f", {others} of another batch left out" if others else ""
-    words = f"median of {len(kept)} logged iterations behind the first {skipped}{ramped}"
+    ramped = f", {others} with another batch excluded" if others else ""
+    words = f"median of {len(kept)} logged iterations after the first {skipped}{ramped}"
     time = f"{statistics.median(kept):.6g} s"
     spread = f"{min(kept):.6g} to {max(kept):.6g} s"
     return {"step_time": time, "source": f"{source}: {words}"}, f"measured {time}: {words} ({spread})"
@@ -166,7 +164,7 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
     world = fields.get("world_size")
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
-    said = "of the arguments in the log those count that a scenario has a place for, and switches that are on"
+    said = "of the arguments in the log only those that a scenario has a place for, and switches that are on, are used"
     kept = {name: value for name, value in fields.items() if _counts(name, value)}
     return Arguments(options_of_values(kept), launched=launched, assumed=(said,))
 
@@ -222,7 +220,7 @@ def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
     if not _DEEPSPEED.search(text):
         if "TrainingArguments(" in text and "***** Running training" in text:
             raise InputError(
-                f"{source}: is the log of a training without DeepSpeed; write the scenario with simcluster import "
+                f"{source}: is the log of a training without DeepSpeed; create the scenario with simcluster import "
                 "hugging-face and the config.json of its model"
             )
         return None
@@ -244,7 +242,7 @@ def _json(marker: re.Pattern[str], text: str, source: str) -> dict[str, Any]:
         value, _ = json.JSONDecoder().raw_decode(text, begin)
     except (ValueError, RecursionError):
         raise InputError(
-            f"{source}: the configuration behind {text[begin - 20 : begin].strip()!r} is cut off or mixed with other "
-            "lines; give the log of one rank, or the configuration alone as JSON"
+            f"{source}: the configuration after {text[begin - 20 : begin].strip()!r} is cut off or mixed with other "
+            "lines; give the log of one rank, or only the configuration as JSON"
         ) from None
     return dict(value)

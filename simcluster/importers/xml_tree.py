@@ -75,8 +75,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
         element = Element(tag, attributes, f"{source}:{parser.CurrentLineNumber}")
         if len(stack) >= _MAX_DEPTH:
             raise element.error(
-                f"nested more than {_MAX_DEPTH} levels deep; descriptions of machines are shallow: take the file "
-                f"as NCCL wrote it"
+                f"nested more than {_MAX_DEPTH} levels deep, unlike topology files; give the file as NCCL wrote it"
             )
         (stack[-1].children if stack else roots).append(element)
         stack.append(element)
@@ -113,6 +112,6 @@ def parse_xml(raw: bytes, source: str) -> Element:
 def not_hwloc(place: str) -> InputError:
     """Return the error for lstopo's XML, which is easily confused with NCCL's."""
     return InputError(
-        f"{place}: is hwloc's XML (lstopo), which knows no NVLink and is not read; run a job with "
+        f"{place}: is hwloc's XML (lstopo), which has no NVLinks and is not supported; run a job with "
         "NCCL_TOPO_DUMP_FILE=topo.xml and give that file, or the text of nvidia-smi topo -m"
     )

@@ -44,7 +44,7 @@ def read_text(text: str, state: State) -> None:
     """Read a nested script."""
     if state.depth >= _MOST_DEPTH:
         raise InputError(
-            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give the command alone"
+            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give only the command"
         )
     state.depth, stopped = state.depth + 1, state.stopped
     read_script(text, state)
@@ -131,9 +131,9 @@ def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> N
     place = f"{' '.join(test.split())[:60]} in line {line}"
     if changed := [name for name in names if deciding_word(name)]:
         sets = f"it sets {listed(changed[:4])}; give the command that bash -x prints"
-        state.unknown[f"what the script does where {place} is met ({sets})"] = None
+        state.unknown[f"the script's branch for {place} ({sets})"] = None
     else:
-        state.assumed[f"the test {place} is taken as not met"] = None
+        state.assumed[f"the test {place} is assumed to be false"] = None
     sizes, state.line = any(map(_SIZE.match, names)), line
     for name in names:
         if (value := state.get(name)) is not None and (sizes or joined(value).strip().isdecimal()):
@@ -147,7 +147,7 @@ def _run_if(statement: Statement, state: State) -> bool | None:
         leaned = state.leaned
         met = _run(condition, state)
         if met and _is_check(condition, body, state, leaned):
-            state.assumed[f"the check in line {statement.line} of the script is passed"] = None
+            state.assumed[f"the check in line {statement.line} of the script is assumed to pass"] = None
         elif met:
             found = _run(body, state)
             break
@@ -276,8 +276,8 @@ def _run_command(statement: Statement, state: State) -> bool | None:
         before, around = state.commands[-1]
         kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
         state.commands[-1] = (kept, around)
-        ends = "bash ends before (no backslash stands at its very end)"
-        state.assumed[f"line {state.line} goes on with the command above it, which {ends}"] = None
+        ends = "bash ends before (its last character is not a backslash)"
+        state.assumed[f"line {state.line} continues the command above it, which {ends}"] = None
     elif not _run_builtin(name, rest, state):
         start(words, state, read_text)
     state.leaned += 1
@@ -313,7 +313,7 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
             if text is not None:
                 read_text(text, state)
             elif not around:
-                state.assumed[f"what {words[0].rpartition('/')[2][:60]} sets is not known: it is not there"] = None
+                state.assumed[f"what {words[0].rpartition('/')[2][:60]} sets is unknown: the file is missing"] = None
         case _:
             return False
     return True

@@ -66,7 +66,7 @@ class State:
         """Count a step; raise InputError for a script that does not end."""
         self.steps += 1
         if self.steps > _MOST_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read; give the command alone")
+            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read; give only the command")
 
     def get(self, name: str) -> Value | None:
         """Return the value of a variable; None if the script never sets it."""
@@ -78,7 +78,7 @@ class State:
     def put(self, name: str, value: Value) -> None:
         """Assign a value unless the user fixed it; raise InputError for a value that grows too long."""
         if sum(map(len, value)) > _LONGEST:
-            raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give the command alone")
+            raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give only the command")
         if name not in self.fixed:
             self.variables[name] = value
 
@@ -104,11 +104,11 @@ class State:
         if needed := [name for name in self.required if name in self.unset]:
             names, given = ", ".join(called[name] for name in needed), " ".join(f"--arg {name}=..." for name in needed)
             raise InputError(
-                f"{self.source}: requires {names}, which nothing sets and a test of the script rests on; set "
+                f"{self.source}: requires {names}, which nothing sets and a test of the script depends on; set "
                 f"{'it' if len(needed) == 1 else 'them'} with {given}"
             )
         names = ", ".join(called.values())
-        return (f"not set in the script, and taken as unset: {names} (--arg NAME=VALUE sets one)",) if names else ()
+        return (f"not set in the script, assumed unset: {names} (--arg NAME=VALUE sets one)",) if names else ()
 
     def text_named(self, name: str, *, wanted: bool = True) -> str | None:
         """Return the text of a file that the script wrote, or of one next to it or under a parent folder.

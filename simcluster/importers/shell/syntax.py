@@ -49,12 +49,12 @@ def parse(text: str, source: str) -> Statement:
     Raises InputError for a text of more than MOST_CHARACTERS.
     """
     if len(text) > MOST_CHARACTERS:
-        raise InputError(f"{source}: has more than {MOST_CHARACTERS:,} characters, which no launch script has")
+        raise InputError(f"{source}: has more than {MOST_CHARACTERS:,} characters, more than any launch script")
     text = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
     try:
         return _Parser(text.replace("\r\n", "\n")).statements()
     except RecursionError:
-        raise InputError(f"{source}: is nested too deeply to be read; give the command alone") from None
+        raise InputError(f"{source}: is nested too deeply to be read; give only the command") from None
 
 
 def array_words(text: str) -> list[str]:

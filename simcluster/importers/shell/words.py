@@ -156,8 +156,8 @@ def _output(inner: str, state: State) -> str:
     if _NOT_READ.fullmatch(f"$({inner})"):
         return f"$({inner})"
     if _COUNTS_GPUS.search(inner) and state.gpus_per_node:
-        said = "those of the cluster, or of --gpus where these are fewer"
-        state.assumed[f"{state.gpus_per_node} GPUs in a machine where the script counts them: {said}"] = None
+        said = "the cluster's, or --gpus if fewer"
+        state.assumed[f"{state.gpus_per_node} GPUs per node where the script counts them: {said}"] = None
         return str(state.gpus_per_node)
     name = re.search(r"[\w.-]*$", words[0]) if words else None
     return state.not_read(name[0] if name else "")
