@@ -15,7 +15,7 @@ from conftest import tiny_scenario
 from simcluster.base.errors import InputError
 from simcluster.model.choices import CONTEXT_METHODS
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, communicator, spanning
+from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, communicator, groups_over
 from simcluster.planning.works import Collective
 from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.scenario import Scenario
@@ -83,7 +83,7 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
 
 def test_a_stream_without_an_entry_is_refused() -> None:
     with pytest.raises(InputError, match="stream 'ring' of a communicator is not a timeline stream"):
-        Communicator("ring", spanning("cp"))
+        Communicator("ring", groups_over("cp"))
 
 
 def test_an_axis_that_names_none_is_refused() -> None:

@@ -17,7 +17,7 @@ from simcluster.model.layer_block import lm_head_block
 from simcluster.model.layers import RankShape, attention_block, mlp_block
 from simcluster.model.memory import activation_parts
 from simcluster.model.transformer import Model
-from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.segment_ops import SegmentBuilder
 from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -118,7 +118,7 @@ def test_fp8_speeds_up_layers_and_not_the_head() -> None:
 @given(gather=st.integers(1, 9), product=st.integers(1, 9), pieces=st.integers(1, 4))
 def test_gathered_pieces_may_begin_a_pass(gather: int, product: int, pieces: int) -> None:
     """As in the backward of a layer on its own: the first gather is waited for, the others go beside the products."""
-    ops = OpsInMaking(lambda some: Compute(sum(kernel.flops for kernel in some)))
+    ops = SegmentBuilder(lambda some: Compute(sum(kernel.flops for kernel in some)))
     kernel = Kernel("k", "matmul", float(product * pieces), 1.0, m=pieces, n=1, k=1)
     ops.gathered(kernel, pieces, "backward", "k", float(gather * pieces), 0)
     ends: dict[int, float] = {}

@@ -7,7 +7,7 @@ import pytest
 from test_mixture import MODEL, scenario
 
 from simcluster import InputError, simulate
-from simcluster.planning.owned_parameters import of_layers, of_stage
+from simcluster.planning.owned_parameters import parameters_of_layers, parameters_of_stage
 from simcluster.planning.parallel import Plan
 
 
@@ -29,12 +29,12 @@ def test_hsdp_shards_experts_inside_its_groups() -> None:
     result = simulate(scenario(**changes, **{"parallel.pp": 1, "gpus": 8}))
     plan = Plan(tp=2, dp=4, ep=2, etp=1, shard=2)
     assert (plan.expert_replicas, plan.expert_shard_size) == (4, 2)
-    table, held = result.timeline_of(0), of_layers(MODEL, plan, [1])
+    table, held = result.timeline_of(0), parameters_of_layers(MODEL, plan, [1])
     layer = table[(table["layer"] == 1) & (table["microbatch"] < 1)]
     assert set(layer[layer["name"] == "parameters"]["bytes"]) == {2 * held.common, 2 * held.experts}
     summed = layer[(layer["kind"] == "all_reduce") & (layer["name"] == "gradients")]
     assert set(summed["bytes"]) == {4 * held.common / 2, 4 * held.experts / 2}
-    whole = of_stage(MODEL, plan, range(4), first=True, last=True)
+    whole = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     assert result.facts.footprints[0].parameters == pytest.approx(2 * whole.total / 2)
 
 
@@ -60,7 +60,7 @@ def test_whole_experts_of_a_tp_group_sum_their_gradients_without_dp(zero: int, o
     """With tp 2, etp 1, ep 1 and dp 1 both ranks hold all experts, each with the gradients of its own tokens."""
     changes = {"parallel.tp": 2, "parallel.dp": 1, "parallel.pp": 1, "parallel.ep": 1, "parallel.etp": 1, "gpus": 2}
     result = simulate(scenario(**changes, **{"parallel.zero": zero, "overlap.grad_reduce": overlapped}))
-    held = of_stage(MODEL, Plan(tp=2, ep=1, etp=1), range(MODEL.layers), first=True, last=True)
+    held = parameters_of_stage(MODEL, Plan(tp=2, ep=1, etp=1), range(MODEL.layers), first=True, last=True)
     table = result.timeline_of(0)
     summed = table[table["kind"] == ("reduce_scatter" if zero else "all_reduce")]
     summed = summed[(summed["name"] == "gradients") & (summed["microbatch"] < 1)]

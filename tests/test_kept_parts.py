@@ -11,7 +11,7 @@ from test_multi_token_prediction import scenario
 
 from simcluster import simulate
 from simcluster.model.choices import RECOMPUTE_MODULES
-from simcluster.planning.kept_parts import kept_parts
+from simcluster.planning.kept_parts import list_peak_tensors
 from simcluster.planning.residency import residencies
 from simcluster.scenario.job import job_of, planned_footprints
 from simcluster.scenario.memory_plan import shape_of
@@ -33,7 +33,7 @@ def test_parts_add_up_to_the_plan(schedule: str, recompute: Any, every: int) -> 
     job = job_of(made, made.cluster.device)
     blocks = residencies(made.model, shape_of(made))
     for stage, counted in enumerate(planned_footprints(made)):
-        parts = kept_parts(blocks, job.schedule, job.slices, stage)
+        parts = list_peak_tensors(blocks, job.schedule, job.slices, stage)
         assert sum(part.total for part in parts) == pytest.approx(counted.activations, rel=1e-9)
         assert all(part.alive > 0 for part in parts)
 

@@ -21,7 +21,7 @@ from simcluster.model.memory import activation_parts
 from simcluster.model.mixture_sections import mixture
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
-from simcluster.planning.owned_parameters import of_layers, of_stage
+from simcluster.planning.owned_parameters import parameters_of_layers, parameters_of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
@@ -176,7 +176,7 @@ def test_all_ranks_together_hold_the_model_as_often_as_there_are_replicas(ep: in
     if ep * etp > 8:
         return
     plan = Plan(tp=2, dp=4, ep=ep, etp=etp)
-    held = of_stage(MODEL, plan, range(4), first=True, last=True)
+    held = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     padded = 2 * 1024 * (32000 % 256 and 256 - 32000 % 256)
     norms = 4 * 2 * 1024 + 1024 + 3 * 1024 * 8  # norms and routers are whole on every tp rank
     common = 2 * held.common - norms
@@ -235,7 +235,7 @@ def test_gradients_of_experts_go_to_those_who_have_them() -> None:
     table = result.timeline_of(0)
     reduced = table[(table["kind"] == "reduce_scatter") & (table["name"] == "gradients")]
     plan = Plan(tp=2, dp=4, ep=2)
-    held = of_stage(MODEL, plan, range(4), first=True, last=True)
+    held = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     assert sorted(reduced["bytes"]) == sorted([4 * held.common, 4 * held.experts])
 
 
@@ -246,11 +246,11 @@ def test_fsdp_shards_experts_over_those_who_have_them(ep: int) -> None:
     table = result.timeline_of(0)
     gathered = table[(table["name"] == "parameters") & (table["layer"] == 1) & (table["microbatch"] < 1)]
     plan = Plan(tp=2, dp=4, ep=ep)
-    held = of_layers(MODEL, plan, [1])
+    held = parameters_of_layers(MODEL, plan, [1])
     wanted = [2 * held.common] + ([2 * held.experts] if 1 < ep < 4 else [])
     assert sorted(set(gathered["bytes"])) == sorted(wanted)
     state = result.facts.footprints[0]
-    whole = of_stage(MODEL, plan, range(4), first=True, last=True)
+    whole = parameters_of_stage(MODEL, plan, range(4), first=True, last=True)
     assert state.parameters == pytest.approx(2 * whole.per_replica(plan))
 
 

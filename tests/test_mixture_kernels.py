@@ -20,7 +20,7 @@ from simcluster.model.mixture import ExpertKernels, Moe
 from simcluster.model.mixture_sections import mixture, routed
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op
-from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Compute, Host
 from simcluster.scenario.memory_plan import shape_of
@@ -208,7 +208,7 @@ def test_the_kernels_of_a_framework_are_those_of_its_base_but_for_what_is_said()
 # --- the host ---------------------------------------------------------------------------------------------------------
 
 
-def ops_of(moe: dict[str, Any], shape: RankShape, issue: Issue) -> tuple[Op, ...]:
+def ops_of(moe: dict[str, Any], shape: RankShape, issue: HostCosts) -> tuple[Op, ...]:
     model = with_experts(**moe)
     timed = Passes(model, shape, lambda kernels: 1e-3 * len(kernels), overlap_tensor=False, issue=issue)
     return timed.segment("F", Pass((1, 2))).ops
@@ -216,17 +216,21 @@ def ops_of(moe: dict[str, Any], shape: RankShape, issue: Issue) -> tuple[Op, ...
 
 def test_the_host_waits_for_counts_once_a_mixture() -> None:
     """In the forward of each; not where rows are padded to capacity, nor on a rank with all experts."""
-    issue = Issue(kernel=1e-5, sync=3e-5)
+    issue = HostCosts(kernel=1e-5, sync=3e-5)
     waits = [op.work for op in ops_of({}, SHAPE, issue) if op.name == "counts"]
     assert waits == [Host(3e-5)] * 2
     padded = {"capacity_factor": 1.0, "pad_to_capacity": True}
-    for ops in (ops_of(padded, SHAPE, issue), ops_of({}, RankShape(micro_batch=1), issue), ops_of({}, SHAPE, Issue())):
+    for ops in (
+        ops_of(padded, SHAPE, issue),
+        ops_of({}, RankShape(micro_batch=1), issue),
+        ops_of({}, SHAPE, HostCosts()),
+    ):
         assert not [op for op in ops if op.name == "counts"]
 
 
 def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
     """10 s of GPU, of which the host has issued all; then kernels of 1 s that take it 3 s each to issue."""
-    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(kernel=3.0, sync=5.0))
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(kernel=3.0, sync=5.0))
     ops.compute((Kernel("a", "memory", 10.0, 0.0),), "forward", "a", 0)
     ops.wait_for_counts(0)
     for name in "bc":
@@ -272,11 +276,11 @@ def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
 
 def test_launches_of_one_call_cost_the_host_a_launch_each() -> None:
     """Of 20 experts' products one by one, a call and 19 launches; one module for each expert, 20 calls."""
-    issue = Issue(kernel=100e-6, launch=3e-6)
+    issue = HostCosts(kernel=100e-6, launch=3e-6)
 
     def host(products: str) -> float:
         kernels = [k for k in mixture(V2, by(products=products)).experts.forward if k.name == "experts_up"]
-        made = OpsInMaking(lambda kernels: Compute(0.0), issue)
+        made = SegmentBuilder(lambda kernels: Compute(0.0), issue)
         made.compute(kernels, "forward", "experts", 0)
         (op,) = made.segment().ops
         assert isinstance(op.work, Compute)

@@ -18,7 +18,7 @@ from test_same_answer import every_way
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.planning.job import Job, Offload
-from simcluster.planning.offload import trips
+from simcluster.planning.offload import plan_offloads
 from simcluster.planning.ops import Op, Segment
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
@@ -206,10 +206,10 @@ def test_no_slowdown_if_copies_fit_beside_computation(tiny: Tiny, copy: int, slo
 def test_what_comes_back_at_once_stays() -> None:
     """1F1B: the last stage's backward follows its forward; nothing is gained by a copy in between."""
     schedule = make_schedule("1f1b", 4, 8)
-    counts = [len(trips(row, [], 1)) for row in schedule.rows]
+    counts = [len(plan_offloads(row, [], 1)) for row in schedule.rows]
     assert counts == [8, 8, 6, 0]  # stage 2: of the first and the last microbatch too little lies in between
     for row in schedule.rows:
-        for trip in trips(row, [], 1):
+        for trip in plan_offloads(row, [], 1):
             assert trip.out == trip.gone < trip.call < trip.use == trip.call + 2
 
 

@@ -20,7 +20,7 @@ from simcluster.model.memory import activation_parts
 from simcluster.model.recipes import RECIPES, recipe_named
 from simcluster.model.transformer import Model, padded_vocab
 from simcluster.planning.footprint import Footprint
-from simcluster.planning.owned_parameters import kept_by_megatron_te, nccl_buffer_bytes
+from simcluster.planning.owned_parameters import megatron_te_bytes, nccl_buffer_bytes
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
@@ -76,12 +76,12 @@ def test_nccl_takes_channels_times_buffers_for_both_directions_of_every_group() 
 def test_megatron_te_keeps_a_gradient_for_each_shape_of_weight() -> None:
     h, q, kv, f, vocab = 8192, 8192, 1024, 28672, 128256
     layer = 2 * (h * (q + 2 * kv) + q * h + 3 * h * f)
-    assert kept_by_megatron_te(LLAMA, RankShape(1), [0, 1], last=False) == layer
-    assert kept_by_megatron_te(LLAMA, RankShape(1), [0, 1], last=True) == layer + 2 * vocab * h
+    assert megatron_te_bytes(LLAMA, RankShape(1), [0, 1], last=False) == layer
+    assert megatron_te_bytes(LLAMA, RankShape(1), [0, 1], last=True) == layer + 2 * vocab * h
     split = RankShape(1, tp=8, sequence_parallel=True)
-    assert kept_by_megatron_te(LLAMA, split, [0], last=False) == layer / 8
+    assert megatron_te_bytes(LLAMA, split, [0], last=False) == layer / 8
     padded = 126 * 1024
-    assert kept_by_megatron_te(LLAMA, split, [0], last=True) == layer / 8 + 2 * padded * h / 8 + 2 * 4096 * h
+    assert megatron_te_bytes(LLAMA, split, [0], last=True) == layer / 8 + 2 * padded * h / 8 + 2 * 4096 * h
 
 
 def test_a_loss_in_place_keeps_the_16_bit_logits_alone() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import MAIN, Op, Segment
-from simcluster.planning.stages import Piece, in_turns, pieces_of
+from simcluster.planning.stages import Piece, cut_into_pieces, interleave_halves
 from simcluster.planning.works import Collective, Compute
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
@@ -35,10 +35,10 @@ def segment(seconds: list[float]) -> Segment:
 
 def times(halves: list[list[float]], collective: float) -> float:
     """When both halves are over, by the rules: one compute stream, one lane of collectives, both in order of issue."""
-    pieces = [pieces_of(segment(half)) for half in halves]
+    pieces = [cut_into_pieces(segment(half)) for half in halves]
     over: dict[tuple[int, int], float] = {}
     free = {MAIN: 0.0, "pair ep": 0.0}
-    for half, index in in_turns(pieces):
+    for half, index in interleave_halves(pieces):
         piece = pieces[half][index]
         works = [op.work for op in piece.segment.ops]
         takes = sum(work.seconds if isinstance(work, Compute) else collective for work in works)
@@ -68,8 +68,8 @@ def test_even_halves_hide_all_but_the_ends(count: int, compute: float, share: fl
 
 @given(first=st.lists(SECONDS, min_size=1, max_size=6), second=st.lists(SECONDS, min_size=1, max_size=6))
 def test_pieces_are_the_ops_of_a_half_in_order(first: list[float], second: list[float]) -> None:
-    halves = [pieces_of(segment(half)) for half in (first, second)]
-    order = list(in_turns(halves))
+    halves = [cut_into_pieces(segment(half)) for half in (first, second)]
+    order = list(interleave_halves(halves))
     for half, whole in enumerate((first, second)):
         mine = [index for turn, index in order if turn == half]
         assert mine == list(range(len(halves[half])))
@@ -88,22 +88,22 @@ def test_what_was_beside_a_half_stays_beside_it() -> None:
         Op(Compute(1.0), "compute", "backward", "b"),
         Op(Compute(1.0), "compute", "backward", "c", after=(1,)),
     )
-    found = pieces_of(Segment(ops))
+    found = cut_into_pieces(Segment(ops))
     assert [(piece.lane, piece.waits, [op.name for op in piece.segment.ops]) for piece in found] == [
         (MAIN, (), ["a"]), ("pair tp", (0,), ["input"]), (MAIN, (), ["b"]), (MAIN, (1,), ["c"]),
     ]  # fmt: skip
 
 
 def test_turns_end_where_computation_would_wait() -> None:
-    one, other = (pieces_of(segment([1.0] * count)) for count in (3, 2))
-    assert list(in_turns([one, other])) == [
+    one, other = (cut_into_pieces(segment([1.0] * count)) for count in (3, 2))
+    assert list(interleave_halves([one, other])) == [
         (0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (0, 4),
     ]  # fmt: skip
 
 
 def test_a_half_that_is_left_over_goes_on_alone() -> None:
-    alone: list[Piece] = list(pieces_of(segment([1.0, 1.0])))
-    assert list(in_turns([alone, []])) == [(0, 0), (0, 1), (0, 2)]
+    alone: list[Piece] = list(cut_into_pieces(segment([1.0, 1.0])))
+    assert list(interleave_halves([alone, []])) == [(0, 0), (0, 1), (0, 2)]
 
 
 # --- in a step --------------------------------------------------------------------------------------------------------

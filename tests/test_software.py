@@ -11,7 +11,7 @@ from simcluster.base.errors import InputError
 from simcluster.devices.software import Software, latest_of, load_software, software_names
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Op
-from simcluster.planning.segment_ops import Issue, OpsInMaking
+from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
 from simcluster.planning.works import Collective, Compute, Host
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import simulate
@@ -32,7 +32,7 @@ def seconds_of(op: Op) -> float:
 )
 def test_the_last_kernel_waits_until_it_is_issued(kernels: list[int], issue: int, begin: int) -> None:
     """One op a kernel: the pass takes what the GPU needs, or what the host needs and the last kernel behind it."""
-    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(issue, 0.0, begin))
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(issue, 0.0, begin))
     ops.begin_microbatch()
     for each in kernels:
         ops.compute((kernel(each),), "forward", "k", 0)
@@ -43,14 +43,14 @@ def test_the_last_kernel_waits_until_it_is_issued(kernels: list[int], issue: int
 
 
 def test_a_pass_of_one_op_takes_the_longer() -> None:
-    ops = OpsInMaking(lambda some: Compute(5.0), Issue(3.0, 0.0))
+    ops = SegmentBuilder(lambda some: Compute(5.0), HostCosts(3.0, 0.0))
     ops.compute((kernel(1), kernel(1)), "weight_grad", "w", 0)
     (op,) = ops.segment().ops
     assert op.work == Compute(6.0)
 
 
 def test_collectives_are_issued_too() -> None:
-    ops = OpsInMaking(lambda some: Compute(1.0), Issue(0.0, 10.0))
+    ops = SegmentBuilder(lambda some: Compute(1.0), HostCosts(0.0, 10.0))
     ops.compute((kernel(1),), "forward", "k", 0)
     ops.collective("all_reduce", "k", 2.0)
     ops.collective("all_reduce", "k", 2.0)
@@ -59,7 +59,7 @@ def test_collectives_are_issued_too() -> None:
 
 def test_gaps_are_the_gpus_own() -> None:
     """Each kernel takes so much longer, whatever the host has issued."""
-    ops = OpsInMaking(lambda some: Compute(sum(each.flops for each in some)), Issue(gap=3.0))
+    ops = SegmentBuilder(lambda some: Compute(sum(each.flops for each in some)), HostCosts(gap=3.0))
     ops.compute((kernel(1), kernel(2)), "forward", "k", 0)
     ops.compute((kernel(4),), "forward", "k", 0)
     assert [seconds_of(op) for op in ops.segment().ops] == [3.0 + 6.0, 4.0 + 3.0]
@@ -67,7 +67,7 @@ def test_gaps_are_the_gpus_own() -> None:
 
 def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
     """Before each collective that the main lane waits for, not before those beside it; behind the loss once."""
-    ops = OpsInMaking(lambda some: Compute(1.0), Issue(late=5.0, loss=7.0))
+    ops = SegmentBuilder(lambda some: Compute(1.0), HostCosts(late=5.0, loss=7.0))
     ops.compute((kernel(1),), "forward", "k", 0)
     ops.beside("all_gather", "k", 1.0, 0)
     ops.join()

@@ -14,7 +14,7 @@ from simcluster.model.kernels import Kernel, in_pieces
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op, Segment
-from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.segment_ops import SegmentBuilder
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.scenario import load
@@ -55,7 +55,7 @@ def test_two_things_in_pieces_take_the_longer_and_a_piece_of_the_shorter(
 ) -> None:
     """T = max(g, c) + min(g, c) / pieces, exactly."""
     g, c = float(product_unit * pieces), float(comm_unit * pieces)
-    ops = OpsInMaking(by_flops)
+    ops = SegmentBuilder(by_flops)
     ops.compute((product(1.0),), "forward", "before", 0)
     if way == "gathered":
         ops.gathered(product(g), pieces, "forward", "block", c, 0)

@@ -26,7 +26,7 @@ Key = tuple[str, int, int, int]
 """The letter of what is made, the step, the microbatch, and the slice of the model."""
 
 
-class _Way(NamedTuple):
+class _DataPath(NamedTuple):
     """Data path shared by all actions of one kind, chunk and route: output, model slice, source and target hops.
 
     The source and target of W are None.
@@ -62,8 +62,9 @@ class Boundaries:
         self._stage = lanes.stage
         self._transfers: dict[int, Transfer] = {}  # by the stage that it goes to
         self._made: list[Action] = []  # what waits for the next rendezvous
-        self._ways: dict[tuple[str, int, int], _Way] = {}
-        self._asked: tuple[Action | None, _Way] = None, _Way("", 0, None, None)  # of one action much is asked in a row
+        self._ways: dict[tuple[str, int, int], _DataPath] = {}
+        # the latest action and its path: one action is looked up several times in a row
+        self._asked: tuple[Action | None, _DataPath] = None, _DataPath("", 0, None, None)
 
     def key(self, action: Action, step: int) -> Key:
         """Return the key of an action's output; the output of I has the same key as that of B."""
@@ -103,10 +104,7 @@ class Boundaries:
         return found
 
     def _alternates(self, row: Sequence[Action], position: int) -> bool:
-        """Return whether a forward and a backward at this position alternate, so that they are one action.
-
-        Not a forward and the backward of the same microbatch, which needs what other stages make of it meanwhile.
-        """
+        """Return whether a forward and another microbatch's backward alternate here, as one action."""
         one, *others = row[position : position + 3]
         if self._job.schedule.num_chunks == 1 or one.kind != "F" or not others or others[0].kind not in ("B", "I"):
             return False
@@ -139,7 +137,7 @@ class Boundaries:
         work = self._transfer(target, key)
 
         def make() -> Segment:
-            return Segment((Op(work, "pp", "send", _tensor(kind), lane=lane),))
+            return Segment((Op(work, "pp", "send", _tensor_name(kind), lane=lane),))
 
         segment = self._lanes.once((lane, kind, work), make)
         sent = (f"send {kind}", *key[1:])
@@ -159,7 +157,7 @@ class Boundaries:
             return
         kind = self.key(action, step)[0]
         lane = f"recv {kind}"
-        op = Op(Receive(hop[0]), "pp", "recv", _tensor(kind), lane=lane)
+        op = Op(Receive(hop[0]), "pp", "recv", _tensor_name(kind), lane=lane)
         segment = self._lanes.once((lane, kind, hop[0]), lambda: Segment((op,)))
         (need,) = self.needs(action, step)
         self._lanes.put(lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch))
@@ -172,7 +170,7 @@ class Boundaries:
         hop = self._way(action).target
         return None if hop is None or hop[0] == self._stage else hop
 
-    def _way(self, action: Action) -> _Way:
+    def _way(self, action: Action) -> _DataPath:
         if self._asked[0] is action:
             return self._asked[1]
         schedule, kind, chunk = self._job.schedule, action.kind, action.chunk
@@ -182,10 +180,10 @@ class Boundaries:
             where = action.microbatch, self._stage, chunk
             before, after = schedule.previous_hop(*where), schedule.next_hop(*where)
             ends = (None, None) if kind == "W" else (before, after) if kind == "F" else (after, before)
-            known = self._ways[name] = _Way("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
+            known = self._ways[name] = _DataPath("B" if kind == "I" else kind, schedule.virtual_stage(*where), *ends)
         self._asked = action, known
         return known
 
 
-def _tensor(kind: object) -> str:
+def _tensor_name(kind: object) -> str:
     return "activation" if kind == "F" else "gradient"

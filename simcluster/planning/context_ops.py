@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from simcluster.model.context import Context
 from simcluster.model.kernels import Kernel
-from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.segment_ops import SegmentBuilder
 
 
-def attend(ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: str, layer: int) -> None:
+def add_attention(ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int) -> None:
     """Add the ops of one fused attention kernel, forward or (``core`` is a gradient's) backward."""
     back, axis = core.name.endswith("_grad"), context.method.trade_axis
     first, last = context.queries + context.keys_traded, context.outputs
@@ -44,7 +44,7 @@ def attend(ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: st
 
 
 def _ring(
-    ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
+    ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
 ) -> None:  # fmt: skip
     called = "keys_values_grad" if back else "keys_values"
     pieces = context.pieces(core)
@@ -60,7 +60,7 @@ def _ring(
 
 
 def _torch_ring(
-    ops: OpsInMaking, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
+    ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
 ) -> None:  # fmt: skip
     send, axis = ops.collective if context.traced else ops.beside, context.method.key_axis
     gathered, handed = context.method.keys == "gather", context.keys_handed

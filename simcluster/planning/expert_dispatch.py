@@ -21,10 +21,10 @@ _DEFAULT_SMS = {"alltoall": 0, "allgather": 0, "deepep": 20, "hybridep": 16}  # 
 _BLOCK = 128  # elements that have one fp32 scale (DeepSeek-V3; arXiv:2412.19437 section 3.3.2)
 
 
-TravelType = Literal["activations", "fp8"]
+TokenFormat = Literal["activations", "fp8"]
 
 
-class Travel(NamedTuple):
+class TokenTransfer(NamedTuple):
     """Collective over ep that carries tokens: its kind and the bytes of its buffer."""
 
     kind: str
@@ -40,9 +40,9 @@ class ExpertDispatch(Spec):
     sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
     """Multiprocessors that relaying holds, so that compute has fewer; default: Megatron-LM's 20 (deepep) or 16
     (hybridep)."""
-    dtype: TravelType = "activations"
+    dtype: TokenFormat = "activations"
     """Number format of tokens, and of gradients of experts' outputs; fp8 has an fp32 scale for each 128 elements."""
-    combine_dtype: TravelType = "activations"
+    combine_dtype: TokenFormat = "activations"
     """Number format of experts' outputs, and of gradients of tokens."""
     reach: Annotated[float, Field(gt=0, le=1)] = REACH
     """Part of the links' rates that relaying reaches."""
@@ -62,27 +62,27 @@ class ExpertDispatch(Spec):
         """SMs that a call occupies; those of NCCL are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
-    def out(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
+    def out(self, there: Routed, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the call that brings tokens, or gradients of experts' outputs, to ``ranks`` of ep."""
         return self._travel(there, ranks, _bytes_of(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
-    def back(self, there: Routed, ranks: int, element_bytes: float) -> Travel:
+    def back(self, there: Routed, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the call that brings experts' outputs, or gradients of tokens, back."""
         return self._travel(there, ranks, _bytes_of(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE))
 
-    def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> Travel:
+    def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
         row = there.hidden * element_bytes
         match self.kind:
             case "allgather":
-                return Travel(kinds[0], row * there.tokens * ranks)
+                return TokenTransfer(kinds[0], row * there.tokens * ranks)
             case "alltoall":
-                return Travel("all_to_all", row * there.sent)
+                return TokenTransfer("all_to_all", row * there.sent)
             case "deepep" | "hybridep":
-                return Travel(kinds[1], row * there.sent)
+                return TokenTransfer(kinds[1], row * there.sent)
         assert_never(self.kind)
 
 
-def _bytes_of(dtype: TravelType, element_bytes: float) -> float:
+def _bytes_of(dtype: TokenFormat, element_bytes: float) -> float:
     match dtype:
         case "fp8":
             return 1.0 + 4.0 / _BLOCK

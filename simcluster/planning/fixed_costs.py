@@ -15,7 +15,7 @@ from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
 
 _MOST_BUCKETS = 100_000
-_PLAYED = 12e-6
+_SECONDS_PER_PASS = 12e-6
 """Seconds for a pass of a stage from its planning to its span, in short steps; 5e-6 in steps of 500 microbatches."""
 
 
@@ -152,7 +152,7 @@ def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, 
     return (lambda kind, stage, chunk: slices[chunk * stages + stage].seconds(kind)), max(each.send for each in slices)
 
 
-def given_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
+def expand_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
     """Return the factor on the compute times of each rank; raise InputError for an unknown rank."""
     found = [1.0] * ranks
     for rank, factor in slowness.items():
@@ -172,9 +172,9 @@ def require_steps(steps: int, optimizer_sync: str, sync: float) -> None:
     require_seconds("sync", sync)
 
 
-def require_time_to_play(schedule: Schedule, steps: int, unlike: int) -> None:
+def require_short_simulation(schedule: Schedule, steps: int, unlike: int) -> None:
     """Raise InputError if simulating this takes longer than is begun unasked; ``unlike`` ranks per stage."""
-    seconds = _PLAYED * sum(map(len, schedule.rows)) * steps * unlike
+    seconds = _SECONDS_PER_PASS * sum(map(len, schedule.rows)) * steps * unlike
     several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
     require_begun(
         seconds,

@@ -18,18 +18,18 @@ from simcluster.schedules import Action, Hop, Schedule
 from simcluster.schedules.actions import PASS_NAMES, Kind
 
 
-def send_of(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
+def make_send(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
     """Return the send of a tensor over a stage boundary."""
     name = "activation" if kind == "F" else "gradient"
     return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
 
 
-def pass_of(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
+def make_pass(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
     """Return one pass of a chunk: equal parts of compute, each followed by a collective (none in W)."""
-    return pieces_of(kind, seconds, costs, tp, 1)[0]
+    return make_pass_pieces(kind, seconds, costs, tp, 1)[0]
 
 
-def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
+def make_pass_pieces(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
     """Return one pass in pieces of equal compute; a collective belongs to the piece that it follows."""
     name = PASS_NAMES[kind]
     quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
@@ -49,12 +49,12 @@ def pieces_of(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) ->
     return found
 
 
-def reduction_of(seconds: float, lane: str) -> Segment:
+def make_reduction(seconds: float, lane: str) -> Segment:
     """Return the all-reduce of one gradient bucket over dp."""
     return Segment((Op(Timed("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
 
 
-Way = Literal["beside", "blocking", "rendezvous"]
+SendMode = Literal["beside", "blocking", "rendezvous"]
 """How messages go: beside computation, holding up the sender, or where both ends meet."""
 
 _item: Callable[[tuple[object, ...]], Item] = partial(tuple.__new__, Item)
@@ -68,7 +68,7 @@ number for every step, slice of the model and microbatch: 523,264 ops are planne
 _REDUCTIONS = "dp"  # the lane of gradients that are reduced beside computation
 
 
-class _Part(NamedTuple):
+class _ActionTemplate(NamedTuple):
     """Data shared by all actions of one kind on a stage's chunk, for microbatches on one route.
 
     ``key`` is the number of its end, of the first step and microbatch, ``half`` that as the first of a pair. It waits
@@ -87,7 +87,7 @@ class _Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class BlockingSends:
     """Job rules of blocking sends (a ``boundaries.BoundaryRules``): sender and receiver wait for each other."""
 
     schedule: Schedule
@@ -101,7 +101,7 @@ class FixedBoundaries(Boundaries):
     """Blocking sends of one stage, with given times."""
 
     def __init__(self, costs: StageCosts, schedule: Schedule, lanes: ProgramBuilder) -> None:
-        super().__init__(Meetings(schedule), lanes)
+        super().__init__(BlockingSends(schedule), lanes)
         self._costs, self._schedule = costs, schedule
 
     def arrivals(self, actions: Sequence[Action], step: int) -> tuple[Need, ...]:
@@ -120,14 +120,14 @@ class FixedStage:
     """Builder of one stage's program; ``end`` is the all-reduce over stages before the optimizer, or None."""
 
     def __init__(
-        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: Way, end: float | None
+        self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: SendMode, end: float | None
     ) -> None:
         self._costs, self._schedule, self._plan, self._stage = costs, schedule, plan, stage
         self._blocking, self._end = way == "blocking", end
         self._lanes = ProgramBuilder(stage, pipelined=plan.pp > 1)
         self._meetings = FixedBoundaries(costs, schedule, self._lanes) if way == "rendezvous" else None
         self._slices = max(map(len, schedule.routes))
-        self._parts: dict[tuple[str, int, int], _Part] = {}
+        self._parts: dict[tuple[str, int, int], _ActionTemplate] = {}
         gradients = {action.chunk: place for place, action in enumerate(schedule.rows[stage]) if action.kind in "BW"}
         self._reducing = {
             place: chunk for chunk, place in gradients.items() if plan.dp > 1 and costs.bucket(stage, chunk)[0]
@@ -153,7 +153,7 @@ class FixedStage:
         put = partial(self._lanes.put, MAIN) if meetings else self._lanes.end(MAIN)
         meets = meetings.rendezvous(row, [*firsts]) if meetings else {}
         reducing = self._reducing
-        halves: list[tuple[_Part, Action]] = []
+        halves: list[tuple[_ActionTemplate, Action]] = []
         for position, action in enumerate(row):
             kind, microbatch, chunk = action
             part = parts.get((kind, chunk, route_of[microbatch])) or self._make(action)
@@ -186,7 +186,7 @@ class FixedStage:
         if meetings:
             meetings.meet((), step)
 
-    def _make(self, action: Action) -> _Part:
+    def _make(self, action: Action) -> _ActionTemplate:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
         source, _ = _neighbours(schedule, stage, action)
@@ -195,13 +195,13 @@ class FixedStage:
         send = None
         if target is not None:
             seconds = self._costs.of(stage, action.chunk).sending(made)
-            send = self._lanes.once((lane, made, target, seconds), lambda: send_of(made, target, seconds, lane))
+            send = self._lanes.once((lane, made, target, seconds), lambda: make_send(made, target, seconds, lane))
         whence = wanted = -1
         if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
             # W: what it makes itself is made there first
             whence, there = source[0], here + (-1 if made == "F" else 1)
             wanted = self._end_of(made if whence == stage else f"send {made}", there)
-        part = _Part(
+        part = _ActionTemplate(
             self._pass(action), self._end_of(made, here), self._end_of(f"half {made}", here), whence, wanted,
             send, self._end_of(f"send {made}", here) if send else -1, self._lanes.end(lane if send else MAIN),
         )  # fmt: skip
@@ -220,16 +220,16 @@ class FixedStage:
         kind, chunk = action.kind, action.chunk
         seconds = self._seconds(action)
         costs = self._costs.of(self._stage, chunk)
-        return self._lanes.once((kind, chunk, seconds), lambda: pass_of(kind, seconds, costs, self._plan.tp))
+        return self._lanes.once((kind, chunk, seconds), lambda: make_pass(kind, seconds, costs, self._plan.tp))
 
-    def _in_pieces(self, part: _Part, action: Action, step: int, at: int) -> list[Hashable]:
+    def _in_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
         """Add the action in one piece per gradient bucket; return the keys of the pieces' ends."""
         kind, microbatch, chunk = action
         count, _ = self._costs.bucket(self._stage, chunk)
         seconds = self._seconds(action)
         costs = self._costs.of(self._stage, chunk)
         put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
-        for number, segment in enumerate(pieces_of(kind, seconds, costs, self._plan.tp, count), 1):
+        for number, segment in enumerate(make_pass_pieces(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
             put(Item(segment, ends[-1], () if number > 1 else _needs(part, at), step, chunk, microbatch))
         return ends
@@ -237,14 +237,14 @@ class FixedStage:
     def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
         """Add a chunk's bucket reductions, each after its piece; of an uncut fused pair all after its end."""
         count, seconds = self._costs.bucket(self._stage, chunk)
-        segment = self._lanes.once(("reduce", seconds), lambda: reduction_of(seconds, _REDUCTIONS))
+        segment = self._lanes.once(("reduce", seconds), lambda: make_reduction(seconds, _REDUCTIONS))
         for number in range(count):
             made = ends[min(number, len(ends) - 1)]
             key = ("reduced", step, chunk, number)
             self._lanes.put(_REDUCTIONS, Item(segment, key, (Need(self._stage, made),), step, chunk))
             self._reduced = (Need(self._stage, key),)
 
-    def _send(self, part: _Part, step: int, begin: int, done: Action) -> None:
+    def _send(self, part: _ActionTemplate, step: int, begin: int, done: Action) -> None:
         if self._meetings:
             self._meetings.send(done, step)
         elif part.send is not None:
@@ -268,12 +268,11 @@ class FixedStage:
         self._lanes.put(MAIN, Item(self._lanes.once(key, lambda: Segment((op,))), (key, step), (), step))
 
 
-def _needs(part: _Part, at: int) -> tuple[Need, ...]:
+def _needs(part: _ActionTemplate, at: int) -> tuple[Need, ...]:
     return (_need((part.whence, part.source + at)),) if part.whence >= 0 else ()
 
 
 def _receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
-    """Return the other stage that waits for an action's output, if there is one."""
     _, target = _neighbours(schedule, stage, action)
     return None if action.kind == "W" or target is None or target[0] == stage else target[0]
 

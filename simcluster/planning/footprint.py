@@ -19,11 +19,11 @@ from simcluster.model.layers import RankShape
 from simcluster.model.recipes import Recipe, state_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.job import Offload, Slices
-from simcluster.planning.offload import trips
-from simcluster.planning.offload_layers import LayerWindows, adjacent
+from simcluster.planning.offload import plan_offloads
+from simcluster.planning.offload_layers import LayerWindows, find_adjacent
 from simcluster.planning.ops import MemoryChange
 from simcluster.planning.optimizer import Optimizer
-from simcluster.planning.owned_parameters import Overheads, of_stage
+from simcluster.planning.owned_parameters import Overheads, parameters_of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.planning.residency import (
     Level,
@@ -31,14 +31,14 @@ from simcluster.planning.residency import (
     Residencies,
     Visit,
     peak_of_row,
-    profile,
+    profile_pass,
     residencies,
 )
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Action, Schedule
 
-_NONE = Overheads()
-_NOTHING = Offload()
+_NO_OVERHEADS = Overheads()
+_NO_OFFLOAD = Offload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def stage_footprint(
     *,
     zero: int,
     stage: int,
-    overheads: Overheads = _NONE,
-    offload: Offload = _NOTHING,
+    overheads: Overheads = _NO_OVERHEADS,
+    offload: Offload = _NO_OFFLOAD,
     experts: UnevenExperts | None = None,
     steps: int = 1,
     optimizer: Optimizer | None = None,
@@ -99,7 +99,7 @@ def stage_footprint(
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
     layers = [layer for number in held_slices for layer in slices.of(number)]
     first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
-    held = of_stage(model, plan, layers, first=first, last=last)
+    held = parameters_of_stage(model, plan, layers, first=first, last=last)
     state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
     if held.experts:
         state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_shard_size)
@@ -127,7 +127,7 @@ def stage_footprint(
 
 
 def activation_peak(
-    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, offload: Offload = _NOTHING
+    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, offload: Offload = _NO_OFFLOAD
 ) -> Level:
     """Return the activations and working sets of a stage's ranks at the peak of their sum, without model state.
 
@@ -138,17 +138,17 @@ def activation_peak(
     for action in schedule.rows[stage]:
         if (action.kind, action.chunk) not in known:
             order = _visits(blocks, schedule, slices, stage, action)
-            known[action.kind, action.chunk] = profile(blocks, order, split=action.kind in ("I", "W"))
+            known[action.kind, action.chunk] = profile_pass(blocks, order, split=action.kind in ("I", "W"))
     row = schedule.rows[stage]
     if not offload.activations:
         return peak_of_row([known[action.kind, action.chunk] for action in row])
     goes: dict[int, float] = {}  # bytes that leave behind an action, by its place, and that are back before it
     comes: dict[int, float] = {}
-    for trip in trips(row, schedule.fused_at(stage), offload.ahead):
+    for trip in plan_offloads(row, schedule.fused_at(stage), offload.ahead):
         size = offload.activations * offload.kept(slices.of(schedule.slice_of(stage, row[trip.out].chunk)))
         goes[trip.gone + 1] = goes.get(trip.gone + 1, 0.0) + size
         comes[trip.call + 1] = comes.get(trip.call + 1, 0.0) + size
-    by_layer = adjacent(row, schedule.fused_at(stage))
+    by_layer = find_adjacent(row, schedule.fused_at(stage))
     profiles = []
     for place, action in enumerate(row):
         back, gone = comes.get(place, 0.0), goes.get(place, 0.0)
@@ -176,7 +176,7 @@ def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offloa
             found.append(_change(-windows.sizes[-1]))
         found += [_change(-windows.sizes[over])] if over >= 0 else [_change(windows.sizes[top - 1])] if top > 0 else []
         order = blocks.visits(kind, piece.layers, embedding=piece.embedding, lm_head=piece.lm_head)
-        found.append(profile(blocks, order, split=kind == "I"))
+        found.append(profile_pass(blocks, order, split=kind == "I"))
     return found
 
 
@@ -221,14 +221,14 @@ def uneven_peak(
     """Return the peak of the fullest rank of a stage over ``steps`` steps."""
     found = Level(0.0, 0.0)
     for step in range(steps if experts.by_pass else 1):
-        levels = _walked(blocks, row, order, experts, step)
+        levels = _walk_row(blocks, row, order, experts, step)
         fullest = int((levels.activations + levels.other).argmax())
         level = Level(float(levels.activations[fullest]), float(levels.other[fullest]))
         found = max(found, level, key=lambda level: level.total)
     return found
 
 
-def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, step: int) -> _Levels:
+def _walk_row(blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, step: int) -> _Levels:
     """Return the highest levels over a row of passes; passes of a kind and chunk are equal unless each draws anew."""
     known: dict[tuple[str, int, int], tuple[_Levels, Floats]] = {}
     held = np.zeros(1)
@@ -236,17 +236,16 @@ def _walked(blocks: Residencies, row: Sequence[Action], order: Order, experts: U
     for action in row:
         name = action.kind, action.chunk, action.microbatch if experts.by_pass else -1
         if name not in known:
-            known[name] = _passed(blocks, action, order(action), experts, step)
+            known[name] = _walk_pass(blocks, action, order(action), experts, step)
         peak, left = known[name]
         found = found.most(_Levels(held + peak.activations, peak.other))
         held = held + left
     return found
 
 
-def _passed(
+def _walk_pass(
     blocks: Residencies, action: Action, visits: Sequence[Visit], experts: UnevenExperts, step: int
 ) -> tuple[_Levels, Floats]:
-    """Return the highest levels of a pass, counted from its start, and the activations that it leaves or frees."""
     split = action.kind in ("I", "W")
     now = {"activations": np.zeros(1), "other": np.zeros(1)}
     peak = _Levels(now["activations"], now["other"])

@@ -22,7 +22,7 @@ _State = Literal["F", "again", "in I", "I"]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPart:
+class PeakTensor:
     """Tensor of a block, with bytes per instance and the number of instances ``alive``."""
 
     block: str
@@ -36,7 +36,7 @@ class KeptPart:
         return self.bytes * self.alive
 
 
-def kept_parts(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> list[KeptPart]:
+def list_peak_tensors(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> list[PeakTensor]:
     """Return the tensors alive on a rank of the stage when its activations peak, the largest first.
 
     With even shares of experts, and nothing in host memory.
@@ -47,7 +47,7 @@ def kept_parts(blocks: Residencies, schedule: Schedule, slices: Slices, stage: i
         for tensor in tensors(blocks.model, shape):
             if tensor.block == place[0] and _is_alive(tensor, state, kept=is_kept(tensor, shape)):
                 found[tensor.block, tensor.name, tensor.bytes] += count
-    parts = [KeptPart(*name, alive) for name, alive in found.items() if alive]
+    parts = [PeakTensor(*name, alive) for name, alive in found.items() if alive]
     return sorted(parts, key=lambda part: -part.total)
 
 

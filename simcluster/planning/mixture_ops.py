@@ -24,7 +24,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.ops import EXPERTS
 from simcluster.planning.residency import Phase
-from simcluster.planning.segment_ops import OpsInMaking
+from simcluster.planning.segment_ops import SegmentBuilder
 
 _OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
 
@@ -62,7 +62,7 @@ class MixtureOps:
         """Kernel sections between the norm and the residual add."""
         return self._plain[1].sections
 
-    def visit(self, ops: OpsInMaking, phase: Phase, layer: int) -> None:
+    def visit(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
         """Add the ops of the mixture in one phase of a pass."""
         edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
         match phase:
@@ -78,7 +78,7 @@ class MixtureOps:
             case _:
                 assert_never(phase)
 
-    def _forward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+    def _forward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared", layer)
@@ -96,7 +96,7 @@ class MixtureOps:
         self._from_experts(ops, "combine", layer)
         ops.compute(parts.combine.forward_of(kind) + edges.exit.forward_of(kind), kind, "combine", layer)
 
-    def _backward(self, ops: OpsInMaking, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
+    def _backward(self, ops: SegmentBuilder, edges: Block, parts: Mixture, kind: str, layer: int) -> None:
         def shared() -> None:
             if parts.shared.forward:
                 self._gathered(ops, "shared_grad", layer)
@@ -120,7 +120,7 @@ class MixtureOps:
             shared()
         ops.compute(parts.router.backward_of(kind) + edges.entry.backward_of(kind), kind, "router", layer)
 
-    def _again(self, ops: OpsInMaking, edges: Block, parts: Mixture, layer: int) -> None:
+    def _again(self, ops: SegmentBuilder, edges: Block, parts: Mixture, layer: int) -> None:
         ops.compute(edges.entry.recompute, "recompute", "router", layer)
         if parts.shared.recompute:
             self._gathered(ops, "shared_again", layer)
@@ -128,19 +128,19 @@ class MixtureOps:
             self._scattered(ops, "shared_again", layer)
         ops.compute(parts.experts.recompute, "recompute", EXPERTS, layer)
 
-    def _to_experts(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
+    def _to_experts(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None]) -> None:
         self._travel(ops, name, layer, meanwhile)
         if self._shape.expert_tp > 1:
             ops.collective("all_gather", name, self._there, layer, self._split)
 
     def _from_experts(
-        self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None = None
+        self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None = None
     ) -> None:  # fmt: skip
         if self._shape.expert_tp > 1:
             ops.collective("reduce_scatter", name, self._there, layer, self._split)
         self._travel(ops, name, layer, meanwhile)
 
-    def _travel(self, ops: OpsInMaking, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
+    def _travel(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
         """Add the collective over ep; with overlap, it runs concurrently with the ops of ``meanwhile``."""
         travel = self._travels[name]
         if self._overlap and meanwhile:
@@ -150,10 +150,10 @@ class MixtureOps:
         elif self._shape.ep > 1:
             ops.collective(travel.kind, name, travel.size, layer, "ep")
 
-    def _gathered(self, ops: OpsInMaking, name: str, layer: int) -> None:
+    def _gathered(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
             ops.collective("all_gather", name, self._whole, layer)
 
-    def _scattered(self, ops: OpsInMaking, name: str, layer: int) -> None:
+    def _scattered(self, ops: SegmentBuilder, name: str, layer: int) -> None:
         if self._shape.tp > 1:
             ops.collective("reduce_scatter", name, self._whole, layer)

@@ -111,7 +111,6 @@ class MuonOptimizer(Optimizer):
         return self.job.matmul_seconds(newton_schulz(rows, columns, self.iterations)) + around
 
     def _passes_seconds(self, elements: float) -> float:
-        """Return the time of passes over elements whose state the rank has: decay, momentum, update, copy."""
         recipe = self.job.recipe
         weight = _FP32 if recipe.master else recipe.weight
         passes = [2 * weight, 2 * recipe.moment + recipe.gradient, 2 * weight + _FP32]
@@ -130,9 +129,9 @@ class MuonOptimizer(Optimizer):
         if self.distribute == "none" or ranks == 1:
             return list(held)
         if self.distribute == "layers":
-            given = _whole(held, ranks)
+            given = _assign_matrices(held, ranks)
         elif self.distribute == "gather":
-            given = _parts(held, ranks, self.job.bucket)
+            given = _matrices_in_buckets(held, ranks, self.job.bucket)
         else:
             assert_never(self.distribute)
         fullest = max(given, key=lambda own: sum(each.elements * many for each, many in own.items()))
@@ -159,7 +158,7 @@ def _elements(matrices: Iterable[WeightMatrix]) -> int:
     return sum(each.elements * each.count for each in matrices)
 
 
-def _whole(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
+def _assign_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
     """Deal out matrices, the largest first to the rank that has least."""
     loads = [(0, rank) for rank in range(ranks)]
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
@@ -171,7 +170,7 @@ def _whole(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatri
     return given
 
 
-def _parts(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
+def _matrices_in_buckets(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
     """Return the matrices in which each rank's parts lie, of buckets of at least this many elements."""
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
     inside: list[WeightMatrix] = []

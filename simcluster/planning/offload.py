@@ -32,7 +32,7 @@ HOST = "host"
 """The lane of what the host's processors do for the rank."""
 
 
-class Trip(NamedTuple):
+class ActivationOffload(NamedTuple):
     """Offloading of a microbatch's activations on a chunk, by positions in a stage's row.
 
     They are made by ``out`` and read by ``use``, and away from the end of the action at ``gone`` (of a pair its second)
@@ -45,7 +45,7 @@ class Trip(NamedTuple):
     use: int
 
 
-def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip]:
+def plan_offloads(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[ActivationOffload]:
     """Return the offloads of a stage's row in the order in which they come back; ``halves`` begin fused pairs."""
     made: dict[tuple[int, int], int] = {}
     found = []
@@ -58,7 +58,7 @@ def trips(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[Trip
             gone, begin = out + (out in halves), place - (place - 1 in halves)
             call = begin - 1 - ahead
             if call > gone:
-                found.append(Trip(out, gone, call, place))
+                found.append(ActivationOffload(out, gone, call, place))
     return found
 
 
@@ -70,10 +70,10 @@ class OffloadedActivations:
         self._lanes = lanes
         self._key = Boundaries(job, lanes).key
         self._row = row = job.schedule.rows[lanes.stage]
-        self._leaves: dict[Action, Trip] = {}
-        self._returns: dict[Action, Trip] = {}
-        self._used: dict[Action, Trip] = {}
-        for trip in trips(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
+        self._leaves: dict[Action, ActivationOffload] = {}
+        self._returns: dict[Action, ActivationOffload] = {}
+        self._used: dict[Action, ActivationOffload] = {}
+        for trip in plan_offloads(row, job.schedule.fused_at(lanes.stage), job.offload.ahead):
             if self._bytes(row[trip.out]):
                 self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
 
@@ -98,7 +98,7 @@ class OffloadedActivations:
     def _copy(self, way: Direction, made: Action, key: tuple[object, ...], needs: tuple[Need, ...], step: int) -> None:
         size = self._bytes(made)
         memory = MemoryChange("activations", 0.0, -size) if way == "d2h" else MemoryChange("activations", size, 0.0)
-        segment = copy_of(self._lanes, way, "activations", size, (memory,))
+        segment = make_copy(self._lanes, way, "activations", size, (memory,))
         self._lanes.put(way, Item(segment, key, needs, step, made.chunk, made.microbatch))
 
     def _bytes(self, made: Action) -> float:
@@ -110,7 +110,7 @@ class OffloadedActivations:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduced:
+class ReducedGradients:
     """Gradients of a number of ``parameters`` on the rank, complete once ``needs`` have happened.
 
     ``tied``: of a tied embedding, complete only when they have been summed between first and last stage.
@@ -121,7 +121,7 @@ class Reduced:
     tied: bool = False
 
 
-def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
+def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
     """Add the optimizer update whose state streams through the GPU in buckets: in, updated, out.
 
     The first bucket may come in when the last backward of the step is over.
@@ -136,49 +136,50 @@ def stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float)
         number = step * count + index
         free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
         done = ("optimizer", step) if index == count - 1 else ("update", step, index)
-        inside = copy_of(lanes, "h2d", "optimizer_state", size)
+        inside = make_copy(lanes, "h2d", "optimizer_state", size)
         lanes.put("h2d", Item(inside, ("state in", number), (begin, *free), step))
         lanes.put(MAIN, Item(update, done, (Need(stage, ("state in", number)),), step))
-        outside = copy_of(lanes, "d2h", "optimizer_state", size)
+        outside = make_copy(lanes, "d2h", "optimizer_state", size)
         lanes.put("d2h", Item(outside, ("state out", number), (Need(stage, done),), step))
 
 
-def host_update(
-    job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[Reduced], ready: tuple[Need, ...], zeroed: float
-) -> None:
+def add_host_update(
+    job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[ReducedGradients], ready: tuple[Need, ...],
+    zeroed: float,
+) -> None:  # fmt: skip
     """Add the optimizer update on the host: gradients down, update once ``ready``, new weights up.
 
     ``ready`` is when the norm is known. The GPU then sets its gradients to zero, in ``zeroed`` seconds.
     """
     offload, stage = job.offload, lanes.stage
     last: tuple[Need, ...] = ()
-    for index, part in enumerate(_cut(job, reduced)):
+    for index, part in enumerate(_split_into_buckets(job, reduced)):
         key = (step, index)
-        down = copy_of(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
+        down = make_copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
         lanes.put("d2h", Item(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
-        segment = lanes.once((HOST, seconds), partial(_on_host, seconds))
+        segment = lanes.once((HOST, seconds), partial(_host_segment, seconds))
         lanes.put(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
-        up = copy_of(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
+        up = make_copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
         lanes.put("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
         last = (Need(stage, ("weights up", *key)),)
     zero = lanes.once("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
     lanes.put(MAIN, Item(zero, ("optimizer", step), last, step))
 
 
-def _cut(job: Job, reduced: Sequence[Reduced]) -> list[Reduced]:
+def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[ReducedGradients]:
     found = []
     for part in reduced:
         count = job.offload.buckets(part.parameters)
-        found += [Reduced(part.parameters / count, part.needs, part.tied)] * count
+        found += [ReducedGradients(part.parameters / count, part.needs, part.tied)] * count
     return found
 
 
-def _on_host(seconds: float) -> Segment:
+def _host_segment(seconds: float) -> Segment:
     return Segment((Op(Host(seconds), HOST, "optimizer", "host_update", lane=HOST),))
 
 
-def copy_of(
+def make_copy(
     lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
 ) -> Segment:
     """Return a copy of ``size`` bytes to the host or back."""

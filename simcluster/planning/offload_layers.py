@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from simcluster.planning.boundaries import Boundaries
 from simcluster.planning.job import Job, Offload
-from simcluster.planning.offload import copy_of, trips
+from simcluster.planning.offload import make_copy, plan_offloads
 from simcluster.planning.ops import Direction, Item, MemoryChange, Need
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, Replicas
@@ -70,7 +70,7 @@ class LayerWindows(NamedTuple):
         return max(self.after(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
 
 
-def adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
+def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
     """Return the microbatches and chunks whose backward directly follows their forward, outside fused pairs."""
     return {
         (one.microbatch, one.chunk)
@@ -101,7 +101,7 @@ class LayerOffload:
         self._key = Boundaries(job, lanes).key
         self._left: list[_Piece] = []
         stage, offload = lanes.stage, job.offload
-        found = adjacent(job.schedule.rows[stage], job.schedule.fused_at(stage)) if offload.activations else set()
+        found = find_adjacent(job.schedule.rows[stage], job.schedule.fused_at(stage)) if offload.activations else set()
         wholes = self._wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
         self._windows = {
             (microbatch, chunk): windows
@@ -192,11 +192,10 @@ class LayerOffload:
         return Need(self._lanes.stage, (what, *self._key(forward, step), number))
 
     def _copy(self, way: Direction, action: Action, step: int, number: int, needs: tuple[Need, ...]) -> None:
-        """Add a copy to the lane of its direction; memory for a copy back is allocated at its begin."""
         windows = self._windows[action.microbatch, action.chunk]
         size = windows.sizes[number]
         memory = (MemoryChange("activations", size, 0.0),) if way == "h2d" else ()
-        segment = copy_of(self._lanes, way, "activations", size, memory)
+        segment = make_copy(self._lanes, way, "activations", size, memory)
         key = self._need("away" if way == "d2h" else "back", action, step, number).key
         self._lanes.put(way, Item(segment, key, needs, step, action.chunk, action.microbatch))
 
@@ -205,10 +204,10 @@ def moves_activations(job: Job) -> bool:
     """Return whether activations of any microbatch go to the host on any stage."""
     for stage, row in enumerate(job.schedule.rows):
         halves = job.schedule.fused_at(stage)
-        chunks = {row[trip.out].chunk for trip in trips(row, halves, job.offload.ahead)}
+        chunks = {row[trip.out].chunk for trip in plan_offloads(row, halves, job.offload.ahead)}
         if any(job.whole(stage, chunk).layers for chunk in sorted(chunks)):
             return True
-        adjacents = sorted({chunk for _, chunk in adjacent(row, halves)})
+        adjacents = sorted({chunk for _, chunk in find_adjacent(row, halves)})
         if any(LayerWindows.of(job.whole(stage, chunk).layers, job.offload).sizes for chunk in adjacents):
             return True
     return False

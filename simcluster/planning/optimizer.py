@@ -32,7 +32,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.works import Compute
 
-LANE = "outer"
+OUTER_LANE = "outer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class OuterUpdate:
         """
         share = self.due(step) / self.parts
         if share:
-            lane = LANE if self.beside else MAIN
+            lane = OUTER_LANE if self.beside else MAIN
             calls = [("outer", parameters * self.bytes * share)]
             summed = lanes.collectives("all_reduce", "pseudo_gradients", calls, lane)
             lanes.put(lane, Item(summed, ("outer", step), lanes.reached() if self.beside else (), step))
@@ -190,10 +190,10 @@ class Adam(Optimizer):
     MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
 
 
-_resolved = cache(resolve_name)
+_resolve = cache(resolve_name)
 
 
 def optimizer_class(word: str) -> type[Optimizer]:
     """Return the optimizer class of a name in ``OPTIMIZERS``."""
-    found: type[Optimizer] = _resolved(OPTIMIZERS[word])
+    found: type[Optimizer] = _resolve(OPTIMIZERS[word])
     return found

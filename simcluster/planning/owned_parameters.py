@@ -36,7 +36,7 @@ class Overheads:
 
     ``fragmentation`` multiplies what comes and goes (activations, working sets, gathered parameters), since that is
     what an allocator can fail to pack; 1 is none. ``communication`` and ``workspace`` are bytes per rank.
-    ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``kept_by_megatron_te``).
+    ``megatron_te``: count what Megatron-Core with Transformer Engine keeps (``megatron_te_bytes``).
     """
 
     fragmentation: float = 1.0
@@ -46,7 +46,7 @@ class Overheads:
 
     def buffers(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
         """Return the bytes of all buffers on a rank of a stage with these layers (``last``: with the LM head)."""
-        kept = kept_by_megatron_te(model, shape, layers, last=last) if self.megatron_te else 0.0
+        kept = megatron_te_bytes(model, shape, layers, last=last) if self.megatron_te else 0.0
         return self.communication + self.workspace + kept
 
 
@@ -62,7 +62,7 @@ def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -
     return groups * 2 * channels * sum(BUFFER.values())
 
 
-def kept_by_megatron_te(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
+def megatron_te_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
     """Return the bytes that Megatron-Core with Transformer Engine keeps from the first backward on.
 
     * A gradient that is never written, for each distinct shape of weight of the stage's ``layers``: wgrad kernels add
@@ -111,7 +111,7 @@ class OwnedParameters:
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
-def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
+def parameters_of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
     """Return the parameters that a rank holds of these layers."""
     found = OwnedParameters()
     known: dict[tuple[str, ...], OwnedParameters] = {}
@@ -126,14 +126,14 @@ def of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameter
     return found
 
 
-def of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
+def parameters_of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
     """Return the parameters that a rank holds of these layers, the embedding (``first``) and LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
-    held = of_layers(model, plan, layers) + ends
-    return held + of_predicting(model, plan, first=first) if last and model.mtp_layers else held
+    held = parameters_of_layers(model, plan, layers) + ends
+    return held + parameters_of_prediction(model, plan, first=first) if last and model.mtp_layers else held
 
 
-def of_predicting(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
+def parameters_of_prediction(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
     """Return the multi-token prediction parameters of a rank with the LM head.
 
     These are its layers, their projections and norms, and a copy of the embedding unless the rank has it (``first``,
@@ -141,4 +141,4 @@ def of_predicting(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
     """
     table = 0 if first or model.tied_embeddings else lm_head_parameters_per_tp_rank(model, plan.tp)
     own = table + len(model.predicting) * prediction_parameters(model, plan.tp)
-    return of_layers(model, plan, model.predicting) + OwnedParameters(own)
+    return parameters_of_layers(model, plan, model.predicting) + OwnedParameters(own)

@@ -191,7 +191,7 @@ def communicator(axis: str) -> Communicator:
     return COMMUNICATORS[axis]
 
 
-def spanning(*axes: str) -> Callable[[Plan], Ranks]:
+def groups_over(*axes: str) -> Callable[[Plan], Ranks]:
     """Return the function that makes the groups over some of the axes worker, pp, dp, cp and tp."""
     names = ("worker", "pp", "dp", "cp", "tp")
     inside = [names.index(name) for name in names if name in axes]
@@ -210,24 +210,24 @@ def spanning(*axes: str) -> Callable[[Plan], Ranks]:
 
 def _replicas(plan: Plan) -> Ranks:
     if not plan.copies:
-        return spanning("dp", "cp")(plan)
+        return groups_over("dp", "cp")(plan)
     together = [np.moveaxis(plan.grid[list(stages)], -1, 0).reshape(plan.tp, -1) for stages in plan.copies]
     return np.sort(np.concatenate(together), axis=1)
 
 
-def _by_place(plan: Plan) -> Ranks:
+def _ranks_by_place(plan: Plan) -> Ranks:
     return plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
 
 
 def _expert_replicas(plan: Plan) -> Ranks:
     """Return the groups of ranks that hold the same experts."""
-    together = _by_place(plan)[
+    together = _ranks_by_place(plan)[
         np.array(plan.copies or [(stage,) for stage in range(plan.pp)])
     ]  # copy, of it stage, ...
     return np.sort(np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, plan.expert_replicas), axis=1)
 
 
-def _inside(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
+def _subgroups(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
     """Return the function that makes subgroups of an axis's groups: ranks that share parameters.
 
     ``replicas``: ranks that have the same shard.
@@ -244,27 +244,27 @@ def _inside(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
 
 
 COMMUNICATORS: dict[str, Communicator] = {
-    "tp": Communicator("tp", spanning("tp")),
-    "cp": Communicator("cp", spanning("cp")),
-    "pp": Communicator("pp", spanning("pp")),
+    "tp": Communicator("tp", groups_over("tp")),
+    "cp": Communicator("cp", groups_over("cp")),
+    "pp": Communicator("pp", groups_over("pp")),
     "dp": Communicator("dp", _replicas),
     # inside a dp group: ranks that share parameters (twice: gradients travel beside them), that have the same shard
-    "shard": Communicator("dp", _inside("dp")),
-    "shard_reduce": Communicator("dp", _inside("dp")),
-    "replica": Communicator("dp", _inside("dp", replicas=True)),
+    "shard": Communicator("dp", _subgroups("dp")),
+    "shard_reduce": Communicator("dp", _subgroups("dp")),
+    "replica": Communicator("dp", _subgroups("dp", replicas=True)),
     # ranks that split an expert, that share experts, that hold the same ones; and inside the latter as above
-    "etp": Communicator("tp", lambda plan: _by_place(plan).reshape(-1, plan.expert_tp)),
-    "ep": Communicator("ep", lambda plan: np.moveaxis(_by_place(plan), 2, -1).reshape(-1, plan.ep)),
+    "etp": Communicator("tp", lambda plan: _ranks_by_place(plan).reshape(-1, plan.expert_tp)),
+    "ep": Communicator("ep", lambda plan: np.moveaxis(_ranks_by_place(plan), 2, -1).reshape(-1, plan.ep)),
     "edp": Communicator("dp", _expert_replicas),
-    "edp_shard": Communicator("dp", _inside("edp")),
-    "edp_reduce": Communicator("dp", _inside("edp")),
-    "edp_replica": Communicator("dp", _inside("edp", replicas=True)),
+    "edp_shard": Communicator("dp", _subgroups("edp")),
+    "edp_reduce": Communicator("dp", _subgroups("edp")),
+    "edp_replica": Communicator("dp", _subgroups("edp", replicas=True)),
     # the gradient norm, the embedding that first and last stage have, workers that train separately
-    "model": Communicator("tp", spanning("tp", "pp"), between_stages=True),
-    "world": Communicator("dp", spanning("tp", "cp", "dp", "pp"), between_stages=True),
+    "model": Communicator("tp", groups_over("tp", "pp"), between_stages=True),
+    "world": Communicator("dp", groups_over("tp", "cp", "dp", "pp"), between_stages=True),
     "embedding": Communicator(
         "tp", lambda plan: np.stack([plan.grid[0].ravel(), plan.grid[-1].ravel()], axis=1), between_stages=True
     ),
-    "outer": Communicator("dp", spanning("worker")),
+    "outer": Communicator("dp", groups_over("worker")),
 }
 """Every communicator by the name of its axis."""

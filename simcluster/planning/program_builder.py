@@ -78,14 +78,14 @@ class ProgramBuilder:
 
     def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """Return the named segment, with memory allocated as it begins and freed as it ends."""
-        return self.once((name, memory), lambda: _holding(segment, memory))
+        return self.once((name, memory), lambda: _with_memory(segment, memory))
 
     def program(self) -> StageProgram:
         """Return the program of all items so far."""
         return StageProgram(self.stage, self._items)
 
 
-def _holding(segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
+def _with_memory(segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
     ops = list(segment.ops)
     comes = tuple(MemoryChange(pool, start, 0.0) for pool, start, _ in memory if start)
     goes = tuple(MemoryChange(pool, 0.0, end) for pool, _, end in memory if end)

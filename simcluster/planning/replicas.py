@@ -3,7 +3,7 @@
 Replicas hold the parameters whole (ZeRO 0) or share the optimizer's state between them (ZeRO 1: the reduction is a
 reduce-scatter, the optimizer works on 1/dp of the parameters, and the new ones are gathered). The reduction comes all
 at once after the pipeline or, overlapped, in buckets during the last backward; the gather after the optimizer or,
-overlapped, during the next forward. Then every step ends in the same way (``end_step``): gradients of an embedding that
+overlapped, during the next forward. Each step ends equally (``add_step_end``): gradients of an embedding that
 two stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is
 taken over all ranks that have a part of the gradients, and the optimizer runs, on the GPU or the host (``offload``).
 
@@ -23,10 +23,10 @@ from typing import assert_never
 
 from simcluster.model.layers import embedding_parameters_per_tp_rank, lm_head_parameters_per_tp_rank
 from simcluster.planning.job import Job
-from simcluster.planning.offload import Reduced, host_update, stream_update
+from simcluster.planning.offload import ReducedGradients, add_host_update, add_stream_update
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.optimizer import Update
-from simcluster.planning.owned_parameters import OwnedParameters, of_layers, of_predicting
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, parameters_of_prediction
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Compute, Host
@@ -35,9 +35,9 @@ from simcluster.schedules import Action
 _NORM_BYTES = 4.0  # one fp32 number
 
 
-def end_step(
+def add_step_end(
     job: Job, lanes: ProgramBuilder, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
-    norm: tuple[str, ...], reduced: Sequence[Reduced] = (), whole: float = 0.0,
+    norm: tuple[str, ...], reduced: Sequence[ReducedGradients] = (), whole: float = 0.0,
 ) -> None:  # fmt: skip
     """Add the end of a step (norm and optimizer) on a rank with gradients of ``parameters`` after ``needs``.
 
@@ -50,20 +50,20 @@ def end_step(
     shared = job.model.tied_embeddings or job.model.predicting  # these read the embedding, too
     if shared and any(part.embedding for part in held) != any(part.lm_head for part in held):
         size = lm_head_parameters_per_tp_rank(job.model, job.plan.tp) * data.gradient_bytes / share
-        block_all(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
+        add_blocking(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
         needs = ()
         early = [part for part in reduced if not part.tied]
         reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
-    parts = reduced or [Reduced(parameters, (*needs, *lanes.reached()))]
+    parts = reduced or [ReducedGradients(parameters, (*needs, *lanes.reached()))]
     seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
     squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
     lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
     for index, axis in enumerate(norm):
-        block_all(lanes, step, "all_reduce", "gradient_norm", [(axis, _NORM_BYTES)], part=norm[:index])
+        add_blocking(lanes, step, "all_reduce", "gradient_norm", [(axis, _NORM_BYTES)], part=norm[:index])
     if job.offload.optimizer == "stream":
-        return stream_update(job, lanes, step, parameters)
+        return add_stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
-        return host_update(job, lanes, step, parts, lanes.reached(), data.zero_seconds(max(whole, parameters)))
+        return add_host_update(job, lanes, step, parts, lanes.reached(), data.zero_seconds(max(whole, parameters)))
     if job.offload.optimizer != "none":
         assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
@@ -71,7 +71,7 @@ def end_step(
     layers = [layer for part in held for layer in part.layers]
     made = data.optimizer.update(layers) if data.optimizer else Update()
     if made.calls:
-        block_all(lanes, step, made.kind, made.called, made.calls)
+        add_blocking(lanes, step, made.kind, made.called, made.calls)
     ops = [Op(Compute(seconds + min(made.seconds, 0.0)), "compute", "optimizer", "optimizer")]
     ops += [Op(Compute(made.seconds), "compute", "optimizer", made.name)] if made.seconds > 0 else []
     update = Segment(tuple(ops))
@@ -83,7 +83,7 @@ def end_step(
     return lanes.put(MAIN, Item(Segment((Op(Host(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step))
 
 
-def block_all(
+def add_blocking(
     lanes: ProgramBuilder, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]],
     needs: tuple[Need, ...] = (), *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
 ) -> None:  # fmt: skip
@@ -121,7 +121,7 @@ class Replicas:
         # a chunk in what travels over dp: by its slice where stages that hold copies take part
         self._place = {each: job.schedule.slice_of(stage, each) if job.plan.copies else each for each in chunks}
         self._whole = {chunk: ActionPart(job.whole(self._stage, chunk)) for chunk in chunks}
-        self._buckets = buckets_of(job, self._stage)
+        self._buckets = gradient_buckets(job, self._stage)
         if job.plan.copies:  # every stage that holds these slices must take them in the same order
             self._buckets = dict(sorted(self._buckets.items(), key=lambda each: -self._place[each[0]]))
         self._parameters = sum((held for buckets in self._buckets.values() for _, held in buckets), OwnedParameters())
@@ -168,7 +168,7 @@ class Replicas:
             place = (action.chunk, action.microbatch)
             memory = (MemoryChange("gradients", 0.0, -held.total * self._data.gradient_bytes),)
             calls = held.calls(self._job.plan, self._data.gradient_bytes)
-            block_all(self._lanes, step, self._reduction, "gradients", calls, part=place, memory=memory)
+            add_blocking(self._lanes, step, self._reduction, "gradients", calls, part=place, memory=memory)
         if part.bucket < 0 or action.kind == "F":
             return
         held = self._buckets[action.chunk][part.bucket][1]
@@ -198,23 +198,24 @@ class Replicas:
             )
         elif not job.alone and data.zero != 2:
             calls = self._parameters.calls(job.plan, data.gradient_bytes)
-            block_all(self._lanes, step, self._reduction, "gradients", calls)
+            add_blocking(self._lanes, step, self._reduction, "gradients", calls)
         everyone = "world" if data.zero or job.plan.experts_apart else "model"  # who has other gradients
         ranks = job.plan.num_ranks if everyone == "world" else job.plan.tp * job.plan.pp
         norm = (everyone,) if ranks > 1 else ()
         reduced = self._reduced_parts(step) if self._reduces_beside and job.offload.optimizer == "host" else ()
         parameters = self._own(self._parameters)
         whole = self._parameters.total if data.zero < 2 else 0.0
-        end_step(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced, whole=whole)
+        add_step_end(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced,
+                     whole=whole)  # fmt: skip
         if data.zero and not job.alone and not data.overlap_gather:
             calls = self._parameters.calls(job.plan, data.parameter_bytes)
-            block_all(self._lanes, step, "all_gather", "parameters", calls)
+            add_blocking(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
 
     def _own(self, held: OwnedParameters) -> float:
         return held.per_replica(self._job.plan) if self._data.zero else held.total
 
-    def _reduced_parts(self, step: int) -> list[Reduced]:
+    def _reduced_parts(self, step: int) -> list[ReducedGradients]:
         found = {
             self._reduced(self._last_gradient[chunk], step, number): (self._own(held), work.embedding or work.lm_head)
             for chunk, buckets in self._buckets.items()
@@ -222,7 +223,7 @@ class Replicas:
         }
         order = {key: place for place, key in enumerate(self._sent)}
         return [
-            Reduced(found[key][0], (Need(self._stage, key),), tied=found[key][1])
+            ReducedGradients(found[key][0], (Need(self._stage, key),), tied=found[key][1])
             for key in sorted(found, key=order.__getitem__)
         ]
 
@@ -254,28 +255,28 @@ class Replicas:
         return (MemoryChange("gradients", sum(held, OwnedParameters()).total * self._data.gradient_bytes, 0.0),)
 
 
-def buckets_of(job: Job, stage: int) -> dict[int, list[tuple[Pass, OwnedParameters]]]:
+def gradient_buckets(job: Job, stage: int) -> dict[int, list[tuple[Pass, OwnedParameters]]]:
     """Return a stage's chunks in buckets of at least bucket_bytes of gradients, in backward order."""
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     embeds = any(whole.embedding for whole in wholes)
-    return {chunk: _cut(job, whole, embeds) for chunk, whole in enumerate(wholes)}
+    return {chunk: _split_into_buckets(job, whole, embeds) for chunk, whole in enumerate(wholes)}
 
 
-def _cut(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameters]]:
+def _split_into_buckets(job: Job, whole: Pass, embeds: bool) -> list[tuple[Pass, OwnedParameters]]:
     model, tp = job.model, job.plan.tp
     limit = job.data_parallel.bucket_bytes / job.data_parallel.gradient_bytes
     buckets: list[tuple[Pass, OwnedParameters]] = []
     layers: list[int] = []
     held = OwnedParameters()
     kinds = {model.kinds(layer): layer for layer in whole.layers}
-    own = {kind: of_layers(model, job.plan, [layer]) for kind, layer in kinds.items()}
+    own = {kind: parameters_of_layers(model, job.plan, [layer]) for kind, layer in kinds.items()}
     head = whole.lm_head
     if head:
         held += OwnedParameters(model.norm_parameters)
         if not (model.tied_embeddings and embeds):  # one copy serves both ends
             held += OwnedParameters(lm_head_parameters_per_tp_rank(model, tp))
         if model.mtp_layers:
-            held += of_predicting(model, job.plan, first=embeds)
+            held += parameters_of_prediction(model, job.plan, first=embeds)
     for layer in reversed(whole.layers):
         if layers and held.total >= limit:
             buckets.append((Pass(tuple(reversed(layers)), embedding=False, lm_head=head), held))

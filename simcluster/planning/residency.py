@@ -210,7 +210,7 @@ class MemoryProfile(NamedTuple):
     left: float
 
 
-def profile(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
+def profile_pass(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
     """Compute the memory profile of one pass, visit by visit."""
     known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # layers alike share one Residency
     activations = other = 0.0

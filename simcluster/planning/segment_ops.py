@@ -11,11 +11,11 @@ from simcluster.planning.ops import MAIN, MemoryChange, Op, Segment
 from simcluster.planning.parallel import communicator
 from simcluster.planning.works import Collective, Compute, Host
 
-Worker = Callable[[Sequence[Kernel]], Compute]
+WorkMaker = Callable[[Sequence[Kernel]], Compute]
 """What kernels one after the other are for the engine."""
 
 
-class Issue(NamedTuple):
+class HostCosts(NamedTuple):
     """Host time (s) to issue kernels and collectives (``devices.software.Software``).
 
     To issue one ``kernel``, another ``launch`` of the same call, one ``collective``, and what else a ``microbatch``'s
@@ -33,7 +33,7 @@ class Issue(NamedTuple):
     launch: float = 0.0
 
 
-NO_TIME = Issue()
+NO_HOST_COSTS = HostCosts()
 """A host that issues everything in time."""
 
 
@@ -46,13 +46,13 @@ class LaunchedKernels(NamedTuple):
     kernels: tuple[Kernel, ...]
 
 
-class OpsInMaking:
+class SegmentBuilder:
     """Ops of a segment under construction; ops on other lanes are joined by a later op on the main lane.
 
     The last op cannot begin before the host has issued them all.
     """
 
-    def __init__(self, work: Worker, issue: Issue = NO_TIME) -> None:
+    def __init__(self, work: WorkMaker, issue: HostCosts = NO_HOST_COSTS) -> None:
         self._work = work
         self._issue = issue
         self._issued = 0.0  # seconds of the host since it began, or last waited for the GPU
@@ -76,7 +76,7 @@ class OpsInMaking:
 
         The next ops cannot begin before it has issued what came so far, nor before it has seen the counts.
         """
-        if self._issue == NO_TIME or not self._ops:
+        if self._issue == NO_HOST_COSTS or not self._ops:
             return
         if self._issued:
             self._ops.append(self._launching())
@@ -233,7 +233,7 @@ class OpsInMaking:
         self._main = len(self._ops) - 1
 
 
-def on_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
+def move_to_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
     """Return the segment on other layers; ``number`` maps old layers to new ones, and others stay."""
     return Segment(tuple([
         Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,

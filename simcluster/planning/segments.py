@@ -29,12 +29,19 @@ from simcluster.model.layer_block import embedding_block, lm_head_block, predict
 from simcluster.model.layer_sections import local_sizes
 from simcluster.model.layers import RankShape, all_kinds
 from simcluster.model.transformer import Model
-from simcluster.planning.context_ops import attend
+from simcluster.planning.context_ops import add_attention
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import EXPERTS, Segment
 from simcluster.planning.residency import Phase, residencies
-from simcluster.planning.segment_ops import NO_TIME, Issue, LaunchedKernels, OpsInMaking, Worker, on_layers
+from simcluster.planning.segment_ops import (
+    NO_HOST_COSTS,
+    HostCosts,
+    LaunchedKernels,
+    SegmentBuilder,
+    WorkMaker,
+    move_to_layers,
+)
 from simcluster.planning.works import Compute
 
 _LOSS_BYTES = 4.0  # the loss is computed in fp32
@@ -43,7 +50,7 @@ Timer = Callable[[Sequence[Kernel]], float]
 """Seconds that kernels take one after the other on a GPU at full speed."""
 
 
-def by_heart(timer: Timer) -> Timer:
+def cache_timer(timer: Timer) -> Timer:
     """Return the timer with its results cached by kernels, since those of a layer recur in every layer."""
     known: dict[tuple[int, ...], tuple[Sequence[Kernel], float]] = {}  # with the kernels, so that names stay theirs
 
@@ -89,7 +96,7 @@ class Passes:
         dispatch: ExpertDispatch | None = None,
         sensitivity: Timer = lambda kernels: 1.0,
         attention: Timer = lambda kernels: 0.0,
-        issue: Issue = NO_TIME,
+        issue: HostCosts = NO_HOST_COSTS,
     ) -> None:
         """Set how passes overlap: ``overlap_tensor`` lets input-gradient reductions overlap with weight gradients.
 
@@ -98,7 +105,7 @@ class Passes:
         around them are cut. ``sensitivity`` and ``attention`` are further fields of ``works.Compute`` by kernels;
         ``issue`` is the host time to issue each.
         """
-        self._work: Worker = lambda kernels: Compute(timer(kernels), sensitivity(kernels), attention(kernels))
+        self._work: WorkMaker = lambda kernels: Compute(timer(kernels), sensitivity(kernels), attention(kernels))
         self._issue = issue
         self._tp = shape.tp
         self._split = shape.sequence_parallel and shape.tp > 1
@@ -140,14 +147,14 @@ class Passes:
         made, segment = self._made[name]
         if made.layers == part.layers:
             return segment
-        return on_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
+        return move_to_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
         """Return the kernels of a pass ("F", "B", "I" or "W") of a part of a chunk, op by op."""
         return self._ops(kind, part).launched
 
-    def _ops(self, kind: str, part: Pass) -> OpsInMaking:
-        ops = OpsInMaking(self._work, self._issue)
+    def _ops(self, kind: str, part: Pass) -> SegmentBuilder:
+        ops = SegmentBuilder(self._work, self._issue)
         if kind == "F" and part.begins and self._issue.microbatch:
             ops.begin_microbatch()
         if part.boundary and kind != "W":
@@ -173,7 +180,7 @@ class Passes:
             ops.pass_on({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
         return ops
 
-    def _visit(self, ops: OpsInMaking, phase: Phase, block: Block, layer: int) -> None:
+    def _visit(self, ops: SegmentBuilder, phase: Phase, block: Block, layer: int) -> None:
         match phase:
             case "forward" | "recompute":
                 self._forward(ops, block, layer, phase)
@@ -187,13 +194,13 @@ class Passes:
             case _:
                 assert_never(phase)
 
-    def _weight_grad(self, ops: OpsInMaking, block: Block, layer: int) -> None:
+    def _weight_grad(self, ops: SegmentBuilder, block: Block, layer: int) -> None:
         kernels = block.exit.weight_grad + block.body.weight_grad + block.entry.weight_grad
         if block.name == "embedding":  # its input has no gradient: whatever is left of B is here
             kernels = block.exit.input_grad + block.body.input_grad + kernels
         ops.compute(kernels, "weight_grad", f"{block.name}_weight_grad", layer)
 
-    def _forward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
+    def _forward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
         ops.compute(block.entry.forward_of(kind), kind, f"{block.name}_norm", layer)
         gathers = self._split and not self._shares(block, "embedding", "input")
         reduces = self._tp > 1 and not self._shares(block, "lm_head", "output")
@@ -205,7 +212,7 @@ class Passes:
         if self._tp > 1 and block.name == "lm_head":
             self._share_loss(ops)
 
-    def _share_loss(self, ops: OpsInMaking) -> None:
+    def _share_loss(self, ops: SegmentBuilder) -> None:
         if self._shape.logits == "gathered":
             size = local_sizes(self._model, self._shape).vocab * self._tp * self._shape.element_bytes
             return ops.collective("all_gather", "logits", size * self._token_bytes / _LOSS_BYTES)
@@ -215,7 +222,7 @@ class Passes:
 
     def _body(
         self,
-        ops: OpsInMaking,
+        ops: SegmentBuilder,
         kernels: Sequence[Kernel],
         kind: str,
         name: str,
@@ -239,7 +246,7 @@ class Passes:
         context = self._contexts.get(name)
         if context and core >= 0:
             ops.compute(rest[:core], kind, name, layer)
-            attend(ops, context, rest.pop(core), kind, name, layer)
+            add_attention(ops, context, rest.pop(core), kind, name, layer)
             del rest[:core]
         ops.compute(rest, kind, name, layer)
         if last:
@@ -266,7 +273,7 @@ class Passes:
         return self.activation_bytes * (block.gathered / self._model.hidden_size if block.gathered else 1.0)
 
     def _leave(
-        self, ops: OpsInMaking, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
+        self, ops: SegmentBuilder, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
     ) -> None:
         """Add the end of a block's backward: the column-parallel matmul's gradients and their sum over tp.
 
@@ -297,7 +304,7 @@ class Passes:
         if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 
-    def _backward(self, ops: OpsInMaking, block: Block, layer: int, kind: str) -> None:
+    def _backward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
         """Add a block's backward from output to input; an "input_grad" leaves the weight gradients to W."""
         body, name = block.body, block.name
         if name not in self._residencies.runs_again(layer):

@@ -27,7 +27,7 @@ from __future__ import annotations
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart, end_step
+from simcluster.planning.replicas import ActionPart, add_step_end
 from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
 from simcluster.planning.works import Compute
 from simcluster.schedules import Action
@@ -116,7 +116,7 @@ class Sharded:
             norm = ("world",)
         held = self._units.total
         parameters = held.common / self._shards + held.experts / plan.expert_shard_size
-        end_step(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
+        add_step_end(self._job, self._lanes, step, needs, share=self._shards, parameters=parameters, norm=norm)
         self._reductions = []
 
     def _gather(self, number: int, step: int, needs: tuple[Need, ...]) -> None:
@@ -174,10 +174,7 @@ class Sharded:
         return stretch.unit != self._units.root or stretch.work.embedding
 
     def _each_microbatch(self, stretch: Stretch) -> bool:
-        """Return whether gradients of its unit are reduced in every microbatch.
-
-        The root's are not where its ends are in different chunks: other microbatches come in between.
-        """
+        """Return whether gradients of its unit are reduced in every microbatch (a split root's are not)."""
         apart = stretch.unit == self._units.root and len(self._units.chunks) > 1
         return self._data.sharding.every_microbatch and not apart
 

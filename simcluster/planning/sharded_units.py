@@ -18,8 +18,8 @@ from simcluster.model.layers import (
     lm_head_parameters_per_tp_rank,
 )
 from simcluster.planning.job import Job
-from simcluster.planning.owned_parameters import OwnedParameters, of_layers
-from simcluster.planning.replicas import buckets_of
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers
+from simcluster.planning.replicas import gradient_buckets
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Action
 
@@ -53,7 +53,7 @@ class Units:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class UnitUse:
     """Use of a unit in F, B or I: whether it is gathered before and freed after."""
 
     unit: int
@@ -88,7 +88,7 @@ def units_of(job: Job, stage: int) -> Units:
             add(Pass((), embedding=True), OwnedParameters(embedding_parameters_per_tp_rank(model, tp)))
         for begin in range(0, len(whole.layers), most):
             layers = whole.layers[begin : begin + most]
-            add(Pass(layers), of_layers(model, job.plan, layers))
+            add(Pass(layers), parameters_of_layers(model, job.plan, layers))
         if whole.lm_head and tied:
             stretches.append(Stretch(Pass((), lm_head=True), 0))
         elif whole.lm_head:
@@ -131,11 +131,11 @@ def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
     return tuple(reversed(forward))
 
 
-def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
+def uses_of(job: Job, stage: int, units: Units) -> list[UnitUse]:
     """Return every use of a unit in a step, in order."""
     row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
     window, reshard = window_of(job), job.data_parallel.sharding.reshard
-    found: list[Use] = []
+    found: list[UnitUse] = []
     there = [False] * len(units.sizes)
     for action, following in zip(row, [*row[1:], None], strict=True):
         turn = following is not None and following.kind != "F" and following.chunk == action.chunk
@@ -144,7 +144,7 @@ def uses_of(job: Job, stage: int, units: Units) -> list[Use]:
             stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
             stays = stays or stretch.unit == units.root
             absent = not there[stretch.unit] and units.sizes[stretch.unit] > 0
-            found.append(Use(stretch.unit, absent, not stays, action.kind != "F"))
+            found.append(UnitUse(stretch.unit, absent, not stays, action.kind != "F"))
             there[stretch.unit] = stays
     for last in {use.unit: index for index, use in enumerate(found)}.values():
         found[last] = replace(found[last], freed=True)
@@ -171,7 +171,7 @@ def unsharded_peak(job: Job, stage: int) -> float:
     makers = [action for action in row if action.kind in ("B", "W")]
     root, units = 0.0, None
     if data.zero == 2:
-        buckets = {chunk: [held.total for _, held in cut] for chunk, cut in buckets_of(job, stage).items()}
+        buckets = {chunk: [held.total for _, held in cut] for chunk, cut in gradient_buckets(job, stage).items()}
         total = sum(map(sum, buckets.values()))
         made = [
             size

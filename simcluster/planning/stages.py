@@ -187,7 +187,7 @@ class Pairs:
     ) -> None:  # fmt: skip
         """Add a pair, piece by piece, given what both halves need and the keys of their outputs."""
         halves = [self._half(own) for own in parts]
-        order = list(in_turns([half.pieces for half in halves]))
+        order = list(interleave_halves([half.pieces for half in halves]))
         for turn, index in order:
             action, half = actions[turn], halves[turn]
             name: tuple[object, ...] = ("half", *keys[turn], index)
@@ -195,7 +195,7 @@ class Pairs:
             others = [("half", *keys[turn], each) for each in waits]
             also: tuple[Key, ...] = ()
             if lane != MAIN and (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
-                segment, lane = self._lanes.once((MAIN, segment), partial(_on_main, segment)), MAIN
+                segment, lane = self._lanes.once((MAIN, segment), partial(_move_to_main, segment)), MAIN
             if (turn, index) == order[-1]:
                 name, also = keys[1], (keys[0],)
                 others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
@@ -211,15 +211,15 @@ class Pairs:
         half = Half([], {}, {})
         for part, segment in parts:
             if segment not in self._pieces:
-                self._pieces[segment] = pieces_of(segment)
+                self._pieces[segment] = cut_into_pieces(segment)
             half.add(self._pieces[segment], part)
         return half
 
 
-def pieces_of(segment: Segment) -> tuple[Piece, ...]:
+def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
     """Cut a segment into pieces, in order: computation on the main lane, collectives on lanes of their axes."""
     lanes = [_lane(op) for op in segment.ops]
-    waits = _waits(segment.ops, lanes)
+    waits = _find_waits(segment.ops, lanes)
     awaited = {other for lane, others in zip(lanes, waits, strict=True) if lane != MAIN for other in others}
     begun: list[tuple[str, list[Op], tuple[int, ...]]] = []
     piece_of: list[int] = []
@@ -235,7 +235,7 @@ def pieces_of(segment: Segment) -> tuple[Piece, ...]:
     return tuple([Piece(Segment(tuple(ops)), lane, others) for lane, ops, others in begun])
 
 
-def in_turns(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
+def interleave_halves(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
     """Yield pieces of both halves (half, place) in order of issue: a turn ends when the half's computation waits."""
     place, turn = [0, 0], 0
     while place[0] < len(halves[0]) or place[1] < len(halves[1]):
@@ -247,7 +247,7 @@ def in_turns(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
         turn = 1 - turn
 
 
-def _on_main(segment: Segment) -> Segment:
+def _move_to_main(segment: Segment) -> Segment:
     return Segment(tuple([replace(op, lane=MAIN) for op in segment.ops]))
 
 
@@ -265,7 +265,7 @@ def _lane(op: Op) -> str:
     return f"pair {op.work.axis}" if op.work.axis else MAIN
 
 
-def _waits(ops: Sequence[Op], lanes: Sequence[str]) -> list[tuple[int, ...]]:
+def _find_waits(ops: Sequence[Op], lanes: Sequence[str]) -> list[tuple[int, ...]]:
     found = []
     main = -1
     for index, op in enumerate(ops):

@@ -18,7 +18,7 @@ from simcluster.model.layers import lm_head_parameters_per_tp_rank, parameters
 from simcluster.planning.checkpoint import SavedParts, rate_of
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.optimizer import UpdateJob, optimizer_class
-from simcluster.planning.owned_parameters import OwnedParameters, of_stage
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_stage
 from simcluster.planning.parallel import Plan
 from simcluster.scenario.memory_plan import recipe_of, usable
 from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
@@ -145,7 +145,7 @@ def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: i
     held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
     layers = [layer for number in held for layer in slices.of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
-    owned = of_stage(model, plan, layers, first=first, last=last)
+    owned = parameters_of_stage(model, plan, layers, first=first, last=last)
     twice = model.tied_embeddings or bool(model.predicting)
     again = twice and last and not first  # the first stage writes the table
     return OwnedParameters(owned.common - again * lm_head_parameters_per_tp_rank(model, plan.tp), owned.experts)

@@ -34,8 +34,8 @@ from simcluster.planning.job import DataParallel, Job, Offload, Sharding, Slices
 from simcluster.planning.optimizer import UpdateJob, optimizer_class
 from simcluster.planning.parallel import Plan
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
-from simcluster.planning.segment_ops import NO_TIME, Issue
-from simcluster.planning.segments import Passes, by_heart
+from simcluster.planning.segment_ops import NO_HOST_COSTS, HostCosts
+from simcluster.planning.segments import Passes, cache_timer
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, slices_of
 from simcluster.scenario.sections import HostMemory
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def passes_of(scenario: Scenario, device: Device) -> Passes:
     """Return the builder of the segments of the scenario's forward and backward passes."""
     precision = scenario.training.precision.removesuffix("-mixed")
-    timer = by_heart(partial(kernels_seconds, device, precision=precision))
+    timer = cache_timer(partial(kernels_seconds, device, precision=precision))
     sensitivity = sensitivity_on(device, interference_of(scenario, device), precision)
     return Passes(
         scenario.model,
@@ -62,7 +62,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         dispatch=scenario.parallel.expert_dispatch,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
-        issue=issue_of(scenario) if scenario.software else NO_TIME,
+        issue=issue_of(scenario) if scenario.software else NO_HOST_COSTS,
     )
 
 
@@ -230,16 +230,16 @@ _BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucke
 _BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
-def issue_of(scenario: Scenario) -> Issue:
+def issue_of(scenario: Scenario) -> HostCosts:
     """Return the host's times to launch work, scaled by the cluster's launch factor."""
     software = scenario.software
     if software is None:
-        return NO_TIME
+        return NO_HOST_COSTS
     slower = scenario.cluster.scale.launch
     late = software.late * latest_of(scenario.parallel.tp)
     host = (software.kernel, software.collective, software.microbatch)
     idle = (software.gap, late, software.loss, software.sync, software.launch)
-    return Issue(*(seconds * slower for seconds in host + idle))
+    return HostCosts(*(seconds * slower for seconds in host + idle))
 
 
 def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Recipe) -> DataParallel:

@@ -18,12 +18,12 @@ from simcluster.engine.tabulate import tabulate
 from simcluster.planning.fixed_costs import (
     Costs,
     StageCosts,
-    given_slowness,
+    expand_slowness,
     planning_times,
+    require_short_simulation,
     require_steps,
-    require_time_to_play,
 )
-from simcluster.planning.fixed_stages import FixedStage, Way
+from simcluster.planning.fixed_stages import FixedStage, SendMode
 from simcluster.planning.parallel import Plan
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, ScheduleFunction, ScheduleMaker, make_schedule
@@ -77,9 +77,9 @@ def simulate_costs(
     order = make_schedule(schedule, stages, microbatches, chunks, costs=times, latency=latency)
     given = StageCosts(costs, order)
     end = sync if optimizer_sync == "all_reduce" and stages * tp > 1 else None
-    ranks, slow = range(plan.num_ranks), given_slowness(slowness or {}, plan.num_ranks)
-    require_time_to_play(order, steps, min(tp * dp, 1 + len(slowness or ())) if folded else tp * dp)
-    way: Way = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
+    ranks, slow = range(plan.num_ranks), expand_slowness(slowness or {}, plan.num_ranks)
+    require_short_simulation(order, steps, min(tp * dp, 1 + len(slowness or ())) if folded else tp * dp)
+    way: SendMode = "rendezvous" if rendezvous else "blocking" if blocking_sends else "beside"
     programs = [FixedStage(given, order, plan, stage, way, end).program(steps) for stage in range(stages)]
 
     flat = {"kind": "flat", "device": "h100", "gpus": plan.num_ranks, "link": {"line_rate": "1 GB/s"}}

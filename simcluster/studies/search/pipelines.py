@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from simcluster.model.layers import lm_head_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.planning.job import DataParallel, Slices
-from simcluster.planning.owned_parameters import OwnedParameters, of_layers
+from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers
 from simcluster.planning.works import Collective
 from simcluster.scenario.job import data_parallel_of
 from simcluster.scenario.memory_plan import recipe_of
@@ -135,7 +135,8 @@ class StageCalls:
         mixed = [base.model.has_experts(layer) for layer in range(base.model.layers)]
         self._first = {kind: mixed.index(kind) for kind in dict.fromkeys(mixed)}
         self._updates: dict[Hashable, tuple[float, float]] = {}
-        self._kinds = {kind: of_layers(base.model, self.plan, [layer]) for kind, layer in self._first.items()}
+        first = self._first.items()
+        self._kinds = {kind: parameters_of_layers(base.model, self.plan, [layer]) for kind, layer in first}
 
     def of(self, held: Holdings) -> OwnedParameters:
         """Return the parameters that a rank holds of its stage's part of the model."""

@@ -11,7 +11,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Footprint
-from simcluster.planning.kept_parts import KeptPart, kept_parts
+from simcluster.planning.kept_parts import PeakTensor, list_peak_tensors
 from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
@@ -58,7 +58,7 @@ class JobMemory(Shown):
     capacity: float
     rungs: tuple[ZeroRung, ...] = field(repr=False)
     fullest: int = 0
-    kept: tuple[KeptPart, ...] = field(default=(), repr=False)
+    kept: tuple[PeakTensor, ...] = field(default=(), repr=False)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -99,10 +99,10 @@ def job_memory(scenario: ResultLike) -> JobMemory:
             fullest_of[stage] = held
     stages = tuple(fullest_of[stage] for stage in sorted(fullest_of))
     fullest = max(range(len(stages)), key=lambda stage: stages[stage].total)
-    kept: tuple[KeptPart, ...] = ()
+    kept: tuple[PeakTensor, ...] = ()
     if not scenario.memory.offload.activations:
         blocks = residencies(scenario.model, shape_of(scenario))
-        kept = tuple(kept_parts(blocks, result.job.schedule, result.job.slices, fullest))
+        kept = tuple(list_peak_tensors(blocks, result.job.schedule, result.job.slices, fullest))
     return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, kept)
 
 
