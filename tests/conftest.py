@@ -234,13 +234,13 @@ def _once(plan: Callable[..., planned.Planned]) -> Callable[..., planned.Planned
             return plan(scenario, change, trains=trains)
         said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name != "engine")
         try:
-            known = PLANNED.get((planned.choices_of, said))
+            known = PLANNED.get((planned.collective_options, said))
         except TypeError:  # a device written inline has no hash
             return plan(scenario)
         if known is None:
             while len(PLANNED) > 3:
                 PLANNED.pop(next(iter(PLANNED)))
-            known = PLANNED[planned.choices_of, said] = plan(scenario)
+            known = PLANNED[planned.collective_options, said] = plan(scenario)
         return known
 
     return found

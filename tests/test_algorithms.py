@@ -954,7 +954,7 @@ def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.Monk
         cluster={"topology": "dgx_h100", "nodes": 2}, parallel={"tp": 2, "pp": 2}, training={"global_batch": 32}
     )
     ring = door.simulate(scenario).to_dict()["step_time_s"]
-    monkeypatch.setattr(planned, "choices_of", chosen)
+    monkeypatch.setattr(planned, "collective_options", chosen)
     times = [door.simulate(scenario, folded=folded).to_dict()["step_time_s"] for folded in (True, False)]
     assert times[0] == times[1] != ring
 

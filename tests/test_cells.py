@@ -16,7 +16,7 @@ from simcluster import load_cluster
 from simcluster.base.clock import Window
 from simcluster.base.link_columns import LinkValues
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.communicators import Communicators
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.orbits import Irregularities, cells_of
@@ -176,7 +176,7 @@ def test_folded_by_cells_is_unfolded_to_the_bit(
     job = {**JOB, "parallel": {**split, "dp": 16, "zero": 1}, "training": {"global_batch": 64}}
     scenario = tiny(cluster=CLUSTERS[1], **job, overlap={"grad_reduce": True, "interference": "none"}, **change)
     cells_seen(scenario)
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights) == 32
     assert folded.step_time == plain.step_time
     assert folded.without_faults == plain.without_faults
@@ -188,7 +188,7 @@ def test_what_is_shared_with_the_run_without_faults_changes_nothing(tiny: Tiny) 
     """One window and its groups serve both runs, and a run by itself makes its own."""
     scenario = tiny(cluster=CLUSTERS[0], **JOB, faults=[{"kind": "slow_gpu", "rank": 5, "factor": 2.0}])
     result = simulate(scenario)
-    alone, clean = replay(scenario), replay(scenario.without_faults())
+    alone, clean = simulate_scenario(scenario), simulate_scenario(scenario.without_faults())
     assert result.without_faults == clean.step_time
     assert np.array_equal(result.record.times.end, alone.record.times.end)
     assert result.folding.classes == alone.folding.classes

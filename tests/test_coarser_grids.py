@@ -29,7 +29,7 @@ from simcluster.base.clock import (
     on_grid,
 )
 from simcluster.base.errors import InputError
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 _LATER = {"1 ms": "3 h", "2 ms": "9 h"}
 
@@ -59,10 +59,10 @@ ALL = [("simpy", True), ("compiled", True), ("compiled", False)]
 def every_engine(tiny: Tiny, document: dict[str, Any], ways: Sequence[tuple[Any, bool]] = ALL) -> float:
     """Simulate the document by the reference and in these ways (engine; whether ranks are folded), compare them, and
     return the length of all its steps in seconds."""
-    plain = replay(tiny(**document, engine="reference"))
+    plain = simulate_scenario(tiny(**document, engine="reference"))
     spans = {rank: spans_of(plain, rank) for rank in plain.weights}
     for engine, folded in ways:
-        found = replay(tiny(**document, engine=engine), folded=folded)
+        found = simulate_scenario(tiny(**document, engine=engine), folded=folded)
         assert found.step_time == plain.step_time
         for rank, own in spans.items():
             assert spans_of(found, rank) == own, f"{engine}, rank {rank}"
@@ -70,7 +70,7 @@ def every_engine(tiny: Tiny, document: dict[str, Any], ways: Sequence[tuple[Any,
 
 
 def test_a_step_of_hours_is_played_on_the_grid_that_it_fits(tiny: Tiny) -> None:
-    found = replay(tiny(cluster={"topology": "flat", "gpus": 4, "scale": {"flops": 1e-9}}, gpus=4))
+    found = simulate_scenario(tiny(cluster={"topology": "flat", "gpus": 4, "scale": {"flops": 1e-9}}, gpus=4))
     end = float(found.record.times.end.max())
     tick = TICK
     while end >= tick * 2.0**53:

@@ -19,7 +19,7 @@ from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, P
 from simcluster.planning.works import Collective
 from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.scopes import PLAN, QUICK
 from simcluster.studies.search.space import COMMS
 
@@ -70,7 +70,7 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
     scenario = tiny_scenario(
         **document, parallel={"tp": 2, "cp": 2, "pp": 2, "dp": 1}, training={"global_batch": 2, "attention": "fused"}
     )
-    before, after = replay(scenario), replay(scenario, change=partial(blocked, axis, scenario))
+    before, after = simulate_scenario(scenario), simulate_scenario(scenario, change=partial(blocked, axis, scenario))
     entry = f"exposed_{communicator(axis).stream_of(pipelined=True)}"
     if Plan(tp=2, cp=2, pp=2).groups(axis).shape[1] == 1:
         assert after.step_time == before.step_time

@@ -19,7 +19,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 MODEL = Model(
     layers=2, hidden_size=512, heads=8, kv_heads=4, ffn_hidden_size=2048, vocab_size=1024, sequence_length=128,
@@ -186,7 +186,7 @@ TINY = {
 )
 def test_folded_is_unfolded_to_the_bit(by: str, more: dict[str, str]) -> None:
     scenario = load("tiny_3d", {**TINY, "parallel.cp_comm": by, **more})
-    folded, unfolded = replay(scenario), simulate(scenario, folded=False)
+    folded, unfolded = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert folded.step_time == unfolded.step_time
     for rank in range(16):
         left, right = (result.timeline_of(rank).drop(columns="group") for result in (folded, unfolded))

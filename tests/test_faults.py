@@ -19,7 +19,7 @@ from simcluster.base.telling import at_most
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.sections import Engine
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PLAIN: dict[str, Any] = {"cluster": DGX, "parallel": {"tp": 2, "pp": 2}, "training": {"global_batch": 8}}
@@ -148,7 +148,7 @@ ONE_OF_EACH: list[Document] = [
 def test_folded_is_unfolded_for_each(tiny: Tiny, table: Table, fault: Document) -> None:
     """One by one and without a search: which one is broken is seen at once."""
     scenario = tiny(**PLAIN, faults=[fault])
-    folded, plain = replay(scenario), replay(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate_scenario(scenario, folded=False)
     assert folded.step_time == plain.step_time
     assert folded.step_time != simulate(scenario.without_faults()).step_time
     assert all(table(folded, rank).equals(table(plain, rank)) for rank in range(8))

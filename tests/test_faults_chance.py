@@ -21,7 +21,7 @@ from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Nor
 from simcluster.faults.quick_draws import QuickStreams
 from simcluster.model.packing import dealt
 from simcluster.scenario.scenario import load_text
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 Z = {2: 0.5642, 8: 1.4236, 64: 2.3437, 1024: 3.2482}
 """Expected maximum of N standard normals."""
@@ -121,8 +121,8 @@ def test_a_step_takes_what_its_slowest_rank_takes(tiny: Tiny, law: dict[str, Any
     with equal factors on both within a rank's draw of a step the maxima are of passes alone, counted from each begin.
     """
     steps = 80
-    result = replay(tiny(**job(8, steps, law, per="step")))
-    clean = replay(tiny(**{**job(8, 1, law), "faults": []}))
+    result = simulate_scenario(tiny(**job(8, steps, law, per="step")))
+    clean = simulate_scenario(tiny(**{**job(8, 1, law), "faults": []}))
     table = clean.timeline_of(0)
     planned = table[(table["stream"] == "compute") & (table["microbatch"] >= 0)]
     seconds = float((planned["end"] - planned["start"]).sum())
@@ -143,10 +143,10 @@ def test_many_small_draws_matter_less_than_one_large(tiny: Tiny) -> None:
     law, steps = {"kind": "normal", "sigma": 0.05}, 300
     found = {}
     for per in ("kernel", "step"):
-        spans = replay(tiny(**job(1, steps, law, per=per))).timeline_of(0)
+        spans = simulate_scenario(tiny(**job(1, steps, law, per=per))).timeline_of(0)
         spans = spans[(spans["stream"] == "compute") & (spans["microbatch"] >= 0)]
         found[per] = (spans["end"] - spans["start"]).groupby(spans["step"]).sum().to_numpy()
-    clean = replay(tiny(**{**job(1, 1, law), "faults": []})).timeline_of(0)
+    clean = simulate_scenario(tiny(**{**job(1, 1, law), "faults": []})).timeline_of(0)
     clean = clean[(clean["stream"] == "compute") & (clean["microbatch"] >= 0)]
     seconds = (clean["end"] - clean["start"]).to_numpy()
     relative = math.sqrt(float((seconds**2).sum())) / float(seconds.sum())  # 1 / root of K for equal kernels

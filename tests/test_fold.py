@@ -17,7 +17,7 @@ from simcluster.base.arrays import bits, mixed
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step import simulation
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.classes import Classes, find_classes, find_shared, unfolded
 from simcluster.symmetry.folding import Symmetry
 from simcluster.symmetry.quotient import Quotient
@@ -104,7 +104,7 @@ def test_folded_is_unfolded_to_the_bit(tiny: Tiny, table: Table, document: dict[
 
 
 def _compare(scenario: Scenario, table: Table) -> None:
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert len(plain.weights) == scenario.gpus
     assert sum(folded.weights.values()) == scenario.gpus
     assert folded.step_time == plain.step_time
@@ -128,7 +128,7 @@ def test_wrong_folding_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, eng
         found = simulate(scenario, engine=engine)
     assert found.step_time == right.step_time
     assert [*found.weights.values()] == [1] * 8
-    assert replay(scenario).step_time < right.step_time  # studies do not check
+    assert simulate_scenario(scenario).step_time < right.step_time  # studies do not check
 
 
 def test_a_transfer_that_arrives_beside_a_collective(tiny: Tiny, table: Table) -> None:

@@ -24,7 +24,7 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.model.kernels import Kernel
 from simcluster.reference.record import OpTimes
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.traffic.traffic import Traffic
 
 Row = tuple[float, float | None]
@@ -309,7 +309,7 @@ def test_folded_is_unfolded_to_the_bit(
 ) -> None:
     document["overlap"] = {**document["overlap"], "interference": mechanism}
     scenario = tiny(**document)
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(scenario.gpus):
         ours, theirs = table(folded, rank), table(plain, rank)

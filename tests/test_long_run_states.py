@@ -133,7 +133,7 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
         played.append(scenario)
         return simulate(scenario)
 
-    monkeypatch.setattr(states_module, "replay", counted)
+    monkeypatch.setattr(states_module, "simulate_scenario", counted)
     scenario = tiny(
         {
             "failures": [*SLOW[:1], SLOW[0] | {"name": "again", "by": [1.5, 2.0]}],

@@ -11,7 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.results.result import MeasuredStep
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.whatif.sensitivities import Sensitivity, gap_causes, sensitivity
 
 
@@ -62,7 +62,7 @@ def test_one_of_both(told: dict[str, object], said: str) -> None:
 
 def test_each_cause_closes_the_gap_as_far_as_it_is_linear() -> None:
     """Played with the factor that is named, the step is the measured one; what the step does not use is no cause."""
-    base = replay(simcluster.load("tiny_dp"))
+    base = simulate_scenario(simcluster.load("tiny_dp"))
     found = sensitivity(base, ("flops", "network", "nvlink"))
     gap = 0.05 * base.step_time
     causes = {cause.resource: cause for cause in gap_causes(found, gap)}

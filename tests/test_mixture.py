@@ -25,7 +25,7 @@ from simcluster.planning.owned_parameters import parameters_of_layers, parameter
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512, "shared_experts": 1, "first_dense_layers": 1}
 FIELDS: dict[str, Any] = {
@@ -220,7 +220,7 @@ def scenario(**changes: object) -> Scenario:
 @pytest.mark.parametrize("changes", WAYS)
 def test_folded_is_unfolded_to_the_bit(changes: dict[str, Any]) -> None:
     made = scenario(**changes)
-    folded, unfolded = replay(made), simulate(made, folded=False)
+    folded, unfolded = simulate_scenario(made), simulate(made, folded=False)
     assert folded.step_time == unfolded.step_time
     for rank in range(16):
         left, right = (result.timeline_of(rank).drop(columns="group") for result in (folded, unfolded))

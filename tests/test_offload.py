@@ -30,7 +30,7 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.step.planned import plan_job
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 
 TICK = 2.0**-10
 """Seconds: times of the closed forms are whole numbers of it, so that sums are exact."""
@@ -474,7 +474,7 @@ def test_folded_is_unfolded_to_the_bit(
     offload |= ({"ahead": ahead} if fraction else {}) | ({"bucket": 300_000} if optimizer != "none" else {})
     offload |= {"host_update": "20 GB/s"} if optimizer == "host" else {}
     scenario = tiny(**document, memory={"offload": offload})
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(scenario.gpus):
         assert table(folded, rank).equals(table(plain, rank))

@@ -21,7 +21,7 @@ from simcluster.reference.plain import StepSimulation
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import plan, replay
+from simcluster.step.simulate import plan, simulate_scenario
 from simcluster.studies.search.pass_times import least_segment_seconds
 from simcluster.studies.sweep.quick import proved
 
@@ -78,12 +78,12 @@ def spans(run: Run, rank: int) -> dict[str, Any]:
 def is_played_alike(work: Work, lane: str, scenario: Scenario) -> None:
     """The reference does it, and so do other engines, folded or not; it takes its time."""
     change = partial(with_work, work=work, lane=lane)
-    plain = replay(scenario.model_copy(update={"engine": "reference"}), change=change)
+    plain = simulate_scenario(scenario.model_copy(update={"engine": "reference"}), change=change)
     mine = [seconds for rank in RANKS for seconds in durations(plain, rank)]
     assert mine
     assert all(each >= max(work.seconds, 1e-9) * (1 - 1e-9) for each in mine)
     for fewer in (True,) if scenario.collectives.detail == "steps" else (True, False):
-        fast = replay(scenario, change=change, folded=fewer)
+        fast = simulate_scenario(scenario, change=change, folded=fewer)
         assert fast.step_time == plain.step_time
         assert [spans(fast, rank) for rank in (1, 2)] == [spans(plain, rank) for rank in (1, 2)]
     if lane == MAIN:
@@ -92,7 +92,7 @@ def is_played_alike(work: Work, lane: str, scenario: Scenario) -> None:
 
 @cache
 def without(scenario: Scenario) -> float:
-    return replay(scenario).step_time
+    return simulate_scenario(scenario).step_time
 
 
 def durations(run: Run, rank: int) -> list[float]:
@@ -114,8 +114,11 @@ def test_in_steps_every_kind_is_played_too(work: Work) -> None:
 @every_kind
 def test_simpy_on_folded_ranks_simulates_every_kind(work: Work) -> None:
     scenario, change = job(), partial(with_work, work=work, lane=MAIN)
-    simpy = replay(scenario.model_copy(update={"engine": "simpy"}), change=change)
-    assert simpy.step_time == replay(scenario.model_copy(update={"engine": "reference"}), change=change).step_time
+    simpy = simulate_scenario(scenario.model_copy(update={"engine": "simpy"}), change=change)
+    assert (
+        simpy.step_time
+        == simulate_scenario(scenario.model_copy(update={"engine": "reference"}), change=change).step_time
+    )
 
 
 def sweeps_alike(work: Work) -> None:

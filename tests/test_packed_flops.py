@@ -19,7 +19,7 @@ from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, mod
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
 from simcluster.step.planned import plan
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.plan import alone
@@ -102,9 +102,11 @@ def test_every_view_says_the_same(tiny: Tiny) -> None:
 def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -> None:
     scenario = tiny(faults=[DRAWN])
     planned = plan(scenario)
-    healthy: Result = replay(scenario.without_faults(), planned=planned)
-    assert healthy.facts == replay(scenario.without_faults()).facts
-    assert replay(scenario, planned=plan(scenario.without_faults())).facts == replay(scenario).facts
+    healthy: Result = simulate_scenario(scenario.without_faults(), planned=planned)
+    assert healthy.facts == simulate_scenario(scenario.without_faults()).facts
+    assert (
+        simulate_scenario(scenario, planned=plan(scenario.without_faults())).facts == simulate_scenario(scenario).facts
+    )
 
 
 def test_the_bound_of_a_search_has_the_documents_attention() -> None:
@@ -112,5 +114,5 @@ def test_the_bound_of_a_search_has_the_documents_attention() -> None:
     short = {"kind": "sequence_lengths", "documents": {"kind": "histogram", "values": [128]}}
     scenario = alone(load("tiny_3d", {"model.sequence_length": 8192, "faults": [short]}))
     layout = Layout(8, 2, 2, 2, True, 1, "selective", "1f1b", 1, 1, ("tp", "cp", "dp", "pp"))
-    step = replay(layout.on(scenario)).step_time
+    step = simulate_scenario(layout.on(scenario)).step_time
     assert 0.5 * step < Bounds(scenario, [layout]).with_schedule(layout) <= step

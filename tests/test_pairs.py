@@ -15,7 +15,7 @@ from simcluster.planning.stages import Piece, cut_into_pieces, interleave_halves
 from simcluster.planning.works import Collective, Compute
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.search.plan import plan
 
 BOXES = {"topology": "dgx_h100", "nodes": 2, "gpus_per_node": 4}
@@ -182,7 +182,7 @@ def test_experts_are_hidden(tiny: Tiny) -> None:
 def test_every_way_of_playing_gives_the_same(tiny: Tiny, document: dict[str, Any], interference: Any) -> None:
     overlap = {**document["overlap"], "pairs": True, "interference": interference}
     scenario: Scenario = tiny(**{**document, "overlap": overlap})
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(scenario.gpus):
         order = ["start", "end", "stream", "kind", "name", "ready", "microbatch", "chunk", "step", "layer"]

@@ -22,7 +22,7 @@ from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_fli
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
 from simcluster.step.planned import plan_job
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 
 DGX = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
 PIPE: dict[str, Any] = {"cluster": DGX, "gpus": 4, "parallel": {"pp": 4}, "training": {"global_batch": 8}}
@@ -331,7 +331,7 @@ def test_any_cut_plays_and_folds(data: st.DataObject) -> None:
         pipeline={"layers_per_stage": cut},
         overlap={"grad_reduce": True, "param_gather": True},
     )
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert all(table_of(folded, rank).equals(table_of(plain, rank)) for rank in range(scenario.gpus))
 
 
@@ -351,7 +351,7 @@ def test_copies_fold_exactly(schedule: str, overlap: bool, zero: int, tiny: Tiny
         overlap={"grad_reduce": overlap, "param_gather": overlap and zero > 0, "bucket_size": "1 MB"},
         steps=2,
     )
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights)
     for rank in range(8):
         assert table(folded, rank).equals(table(plain, rank))

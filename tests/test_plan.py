@@ -24,7 +24,7 @@ from simcluster.show.plan_answer import (
     plan_answer,
     winner_reasons,
 )
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.layout import Layout, own_layout
 from simcluster.studies.search.memory import LayoutMemory
@@ -86,7 +86,7 @@ def test_it_finds_what_playing_everything_finds(changes: dict[str, Any], gigabyt
         if memory.most(layout) > gigabytes * 1e9:
             tight += 1
             continue
-        steps.append((replay(layout.on(base)).step_time, layout._replace(order=())))
+        steps.append((simulate_scenario(layout.on(base)).step_time, layout._replace(order=())))
     best = plan(base, 8, top=7, vary=vary, max_memory=gigabytes * 1e9)
     assert [each.score for each in best.best] == [step for step, _ in sorted(dict.fromkeys(steps), key=score_of)[:7]]
     assert best.played < len(steps), "nothing was pruned"
@@ -104,7 +104,7 @@ def few() -> list[tuple[float, float, Layout]]:
     base = alone(tiny())
     memory = LayoutMemory(base)
     legal = [each for each in space_of(base, 8, FEW).found[0] if not broken_keys(each.on(base))]
-    return [(replay(each.on(base)).step_time, memory.most(each), each) for each in legal]
+    return [(simulate_scenario(each.on(base)).step_time, memory.most(each), each) for each in legal]
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +171,9 @@ def test_every_combination_is_counted_once(found: Found) -> None:
 
 def test_the_winner_is_a_scenario_that_takes_what_was_said(found: Found) -> None:
     winner = found.best[0]
-    assert replay(found.scenario).step_time == winner.step_time
+    assert simulate_scenario(found.scenario).step_time == winner.step_time
     assert winner.row["account"]
-    assert replay(found.scenario).memory.total <= winner.memory
+    assert simulate_scenario(found.scenario).memory.total <= winner.memory
 
 
 def test_processes_threads_and_this_process_find_the_same(found: Found, found_few: Found, found_tight: Found) -> None:
@@ -379,7 +379,7 @@ def test_what_would_make_the_closest_fit() -> None:
 
 
 def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) -> None:
-    own, seconds = found.own, replay(alone(tiny())).step_time
+    own, seconds = found.own, simulate_scenario(alone(tiny())).step_time
     assert own is not None
     assert own.step_time == own.score == seconds
     told = own_layout_rank(found)[0]

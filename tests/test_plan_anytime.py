@@ -23,7 +23,7 @@ from simcluster.cli import terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.plan_answer import name_of_layout, own_layout_rank, proven_so_far, winner_reasons
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search import evaluation
 from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
 from simcluster.studies.search.layout import Layout
@@ -115,7 +115,7 @@ def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> Non
 
 def test_the_first_layout_is_the_own_one_with_more_recomputation_where_that_fits_alone() -> None:
     own, less = (tiny().with_({"training.recompute": each}) for each in ("none", "full"))
-    needs = [replay(each).memory.total for each in (own, less)]
+    needs = [simulate_scenario(each).memory.total for each in (own, less)]
     found = plan(own, 8, max_memory=sum(needs) / 2, executor=Stops(1))
     assert (found.played, found.stopped, found.proven) == (1, "interrupt", False)
     assert found.best[0].layout.on(found.base).parallel == own.parallel
@@ -306,7 +306,7 @@ def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_
     assert all(state.played == 0 for state in before)
     first = before[0].first
     assert first is not None
-    assert 0 < before[0].first_time <= replay(first.on(found.base)).step_time
+    assert 0 < before[0].first_time <= simulate_scenario(first.on(found.base)).step_time
     told = plan_command.words_of(before[0])
     assert f"the first takes {format_seconds(before[0].first_time)} at least, 0 played" in told
     assert told.endswith(name_of_layout(first))

@@ -16,7 +16,7 @@ from simcluster.planning.works import Collective, Compute
 from simcluster.scenario.fits import held
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout, own_layout
 from simcluster.studies.search.memory import LayoutMemory
@@ -33,7 +33,7 @@ def base(**changes: Any) -> Scenario:
 
 
 def step_of(scenario: Scenario, layout: Layout) -> float:
-    return replay(layout.on(scenario)).step_time
+    return simulate_scenario(layout.on(scenario)).step_time
 
 
 FLAGS = st.fixed_dictionaries(
@@ -269,4 +269,4 @@ def test_memory_is_between_its_floor_and_its_most() -> None:
         assert memory.floor(layout) <= most * (1 + ENDS)
         assert most == pytest.approx(held(layout.on(scenario)), rel=1e-9)
     for layout in layouts[:: max(1, len(layouts) // 12)]:
-        assert replay(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)
+        assert simulate_scenario(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)

@@ -19,7 +19,7 @@ from simcluster.results.contention import Call, calls
 from simcluster.results.raised import HeldBack, Raise, held_back
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.traffic.traffic import Traffic, usage_of
 
 # Four machines of one GPU, whose PCIe is as narrow as the NIC behind it (64 x 0.75 = 50 x 0.96 GB/s), and a step that
@@ -39,7 +39,7 @@ def step(**factors: float) -> simcluster.Result:
 
 
 def played(changes: dict[str, Any]) -> simcluster.Result:
-    return replay(simcluster.load("tiny_dp", changes))
+    return simulate_scenario(simcluster.load("tiny_dp", changes))
 
 
 # --- one resource of two in series ------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_calls_of_uneven_experts_are_seen() -> None:
     job = {"model.layers": 4, "parallel.pp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "gpus": 64,
            "parallel.order": ["tp", "cp", "pp", "dp"], "training.global_batch": 64, "cluster.gpus_per_node": 1,
            "cluster.nodes": 64, "faults": [uneven]}  # fmt: skip
-    result = replay(simcluster.load("mixtral_8x7b_128xh100", job))
+    result = simulate_scenario(simcluster.load("mixtral_8x7b_128xh100", job))
     seconds = {call.axis: call.seconds for call in calls_of(result)}
     assert max(seconds, key=seconds.__getitem__) == "ep"
 
@@ -207,7 +207,7 @@ def test_calls_of_uneven_experts_are_seen() -> None:
 def test_calls_are_all_communication_of_a_run() -> None:
     """Seconds over all ranks, by axis as in the spans: groups, sends and copies."""
     for name in ("tiny_3d", "llama3_70b_16xh100_offload"):
-        result = replay(simcluster.load(name))
+        result = simulate_scenario(simcluster.load(name))
         found: dict[str, float] = {}
         for call in calls_of(result):
             found[call.axis] = found.get(call.axis, 0.0) + call.seconds
@@ -247,7 +247,9 @@ def test_a_latency_that_nothing_takes_is_rejected(base: dict[str, Any], link: st
 
 def test_a_latency_that_something_takes_acts() -> None:
     def seconds(**changes: Any) -> float:
-        return replay(simcluster.load("tiny_3d", {name.replace("__", "."): v for name, v in changes.items()})).step_time
+        return simulate_scenario(
+            simcluster.load("tiny_3d", {name.replace("__", "."): v for name, v in changes.items()})
+        ).step_time
 
     slow = {"cluster__nic__latency": "1 ms"}
     assert seconds(collectives__nccl="none", **slow) > seconds(collectives__nccl="none")
@@ -270,9 +272,9 @@ def test_every_command_rejects_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_warns_of_a_rate_beyond_nccls_pace() -> None:
     fast = {"cluster.nic.line_rate": "800 Gbit/s"}
-    (warning,) = replay(simcluster.load("tiny_3d", fast)).warnings()
+    (warning,) = simulate_scenario(simcluster.load("tiny_3d", fast)).warnings()
     assert warning.startswith("cluster.nic.line_rate: almost no gain for dp")
     assert "bound by NCCL's pace at 44.83 GB/s" in warning
     assert "with --collectives.nccl none only the links limit" in warning
     for other in ({"cluster.nic.line_rate": "200 Gbit/s"}, {"cluster.name": "mine"}):
-        assert replay(simcluster.load("tiny_3d", other)).warnings() == []
+        assert simulate_scenario(simcluster.load("tiny_3d", other)).warnings() == []

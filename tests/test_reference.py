@@ -16,13 +16,13 @@ from simcluster.base.errors import InputError
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 
 
 def compare_scenario(scenario: Scenario) -> None:
     """The step and every span of it."""
-    plain = replay(scenario.model_copy(update={"engine": "reference"}))
-    fast = replay(scenario)
+    plain = simulate_scenario(scenario.model_copy(update={"engine": "reference"}))
+    fast = simulate_scenario(scenario)
     assert fast.step_time == plain.step_time
     for rank in range(scenario.gpus):
         expected, found = (run.timeline_of(rank)[list(COLUMNS)] for run in (plain, fast))
@@ -68,7 +68,7 @@ def test_experts_inside_a_tensor_parallel_group_with_a_slow_gpu(tp: int, ep: int
 def test_collectives_without_rounds_are_refused_in_steps(engine: str) -> None:
     document = {**MIXTURE, "collectives": {"all_reduce": "tree", "detail": "steps"}, "engine": engine}
     with pytest.raises(InputError, match="detail: steps simulates algorithms that go round by round"):
-        replay(tiny_scenario(**document))
+        simulate_scenario(tiny_scenario(**document))
 
 
 ACCELERATORS = ("symmetry", "programs", "engine", "step", "results", "studies", "scenario", "simulate")

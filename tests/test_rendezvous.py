@@ -19,7 +19,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Compute
 from simcluster.results.played import Run
 from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.topology.uniform import FlatSpec
 
 MODEL = Model(
@@ -211,7 +211,7 @@ def test_folding_is_exact(schedule: str, tiny: Tiny, table: Table) -> None:
         pipeline={"schedule": schedule, "chunks": chunks, "p2p": "rendezvous"},
         overlap={"grad_reduce": True},
     )
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights)
     for rank in range(8):
         assert table(folded, rank).equals(table(plain, rank))

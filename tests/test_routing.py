@@ -21,7 +21,7 @@ from test_loads import collective_loads
 
 from simcluster.base.errors import InputError
 from simcluster.scenario.files import load_cluster
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench.collective import collective_times, concurrent_times
 from simcluster.topology import Cluster, parse_topology
 from simcluster.topology.policies import mixed
@@ -410,7 +410,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=12)
 @given(document=jobs())
 def test_folded_is_unfolded_under_every_policy(tiny: Tiny, table: Table, document: dict[str, Any]) -> None:
-    folded, plain = replay(tiny(**document)), simulate(tiny(**document), folded=False)
+    folded, plain = simulate_scenario(tiny(**document)), simulate(tiny(**document), folded=False)
     assert folded.step_time == plain.step_time
     for rank in range(document["gpus"]):
         assert table(folded, rank).equals(table(plain, rank)), rank

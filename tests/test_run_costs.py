@@ -19,7 +19,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec
 from simcluster.scenario.scenario import load
 from simcluster.show import plots
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 RUN: dict[str, Any] = {
     "days": "21 d",
@@ -311,7 +311,7 @@ def test_what_is_shorter_than_the_window_swings_less() -> None:
 @pytest.fixture(scope="module")
 def result() -> Result:
     """A small step on H100."""
-    return replay(load("tiny_dp"))
+    return simulate_scenario(load("tiny_dp"))
 
 
 def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:

@@ -16,7 +16,7 @@ from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 ECMP = {"kind": "ecmp", "seed": 3, "queue_pairs": 2}
@@ -94,10 +94,10 @@ def _faults(rank: int, cable: list[str]) -> list[dict[str, Any]]:
 
 def every_way(scenario: Scenario) -> None:
     """Simulate the scenario in every way, and compare all of them with the compiled engine's run of all ranks."""
-    plain = replay(scenario, folded=False)
+    plain = simulate_scenario(scenario, folded=False)
     assert len(plain.weights) == scenario.gpus
     spans = {rank: spans_of(plain, rank) for rank in plain.weights}
-    for found in (replay(scenario), replay(scenario.model_copy(update={"engine": "simpy"}))):
+    for found in (simulate_scenario(scenario), simulate_scenario(scenario.model_copy(update={"engine": "simpy"}))):
         assert found.step_time == plain.step_time
         for rank in spans:
             assert spans_of(found, rank) == spans[rank], f"rank {rank}"

@@ -11,7 +11,7 @@ from conftest import Tiny
 import simcluster
 from simcluster.cli import main
 from simcluster.scenario.scenario import from_document
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.traffic.nccl.platforms import PaceFactors
 
 LINKS = ("nvlink", "network", "pcie")
@@ -41,7 +41,7 @@ def test_passes_of_a_schedule_by_their_own_times_need_no_groups(tiny: Tiny) -> N
     job = {"gpus": 8, "parallel": {"tp": 1, "pp": 4, "dp": 2}, "pipeline": {"schedule": "zb-auto"}}
     cluster = {"topology": "dgx_a100", "nodes": 2, "gpus_per_node": 4}
     plain, faster = (
-        replay(tiny(**job, cluster={**cluster, "scale": {"network": factor}})).step_time for factor in (1, 2)
+        simulate_scenario(tiny(**job, cluster={**cluster, "scale": {"network": factor}})).step_time for factor in (1, 2)
     )
     assert faster < plain
 

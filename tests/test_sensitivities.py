@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.results.path_estimate import path_seconds_under
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import RESOURCES, Sensitivity, more_memory, scaled, sensitivity
 
 BY = 0.01
@@ -30,7 +30,7 @@ SETS = [f"--set={path}={json.dumps(value)}" for path, value in TIE.items()]
 
 def tied(**factors: float) -> simcluster.Result:
     changes = {**TIE, **{f"cluster.scale.{name}": factor for name, factor in factors.items()}}
-    return replay(simcluster.load("tiny_dp", changes))
+    return simulate_scenario(simcluster.load("tiny_dp", changes))
 
 
 @pytest.mark.parametrize("name", ["tiny_3d", "tiny_dp", "gpt3_175b_64xa100"])
@@ -51,14 +51,14 @@ def test_elasticities_sum_to_that_of_everything(name: str) -> None:
 
 def test_the_path_under_its_own_program_is_the_step() -> None:
     for name in ("tiny_3d", "gpt3_175b_64xa100"):
-        base = replay(simcluster.load(name))
-        same = replay(base.scenario)
+        base = simulate_scenario(simcluster.load(name))
+        same = simulate_scenario(base.scenario)
         assert path_seconds_under(base.critical_path, base, same) == pytest.approx(base.step_time, rel=1e-12)
 
 
 def test_another_program_gives_no_estimate() -> None:
-    base = replay(simcluster.load("tiny_3d"))
-    other = replay(simcluster.load("tiny_3d", {"training.global_batch": 16}))
+    base = simulate_scenario(simcluster.load("tiny_3d"))
+    other = simulate_scenario(simcluster.load("tiny_3d", {"training.global_batch": 16}))
     assert path_seconds_under(base.critical_path, base, other) is None
 
 
@@ -104,12 +104,12 @@ def test_the_command_heads_its_columns_by_what_they_hold(capsys: pytest.CaptureF
 
 
 def test_more_memory_is_worth_less_recomputation() -> None:
-    base = replay(simcluster.load("tiny_3d", {"training.recompute": "full"}))
+    base = simulate_scenario(simcluster.load("tiny_3d", {"training.recompute": "full"}))
     ways = more_memory(base)
     assert [way.recompute for way in ways] == ["selective", "none"]
     assert base.memory.total <= ways[0].bytes <= ways[1].bytes
     assert ways[1].step_time < base.step_time
-    assert more_memory(replay(simcluster.load("tiny_3d", {"training.recompute": "none"}))) == []
+    assert more_memory(simulate_scenario(simcluster.load("tiny_3d", {"training.recompute": "none"}))) == []
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

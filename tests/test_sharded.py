@@ -26,7 +26,7 @@ from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import schedule_function
 from simcluster.step.planned import plan_job
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 
 TICK = 2.0**-20  # of given times: on the clock's grid, so that sums are exact
 TICKS = st.integers(0, 40)
@@ -355,7 +355,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @settings(max_examples=12)
 @given(scenario=scenarios())
 def test_folded_is_unfolded_and_memory_comes_and_goes(table: Table, scenario: Scenario) -> None:
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     for rank in range(scenario.gpus):
         assert table(folded, rank).equals(table(plain, rank))
     for stage, rank in enumerate(range(0, 8, 8 // scenario.parallel.pp)):

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.reference.loader import late_batches
+from simcluster.reference.loader import simulate_batch_delays
 from simcluster.results.account import SINCE, Account, attribute
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import Result
 from simcluster.scenario.loading import host_tokens
 from simcluster.scenario.scenario import from_document, load
-from simcluster.step.simulate import BEFORE, simulate
+from simcluster.step.simulate import WARMUP_STEPS, simulate
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 
@@ -88,7 +88,7 @@ def exposed(load: float, workers: int, step: float, prefetch: int = 2) -> float:
 def test_a_loader_exposes_what_is_longer_than_the_step(
     load: float, workers: int, prefetch: int, step: float, late: float
 ) -> None:
-    found = late_batches(np.full((1, 300), load), workers, prefetch, 0.5)[0, BEFORE:]
+    found = simulate_batch_delays(np.full((1, 300), load), workers, prefetch, 0.5)[0, WARMUP_STEPS:]
     assert 0.5 + found == pytest.approx(step)  # every one of them
     assert found == pytest.approx(late, abs=1e-12)
     assert exposed(load, workers, 0.5, prefetch) == pytest.approx(late)
@@ -97,7 +97,7 @@ def test_a_loader_exposes_what_is_longer_than_the_step(
 @given(load=st.floats(0.01, 5), step=st.floats(0.01, 5), workers=st.integers(1, 6), prefetch=st.integers(0, 4))
 @settings(max_examples=30)
 def test_the_closed_form_holds_of_any_loader(load: float, step: float, workers: int, prefetch: int) -> None:
-    found = late_batches(np.full((1, 200), load), workers, prefetch, step)[0, BEFORE:]
+    found = simulate_batch_delays(np.full((1, 200), load), workers, prefetch, step)[0, WARMUP_STEPS:]
     assert found == pytest.approx(exposed(load, workers, step, prefetch), abs=1e-9)
 
 
@@ -106,7 +106,7 @@ def test_spread_and_several_hosts_make_a_loader_slower_and_a_longer_queue_faster
     takes = chance.exponential(0.45, (8, 400))
 
     def lost(rows: np.ndarray, prefetch: int) -> float:
-        return float(late_batches(rows, 1, prefetch, 0.5).max(axis=0).mean())
+        return float(simulate_batch_delays(rows, 1, prefetch, 0.5).max(axis=0).mean())
 
     one, queue, many = lost(takes[:1], 1), lost(takes[:1], 8), lost(takes, 1)
     assert 0 < queue < one < many

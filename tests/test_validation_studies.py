@@ -20,7 +20,7 @@ from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model, padded_vocab
 from simcluster.planning.segments import Pass
 from simcluster.scenario.scenario import from_document, load
-from simcluster.step.planned import OwnTimes, choices_of, plan_job
+from simcluster.step.planned import JobTimes, collective_options, plan_job
 from simcluster.step.simulate import simulate
 
 STUDIES = Path(__file__).parents[1] / "scenarios" / "validation"
@@ -108,7 +108,7 @@ def layer_seconds(sequence_parallel: bool, recompute: str) -> tuple[float, float
     }  # fmt: skip
     scenario = load("gpt3_175b_64xa100", changes)
     job, _ = plan_job(scenario, load_device("a100-80gb"))
-    own = OwnTimes(job, scenario.cluster.built, choices_of(scenario).methods)
+    own = JobTimes(job, scenario.cluster.built, collective_options(scenario).methods)
     part = Pass((0,))
     ((forward, backward),) = own._part_seconds([[job.passes.segment("F", part), job.passes.segment("B", part)]])
     return forward, backward

@@ -21,7 +21,7 @@ from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_function
 from simcluster.show.blocks import text_of
 from simcluster.show.explanation import explanation
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.studies.whatif.free import Free, freed, kinds_of, path_seconds, what_if_free
@@ -90,7 +90,7 @@ def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: s
     """Its entries of the breakdown are zero, and it is gone from the path; the rest of the compute is as it was."""
     result = simulate(tiny(**document))
     kind = data.draw(st.sampled_from([name for name in kinds_of(result) if " " not in name]))
-    found = replay(result.scenario, change=lambda programs: freed(programs, kind))
+    found = simulate_scenario(result.scenario, change=lambda programs: freed(programs, kind))
     breakdown, before = found.times.breakdown, result.times.breakdown
     if kind == "communication":
         assert found.times.communication == 0
@@ -102,7 +102,7 @@ def test_a_free_kind_takes_no_time(tiny: Tiny, document: dict[str, Any], data: s
         if entry != kind:
             assert breakdown[entry] == pytest.approx(before[entry], rel=1e-9, abs=1e-15)
     assert path_seconds(found).get(kind, 0.0) == 0
-    plain = replay(result.scenario, folded=False, change=lambda programs: freed(programs, kind))
+    plain = simulate_scenario(result.scenario, folded=False, change=lambda programs: freed(programs, kind))
     assert found.step_time == plain.step_time
 
 

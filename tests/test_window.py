@@ -20,7 +20,7 @@ from simcluster.collectives.description import Columned
 from simcluster.engine.tables import Tables
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import fold, plan, tabulate_step
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
 from simcluster.symmetry.turns import link_images
@@ -190,7 +190,7 @@ def test_folded_through_a_window_is_unfolded_to_the_bit(
         overlap={"grad_reduce": True, "interference": "none"},
     )
     assert both(scenario)[0] is not None
-    folded, plain = replay(scenario), simulate(scenario, folded=False)
+    folded, plain = simulate_scenario(scenario), simulate(scenario, folded=False)
     assert len(folded.weights) < len(plain.weights) == 32
     assert folded.step_time == plain.step_time
     for rank in range(32):

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.schedules import EqualCosts, Kind, check, peak_in_flight, play, zb_auto, zb_h1, zb_h2
-from simcluster.schedules.zb_auto import ALWAYS_PROVED, Automatic, Goal, automatic
-from simcluster.schedules.zb_rounds import Rounds, Taste
+from simcluster.schedules.zb_auto import ALWAYS_PROVED, Goal, OptimizedSchedule, optimize_schedule
+from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
 
 Stage = tuple[int, int, int]
 """F, I and W of a stage."""
@@ -77,13 +77,13 @@ def optima(stages: list[Stage], M: int, c: int, limit: int, part: float) -> dict
 
 def made_for(
     stages: list[Stage], M: int, c: int, limit: int | None, part: float, goal: Goal
-) -> tuple[Automatic, tuple[float, float]]:
+) -> tuple[OptimizedSchedule, tuple[float, float]]:
     """What zb-auto makes, checked, and what it reaches: the goal, then the other one."""
 
     def costs(kind: Kind, stage: int, chunk: int) -> float:
         return stages[stage]["FIW".index(kind)]
 
-    made = automatic(len(stages), M, costs=costs, latency=c, memory_limit=limit, weight_memory=part, goal=goal)
+    made = optimize_schedule(len(stages), M, costs=costs, latency=c, memory_limit=limit, weight_memory=part, goal=goal)
     timing = play(check(made.schedule), costs, c)
     reached = max(timing.spans), timing.makespan
     return made, reached if goal == "span" else reached[::-1]
@@ -144,7 +144,7 @@ def heuristic(stages: list[Stage], M: int, c: int, limit: int, goal: Goal) -> fl
     """The best of the paper's heuristic and the schedules by hand: what zb-auto was without a search."""
     each: list[dict[Kind, int]] = [dict(zip(("F", "I", "W"), stage, strict=True)) for stage in stages]
     made = [
-        Rounds(M, limit, 1, each, c, Taste(*taste)).schedule()
+        RoundsBuilder(M, limit, 1, each, c, HeuristicOptions(*taste)).schedule()
         for taste in itertools.product((False, True), repeat=3)
     ]  # fmt: skip
     made += [
@@ -188,8 +188,8 @@ def test_the_goals_are_two() -> None:
 def test_only_ratios_of_times_matter(unit: float | Fraction) -> None:
     """Rows are the same in any unit, of floats and of fractions."""
     times = EqualCosts(F=10 * unit, B=20 * unit, I=12 * unit, W=8 * unit)
-    made = automatic(4, 6, costs=times, latency=unit, memory_limit=3)
-    plain = automatic(4, 6, costs=EqualCosts(F=10, B=20, I=12, W=8), latency=1, memory_limit=3)
+    made = optimize_schedule(4, 6, costs=times, latency=unit, memory_limit=3)
+    plain = optimize_schedule(4, 6, costs=EqualCosts(F=10, B=20, I=12, W=8), latency=1, memory_limit=3)
     assert made.schedule == plain.schedule
     assert math.isclose(made.value, plain.value * unit, rel_tol=1e-9)
 

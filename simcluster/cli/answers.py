@@ -30,7 +30,7 @@ ANSWERS: Mapping[str, str] = {
     "JobMemory": "cli.memory:job_answer",
     "LaunchCheck": "longrun.launch.check:check_answer",
     "MeanDifference": "show.explanation:mean_difference_answer",
-    "PlayedSchedule": "cli.schedule_report:report",
+    "TimedSchedule": "cli.schedule_report:report",
     "PolicyComparison": "longrun.studies.comparison_answers:policies_answer",
     "Records": "cli.answers:records_answer",
     "Result": "show.step_answer:step_answer",

@@ -27,7 +27,7 @@ from simcluster.show.blocks import Answer, Lines
 from simcluster.show.explanation import distribution_answer, explanation
 from simcluster.show.pictures import picture
 from simcluster.show.step_answer import step_answer
-from simcluster.step.simulate import replay, simulate
+from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.whatif.extra_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
 from simcluster.studies.whatif.frozen_links import frozen_links, soon_told
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         require_time_for(scenario, steps_with_parts_free(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
     if scenario.replicas > 1:
-        base = replay(without_chance(scenario))
+        base = simulate_scenario(without_chance(scenario))
         result, distribution = replace(base, scenario=scenario), monte_carlo(scenario, base=base, until=args.until)
     else:
         result = simulate(scenario)

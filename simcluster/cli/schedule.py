@@ -15,10 +15,10 @@ from simcluster.cli.schedule_report import comparison, document, report
 from simcluster.documents.own_words import OwnWord, names_function
 from simcluster.scenario.schedule_files import function_in, is_csv, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
-from simcluster.schedules.comparison import PlayedSchedule, StageTimes, play_stages, refuse_too_many
+from simcluster.schedules.comparison import StageTimes, TimedSchedule, require_few_actions, time_schedule
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.torch_csv import to_csv, torch_can_run
-from simcluster.schedules.zb_auto import Automatic, automatic
+from simcluster.schedules.zb_auto import OptimizedSchedule, optimize_schedule
 from simcluster.show.pictures import picture
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     common.draw(args, (args.gallery, lambda: _gallery(args)))
 
 
-def _answer(args: argparse.Namespace, shown: list[PlayedSchedule], refused: list[tuple[str, str]]) -> None:
+def _answer(args: argparse.Namespace, shown: list[TimedSchedule], refused: list[tuple[str, str]]) -> None:
     one = len(shown) == 1 and args.names != ["all"]
     in_full = one and not args.table
     common.answer(
@@ -99,7 +99,7 @@ def _gallery(args: argparse.Namespace) -> Figure:
 # --- the schedules of a NAME: a built-in one, all of them, a CSV file, or your own function --------------------------
 
 
-def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSchedule], list[tuple[str, str]]]:
+def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedule], list[tuple[str, str]]]:
     """Return the simulated schedules of these names, and for "all" the invalid ones with reasons.
 
     InputError if a schedule named explicitly is invalid, or if all are.
@@ -110,15 +110,15 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSched
         raise InputError(
             f"--chunks {args.chunks}: none of these takes chunks; {', '.join(schedules_with('takes_chunks'))} do"
         )
-    shown: list[PlayedSchedule] = []
+    shown: list[TimedSchedule] = []
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
         try:
             made = _schedule(each, args, several=several)
-            if isinstance(made, Automatic):
-                shown.append(replace(play_stages(check(made.schedule), args.times), automatic=made))
+            if isinstance(made, OptimizedSchedule):
+                shown.append(replace(time_schedule(check(made.schedule), args.times), automatic=made))
             else:
-                shown.append(play_stages(made, args.times))
+                shown.append(time_schedule(made, args.times))
         except InputError as error:
             if name != "all":
                 raise
@@ -128,7 +128,7 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[PlayedSched
     return shown, refused
 
 
-def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | Automatic:
+def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | OptimizedSchedule:
     """Return the checked schedule of a name; when comparing ``several``, chunks only if it takes them."""
     if is_csv(name):
         return _from_csv_file(name, args)
@@ -141,7 +141,7 @@ def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
     if name == "zb-auto":
-        return automatic(
+        return optimize_schedule(
             stages, microbatches, chunks, costs=args.times.times(), latency=args.times.latency,
             memory_limit=args.memory_limit, goal=args.goal,
         )  # fmt: skip
@@ -154,7 +154,7 @@ def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
     if stages is None or microbatches is None:
         missing = [name for name in ("stages", "microbatches") if getattr(args, name) is None]
         raise InputError(f"--{' and --'.join(missing)} required, as in --stages 4 --microbatches 8")
-    refuse_too_many(stages, microbatches, chunks)
+    require_few_actions(stages, microbatches, chunks)
     return stages, microbatches
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from simcluster.schedules import Schedule
-from simcluster.schedules.comparison import PlayedSchedule, StageTimes, more_than_1f1b, share_of_a_stage
+from simcluster.schedules.comparison import StageTimes, TimedSchedule, chunk_share, describe_extra_activations
 from simcluster.schedules.grid import common_unit, grid
 from simcluster.schedules.text import order_lines, row_texts
-from simcluster.schedules.zb_auto import Automatic
+from simcluster.schedules.zb_auto import OptimizedSchedule
 from simcluster.show.blocks import Answer, Lines, TableBlock
 
 _MOST_PRINTED_ACTIONS = 4_096
@@ -20,7 +20,7 @@ _MOST_PEAKS = 8
 _WIDTH_OF_A_FILE = 200
 
 
-def report(played: PlayedSchedule) -> Answer:
+def report(played: TimedSchedule) -> Answer:
     """Return the blocks about one schedule: order, timeline, numbers, and numbers of every stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
@@ -29,7 +29,7 @@ def report(played: PlayedSchedule) -> Answer:
         (f"r{stage}", number(busy), number(idle), number(span), str(peak), number(of_stage))
         for stage, (busy, idle, span, peak, of_stage) in enumerate(columns)
     ]
-    share = share_of_a_stage(schedule)
+    share = chunk_share(schedule)
     what = "microbatches" if share == 1 else f"chunks, each {share} of a stage's layers"
     notes = [
         f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what};",
@@ -48,7 +48,7 @@ def report(played: PlayedSchedule) -> Answer:
     ]  # fmt: skip
 
 
-def comparison(shown: Sequence[PlayedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
+def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
     """Return the blocks about several schedules: a row for each, and timelines if ``grids``."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
@@ -78,7 +78,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
     if "I" in kinds:
         backward += f" (I = {number(times.input)}, W = {number(times.weight)})"
     pairs = "" if times.pair is None or not any(s.fused for s in schedules) else f", a pair {number(times.pair)}"
-    shares = sorted({share_of_a_stage(schedule) for schedule in schedules} - {Fraction(1)}, reverse=True)
+    shares = sorted({chunk_share(schedule) for schedule in schedules} - {Fraction(1)}, reverse=True)
     parts = f" ({' or '.join(map(str, shares))} of that for a chunk)" if shares else ""
     return (
         f"F = {number(times.forward)}, {backward}{pairs} for one microbatch through one stage{parts}, "
@@ -86,7 +86,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
     )
 
 
-def document(played: PlayedSchedule) -> dict[str, object]:
+def document(played: TimedSchedule) -> dict[str, object]:
     """Return a schedule as JSON: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
@@ -117,7 +117,7 @@ def document(played: PlayedSchedule) -> dict[str, object]:
     }
 
 
-def _goal(made: Automatic) -> dict[str, object]:
+def _goal(made: OptimizedSchedule) -> dict[str, object]:
     """Return the goal of zb-auto, its value, and the lower bound within the memory limit."""
     return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
@@ -127,7 +127,7 @@ def number(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
-def _row(played: PlayedSchedule) -> tuple[str, ...]:
+def _row(played: TimedSchedule) -> tuple[str, ...]:
     timing, peaks = played.timing, [number(peak) for peak in played.peaks]
     shown = peaks if len(peaks) <= _MOST_PEAKS else [*peaks[: _MOST_PEAKS - 2], "..", peaks[-1]]
     return (
@@ -151,14 +151,14 @@ def _order(schedule: Schedule) -> list[str]:
     return [f"order ({example}; each stage runs its row strictly in order)", *order_lines(schedule)]
 
 
-def _time_grid(played: PlayedSchedule) -> list[str]:
+def _time_grid(played: TimedSchedule) -> list[str]:
     """Return the timeline grid, or a line that explains why it is not printed."""
     schedule, timing, times = played.schedule, played.timing, played.times
     costs = times.of_chunk(schedule)
     kinds = sorted({action.kind for row in schedule.rows for action in row})
     durations = [costs(kind, 0, 0) for kind in kinds] + [times.latency]
     if times.pair is not None and schedule.fused:
-        durations.append(times.pair * share_of_a_stage(schedule))
+        durations.append(times.pair * chunk_share(schedule))
     unit = common_unit(durations)
     if timing.makespan / unit <= _MOST_COLUMNS and sum(map(len, schedule.rows)) <= _MOST_PRINTED_ACTIONS:
         width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
@@ -168,7 +168,7 @@ def _time_grid(played: PlayedSchedule) -> list[str]:
     return ["time: left out, too large to read as text"]
 
 
-def _numbers(played: PlayedSchedule) -> list[str]:
+def _numbers(played: TimedSchedule) -> list[str]:
     timing = played.timing
     return [
         f"makespan           {number(timing.makespan)}",
@@ -180,21 +180,22 @@ def _numbers(played: PlayedSchedule) -> list[str]:
     ]
 
 
-def _notes(shown: Sequence[PlayedSchedule]) -> list[str]:
+def _notes(shown: Sequence[TimedSchedule]) -> list[str]:
     goals = [text for played in shown if played.automatic for text in _of_automatic(played, played.automatic)]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
         return [*goals, "note: with one chunk per stage nothing is interleaved; try --chunks 2"]
     return goals
 
 
-def _of_automatic(played: PlayedSchedule, made: Automatic) -> list[str]:
+def _of_automatic(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
     """Return lines about zb-auto: its goal, and its memory if it exceeds that of 1F1B."""
-    more, usual = more_than_1f1b(played.schedule), min(played.schedule.num_stages, played.schedule.num_microbatches)
+    more = describe_extra_activations(played.schedule)
+    usual = min(played.schedule.num_stages, played.schedule.num_microbatches)
     held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
     return [_how_near(made), *held]
 
 
-def _how_near(made: Automatic) -> str:
+def _how_near(made: OptimizedSchedule) -> str:
     """Return a line about the goal of zb-auto and whether it is reached."""
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:

@@ -13,7 +13,7 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Lines, TableBar, TableBlock
 from simcluster.show.cells import signed_change
 from simcluster.show.pictures import picture
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import (
     RESOURCES,
     TIMES,
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     by, prices = _percent(args.by), dict(_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     scenario = load(args.scenario, overrides_of(args, args.scenario))
-    base = replay(scenario)
+    base = simulate_scenario(scenario)
     found = sensitivity(base, resources, by=by, prices=prices)
     memory = more_memory(base) if not resources or "memory" in resources else []
     rows = [{"recompute": way.recompute, "bytes": way.bytes, "step_time_s": way.step_time} for way in memory]

@@ -15,7 +15,7 @@ from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import layout_words
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import stragglers_answer
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.mitigations import Mitigation, what_pays
 from simcluster.studies.whatif.straggling import Stragglers, steps_without_causes, stragglers
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> None:
     """Simulate the step without each cause, print, draw and write the result."""
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
-    result = replay(scenario)
+    result = simulate_scenario(scenario)
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
     head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout_words(result.scenario)}"]

@@ -1,6 +1,6 @@
 """Computations on ranks over time, slowed down by communication and by the rank itself; compiled.
 
-``reference.plain`` defines it: ``Left`` and ``Rank``.
+``reference.plain`` defines it: ``RemainingWork`` and ``Rank``.
 """
 
 from __future__ import annotations

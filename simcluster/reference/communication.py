@@ -19,8 +19,8 @@ from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 
-class InRounds(NamedTuple):
-    """Collective to simulate round by round: its phases, bytes, and the pace of a hop, if NCCL sets one."""
+class RoundPlan(NamedTuple):
+    """Plan of a collective simulated round by round: its phases, bytes, and the pace of a hop, if NCCL sets one."""
 
     phases: Sequence[Phase]
     size: float
@@ -95,12 +95,12 @@ class GroupsAndRoutes:
         found = activities(patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method)
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
-    def rounds(self, work: Work, members: tuple[int, ...]) -> InRounds:
+    def rounds(self, work: Work, members: tuple[int, ...]) -> RoundPlan:
         """Return a collective's phases, bytes and pace, for simulating it round by round."""
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         phases = phases_of(method, group, work.moves)
-        return InRounds(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
+        return RoundPlan(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """Return the relative slowdown of concurrent compute of sensitivity 1; 0 for blocking communication."""

@@ -41,13 +41,13 @@ def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list
     while changed:
         changed = False
         for link, numbers in users.items():
-            new = level_of(capacity[link], [(want(number, link), flows[number][link]) for number in numbers])
+            new = link_level(capacity[link], [(want(number, link), flows[number][link]) for number in numbers])
             changed = changed or new != level[link]
             level[link] = new
     return [want(number, -1) for number in range(len(demands))]
 
 
-def level_of(capacity: float, users: Iterable[tuple[float, float]]) -> float:
+def link_level(capacity: float, users: Iterable[tuple[float, float]]) -> float:
     """Return the rate level of a link: ``users`` are the wanted rate (B/s) of each activity and its flows.
 
     Those that want less than an equal share of the remaining capacity get it, the lowest first, all of one rate at

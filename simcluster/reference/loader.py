@@ -43,7 +43,7 @@ class HostLoader:
         yield self._env.process(self._load()) if self._queue is None else self._queue.get()
 
 
-def late_batches(takes: Floats, workers: int, prefetch: int, step: float) -> Floats:
+def simulate_batch_delays(takes: Floats, workers: int, prefetch: int, step: float) -> Floats:
     """Return the delay (s) of each host's batch for each step of ``step`` seconds, [host, step].
 
     ``takes[host, number]`` are the seconds that loading a batch takes.

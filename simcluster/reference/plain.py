@@ -34,7 +34,7 @@ from simcluster.reference.steps import CollectiveInRounds
 from simcluster.topology import Cluster
 
 
-class Left(NamedTuple):
+class RemainingWork(NamedTuple):
     """Remaining work of a computation: seconds at full speed, since when, and the factor on them."""
 
     seconds: float
@@ -46,11 +46,11 @@ class Left(NamedTuple):
         """Time at which it will be over if nothing changes."""
         return self.since + (self.seconds if self.factor == 1.0 else on_grid(self.seconds * self.factor))
 
-    def at(self, now: float, factor: float) -> Left:
+    def at(self, now: float, factor: float) -> RemainingWork:
         """Return the remaining work at time ``now``, under another factor."""
         if factor == self.factor:
             return self
-        return Left(max(0.0, self.seconds - on_grid((now - self.since) / self.factor)), now, factor)
+        return RemainingWork(max(0.0, self.seconds - on_grid((now - self.since) / self.factor)), now, factor)
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class StepSimulation:
     def _compute(self, node: Node, seconds: float, sensitivity: float) -> Process:
         """Compute at a rate that follows pressure and speed; of changes at one instant the last counts."""
         env, rank = self._env, self._ranks[node.rank]
-        before = now = Left(on_grid(seconds * rank.slowness), env.now, 1.0)
+        before = now = RemainingWork(on_grid(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
         rank.computing += 1
         rank.tell()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import simpy
 
 from simcluster.collectives.description import Hop, repeated_rounds
-from simcluster.reference.communication import InRounds
+from simcluster.reference.communication import RoundPlan
 from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
 from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
@@ -22,7 +22,7 @@ class CollectiveInRounds:
     """One collective in rounds over the GPUs of a group; ``enter(position)`` runs one rank's part."""
 
     def __init__(
-        self, env: simpy.Environment, network: FluidNetwork, fabric: Fabric, gpus: Sequence[int], rounds: InRounds
+        self, env: simpy.Environment, network: FluidNetwork, fabric: Fabric, gpus: Sequence[int], rounds: RoundPlan
     ) -> None:
         self._blocks = [
             _Block(env, network, hops, [_transfer(fabric, gpus, hop, rounds) for hop in hops], count)
@@ -75,7 +75,7 @@ class _Block:
             event.succeed()
 
 
-def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: InRounds) -> Traffic:
+def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: RoundPlan) -> Traffic:
     spread = hop_spread(fabric, gpus, hop)
     latency, bound = rounds.pace or (fabric.spread_latency(spread), math.inf)
     return Traffic(usage_of([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)

@@ -15,7 +15,7 @@ from simcluster.base.shown import Shown, look
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.results.step_time import StepTime
-from simcluster.schedules.comparison import OwnBubble
+from simcluster.schedules.comparison import ScheduleBubble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ class PlayedStep(TimedStep, Protocol):
         """Breakdown of the step."""
 
     @property
-    def own_bubble(self) -> OwnBubble:
+    def own_bubble(self) -> ScheduleBubble:
         """Bubble of the schedule alone."""
 
     @property

@@ -27,7 +27,7 @@ from simcluster.scenario.likely import Likely, likely
 from simcluster.scenario.memory_plan import HEADROOM, Fit, fit_of, recipe_document
 from simcluster.scenario.rules import uneven_racks
 from simcluster.scenario.sections import HostMemory
-from simcluster.schedules.comparison import OwnBubble, own_bubble
+from simcluster.schedules.comparison import ScheduleBubble, schedule_bubble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,9 +182,9 @@ class Result(Run, FlatNumbers):
         return None if self.fits else remedies(self.scenario)
 
     @cached_property
-    def own_bubble(self) -> OwnBubble:
+    def own_bubble(self) -> ScheduleBubble:
         """Bubble of the schedule alone; nothing without a pipeline."""
-        return OwnBubble(0.0, "") if self.job.plan.pp == 1 else own_bubble(self.job.schedule)
+        return ScheduleBubble(0.0, "") if self.job.plan.pp == 1 else schedule_bubble(self.job.schedule)
 
     @property
     def likely(self) -> Likely:

@@ -13,7 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, recipe_of, shape_of
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules.comparison import more_than_1f1b
+from simcluster.schedules.comparison import describe_extra_activations
 from simcluster.schedules.specs import ZbAuto
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
     """Warn of zb-auto without a memory limit, which may hold many microbatches' activations."""
     what = scenario.pipeline.schedule
     limit = what.memory_limit if isinstance(what, ZbAuto) else None
-    if limit is None and (more := more_than_1f1b(schedule)):
+    if limit is None and (more := describe_extra_activations(schedule)):
         usual = min(schedule.num_stages, schedule.num_microbatches)
         yield (
             f"zb-auto without a memory_limit {more}; pipeline.schedule: {{name: zb-auto, memory_limit: {usual}}} "

@@ -16,16 +16,16 @@ from simcluster.base.texts import nearest
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.check import check
-from simcluster.schedules.controllable import v_half, v_half_first, v_min, v_min_first
+from simcluster.schedules.controllable import v_half, v_half_forwards, v_min, v_min_forwards
 from simcluster.schedules.dualpipe_v import chimera, dualpipe, dualpipe_v
 from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
 from simcluster.schedules.gpipe import breadth_first, gpipe
 from simcluster.schedules.hanayo import hanayo
-from simcluster.schedules.interleaved import depth_first_in_groups, interleaved
-from simcluster.schedules.one_f_one_b import depth_first, one_f_one_b
+from simcluster.schedules.interleaved import interleaved, interleaved_forwards
+from simcluster.schedules.one_f_one_b import one_f_one_b, one_f_one_b_forwards
 from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, play
 from simcluster.schedules.zb_auto import Times, zb_auto
-from simcluster.schedules.zb_h import zb_h1, zb_h2, zb_v, zb_v_first
+from simcluster.schedules.zb_h import zb_h1, zb_h2, zb_v, zb_v_forwards
 
 __all__ = [
     "SCHEDULES",
@@ -65,7 +65,12 @@ __all__ = [
 SCHEDULES: dict[str, ScheduleEntry] = {
     "gpipe": ScheduleEntry(gpipe, loop_route, splits_backward=False),
     "1f1b": ScheduleEntry(
-        one_f_one_b, loop_route, splits_backward=False, first_forwards=depth_first, tried_by_search=True, validated=True
+        one_f_one_b,
+        loop_route,
+        splits_backward=False,
+        first_forwards=one_f_one_b_forwards,
+        tried_by_search=True,
+        validated=True,
     ),
     "interleaved": ScheduleEntry(
         interleaved,
@@ -73,17 +78,17 @@ SCHEDULES: dict[str, ScheduleEntry] = {
         splits_backward=False,
         takes_chunks=True,
         in_groups=True,
-        first_forwards=depth_first_in_groups,
+        first_forwards=interleaved_forwards,
         tried_by_search=True,
         validated=True,
     ),
     "breadth-first": ScheduleEntry(breadth_first, loop_route, splits_backward=False, takes_chunks=True),
-    "zb-h1": ScheduleEntry(zb_h1, loop_route, first_forwards=depth_first, tried_by_search=True),
+    "zb-h1": ScheduleEntry(zb_h1, loop_route, first_forwards=one_f_one_b_forwards, tried_by_search=True),
     "zb-h2": ScheduleEntry(zb_h2, loop_route),
     "zb-auto": ScheduleEntry(zb_auto, loop_route, made_for_times=True),
-    "zb-v": ScheduleEntry(zb_v, snake, first_forwards=zb_v_first, tried_by_search=True),
-    "v-half": ScheduleEntry(v_half, snake, first_forwards=v_half_first, bubble_for_memory=0.5, tried_by_search=True),
-    "v-min": ScheduleEntry(v_min, snake, first_forwards=v_min_first, bubble_for_memory=1.0),
+    "zb-v": ScheduleEntry(zb_v, snake, first_forwards=zb_v_forwards, tried_by_search=True),
+    "v-half": ScheduleEntry(v_half, snake, first_forwards=v_half_forwards, bubble_for_memory=0.5, tried_by_search=True),
+    "v-min": ScheduleEntry(v_min, snake, first_forwards=v_min_forwards, bubble_for_memory=1.0),
     "dualpipe-v": ScheduleEntry(dualpipe_v, snake),
     "dualpipe": ScheduleEntry(dualpipe),
     "chimera": ScheduleEntry(chimera, splits_backward=False),

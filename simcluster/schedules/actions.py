@@ -173,7 +173,7 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
     )
 
 
-def two_ways(num_stages: int) -> tuple[Route, Route]:
+def bidirectional_routes(num_stages: int) -> tuple[Route, Route]:
     """Return a bidirectional schedule's routes: chunk 0 down the stages, chunk 1 (a second copy) up.
 
     >>> two_ways(2)

@@ -43,7 +43,7 @@ def require_one_chunk(name: str, num_chunks: int) -> None:
         )
 
 
-def require_own_chunks(name: str, num_chunks: int, own: int, why: str = "") -> None:
+def require_fixed_chunks(name: str, num_chunks: int, own: int, why: str = "") -> None:
     """Raise InputError unless the requested chunks are 1 (the default) or the schedule's fixed number."""
     if num_chunks not in (1, own):
         has = f"{own} chunks per stage" + (f" ({why})" if why else "")

@@ -16,7 +16,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
 from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, peak_in_flight, play
-from simcluster.schedules.zb_auto import Automatic
+from simcluster.schedules.zb_auto import OptimizedSchedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class StageTimes:
 
     def of_chunk(self, schedule: Schedule) -> EqualCosts[Fraction]:
         """Return the pass times of one chunk."""
-        return self.times(share_of_a_stage(schedule))
+        return self.times(chunk_share(schedule))
 
     def times(self, share: Fraction | int = 1) -> EqualCosts[Fraction]:
         """Return the pass times of a stage, or of a share of it."""
@@ -45,13 +45,13 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedSchedule(Shown):
+class TimedSchedule(Shown):
     """Schedule with its timing and comparison metrics; for zb-auto also its distance from the optimum."""
 
     schedule: Schedule
     timing: ScheduleTiming[Fraction]
     times: StageTimes
-    automatic: Automatic | None = None
+    automatic: OptimizedSchedule | None = None
 
     @property
     def ideal(self) -> Fraction:
@@ -75,7 +75,7 @@ class PlayedSchedule(Shown):
     @property
     def peaks(self) -> tuple[Fraction, ...]:
         """Peak activations in flight per stage, in microbatches of a whole stage."""
-        share = share_of_a_stage(self.schedule)
+        share = chunk_share(self.schedule)
         return tuple(peak * share for peak in self.timing.peak_in_flight)
 
     @property
@@ -85,25 +85,25 @@ class PlayedSchedule(Shown):
         return -(-len(held) // len(self.schedule.routes[0]))
 
 
-def more_than_1f1b(schedule: Schedule) -> str:
+def describe_extra_activations(schedule: Schedule) -> str:
     """Describe the peak activations of a stage if they exceed those of 1F1B; return "" if they do not."""
     most, usual = max(peak_in_flight(schedule)), min(schedule.num_stages, schedule.num_microbatches)
-    if most * share_of_a_stage(schedule) <= usual:
+    if most * chunk_share(schedule) <= usual:
         return ""
     return f"holds activations of up to {most} microbatches on a stage, {most / usual:.3g} x the {usual} of 1F1B"
 
 
-def share_of_a_stage(schedule: Schedule) -> Fraction:
+def chunk_share(schedule: Schedule) -> Fraction:
     """Return the share of a stage's layers in one chunk: 1/v, or 1 for each of two whole copies."""
     return Fraction(schedule.num_stages, len(schedule.routes[0]))
 
 
-def play_stages(schedule: Schedule, times: StageTimes) -> PlayedSchedule:
+def time_schedule(schedule: Schedule, times: StageTimes) -> TimedSchedule:
     """Time a schedule with these pass times; raise InputError as ``play`` does."""
-    together = None if times.pair is None else times.pair * share_of_a_stage(schedule)
+    together = None if times.pair is None else times.pair * chunk_share(schedule)
     pair = None if together is None else lambda _forward, _backward: together
     timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
-    return PlayedSchedule(schedule, timing, times)
+    return TimedSchedule(schedule, timing, times)
 
 
 UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
@@ -113,7 +113,7 @@ UNIT_TIMES = StageTimes(Fraction(1), Fraction(2), Fraction(1), Fraction(1))
 _MOST_ACTIONS = 1_000_000
 
 
-def refuse_too_many(stages: int, microbatches: int, chunks: int) -> None:
+def require_few_actions(stages: int, microbatches: int, chunks: int) -> None:
     """Raise InputError if the counts make more actions than are simulated one by one."""
     actions = 2 * stages * microbatches * chunks
     if actions > _MOST_ACTIONS:
@@ -131,14 +131,14 @@ def play_schedules(
     microbatches: int,
     chunks: int = 2,
     times: StageTimes = UNIT_TIMES,
-) -> list[PlayedSchedule]:
+) -> list[TimedSchedule]:
     """Time schedules, given by name or ready-made, with the same pass times.
 
     ``chunks`` is per stage, for schedules that take it. InputError for unknown names and counts that do not fit.
     """
-    refuse_too_many(stages, microbatches, chunks)
+    require_few_actions(stages, microbatches, chunks)
     return [
-        play_stages(
+        time_schedule(
             make_schedule(each, stages, microbatches, chunks if each in schedules_with("takes_chunks") else 1)
             if isinstance(each, str)
             else each,
@@ -149,7 +149,7 @@ def play_schedules(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnBubble:
+class ScheduleBubble:
     """Mean idle share of the makespan over stages, for equal passes without communication.
 
     ``formula`` is its closed form for any F and B ("" if none): P stages, M microbatches, v chunks per stage.
@@ -163,7 +163,7 @@ class OwnBubble:
         return f"{self.fraction:.1%} by the schedule alone" + (f", {self.formula}" if self.formula else "")
 
 
-def own_bubble(schedule: Schedule) -> OwnBubble:
+def schedule_bubble(schedule: Schedule) -> ScheduleBubble:
     """Return a schedule's bubble with equal passes (F = I = W, B = 2 F), no messages and no optimizer.
 
     >>> from simcluster.schedules import gpipe
@@ -175,5 +175,5 @@ def own_bubble(schedule: Schedule) -> OwnBubble:
     whole = all(action.kind in "FB" for row in schedule.rows for action in row)
     known = (stages - 1) / (chunks * microbatches + stages - 1)
     if stages == 1 or not whole or not math.isclose(fraction, known, rel_tol=1e-12):
-        return OwnBubble(fraction, "")
-    return OwnBubble(fraction, "(P-1)/(M+P-1)" if chunks == 1 else "(P-1)/(vM+P-1)")
+        return ScheduleBubble(fraction, "")
+    return ScheduleBubble(fraction, "(P-1)/(M+P-1)" if chunks == 1 else "(P-1)/(vM+P-1)")

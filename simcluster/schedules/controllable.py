@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from simcluster.schedules.actions import Action, Kind, Schedule, snake_route
-from simcluster.schedules.check import require_counts, require_own_chunks
+from simcluster.schedules.check import require_counts, require_fixed_chunks
 
 _PERIOD = 6  # slots: F, I and W of two chunks
 _JOURNEYS: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("I", 1), ("I", 0))
@@ -32,17 +32,17 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     'r0 F0.0 F1.0 F0.1 I0.1 F1.1 I1.1 I0.0 W0.1 I1.0 W1.1 W0.0 W1.0'
     """
     require_counts("v-half", num_stages, num_microbatches, num_chunks)
-    return _from_block("v-half", _half(num_stages), num_microbatches, num_chunks)
+    return _from_block("v-half", _half_block(num_stages), num_microbatches, num_chunks)
 
 
-def v_half_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+def v_half_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of V-half runs before its first backward.
 
     >>> [v_half_first(4, 8, 2, stage) for stage in range(4)]
     [4, 5, 6, 6]
     """
     del num_chunks  # two
-    return _first_forwards(_half(num_stages), num_microbatches)[stage]
+    return _first_forwards(_half_block(num_stages), num_microbatches)[stage]
 
 
 def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
@@ -57,13 +57,13 @@ def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     'r0 F0.0 F0.1 I0.1 F1.0 W0.1 I0.0 W0.0 F1.1 I1.1 W1.1 I1.0 W1.0'
     """
     require_counts("v-min", num_stages, num_microbatches, num_chunks)
-    return _from_block("v-min", _third(num_stages), num_microbatches, num_chunks)
+    return _from_block("v-min", _third_block(num_stages), num_microbatches, num_chunks)
 
 
-def v_min_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+def v_min_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of V-min runs before its first backward."""
     del num_chunks  # two
-    return _first_forwards(_third(num_stages), num_microbatches)[stage]
+    return _first_forwards(_third_block(num_stages), num_microbatches)[stage]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Block:
         return [slots[slot] for slot in sorted(slots)]
 
 
-def _half(num_stages: int) -> _Block:
+def _half_block(num_stages: int) -> _Block:
     odd = num_stages % 2
     return _Block(
         num_stages, steps=(2, 1, 2, 1), turns=(1, 1, 2) if odd else (1, 4, 2),
@@ -101,23 +101,20 @@ def _half(num_stages: int) -> _Block:
     )  # fmt: skip
 
 
-def _third(num_stages: int) -> _Block:
+def _third_block(num_stages: int) -> _Block:
     turns = (1, 1, 1) if num_stages % 3 else (3, 1, 3)
     return _Block(num_stages, (1, 1, 1, 1), turns, most_alive=2 * -(-(num_stages + 2) // 3), choice=1)
 
 
 def _from_block(name: str, block: _Block, num_microbatches: int, num_chunks: int) -> Schedule:
-    require_own_chunks(name, num_chunks, 2, "down the pipeline and up again")
+    require_fixed_chunks(name, num_chunks, 2, "down the pipeline and up again")
     rows = [_Row(stage, block, num_microbatches) for stage in range(block.num_stages)]
     deque(_slot_by_slot(rows), maxlen=0)
     return Schedule.along(snake_route(block.num_stages, 2), name, [row.done for row in rows], num_microbatches)
 
 
 def _first_forwards(block: _Block, num_microbatches: int) -> tuple[int, ...]:
-    """Return for each stage the number of forwards before its first backward.
-
-    A stage looks at most ``most_alive + choice`` microbatches ahead, so later ones change nothing.
-    """
+    """Return every stage's forwards before its first backward, which later microbatches do not change."""
     return _first_of_few(block, min(num_microbatches, block.most_alive + block.choice))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simcluster.base.errors import InputError
-from simcluster.schedules.actions import Action, RowWriter, Schedule, snake_route, two_ways
-from simcluster.schedules.check import require_counts, require_own_chunks
+from simcluster.schedules.actions import Action, RowWriter, Schedule, bidirectional_routes, snake_route
+from simcluster.schedules.check import require_counts, require_fixed_chunks
 
 
 def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
@@ -19,7 +19,7 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
     ['r0 F0.0 F1.1 B1.1 B0.0', 'r1 F1.1 F0.0 B0.0 B1.1']
     """
     require_counts("chimera", num_stages, num_microbatches, num_chunks)
-    require_own_chunks("chimera", num_chunks, 2, "a copy of the model for each direction")
+    require_fixed_chunks("chimera", num_chunks, 2, "a copy of the model for each direction")
     if num_stages % 2 or num_microbatches % 2:
         raise InputError(
             f"schedule 'chimera': {num_microbatches} microbatches on {num_stages} stages; both must be even, half of "
@@ -32,7 +32,7 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
         rows=tuple(_row(num_stages, stage, half) for stage in range(num_stages)),
         num_microbatches=num_microbatches,
         num_chunks=2,
-        routes=two_ways(num_stages),
+        routes=bidirectional_routes(num_stages),
         route_of=(0,) * half + (1,) * half,
     )
 
@@ -64,14 +64,14 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
     'r0 F0.0 F1.0 F2.0 F0.1 I0.1 W0.1 F1.1 [F3.0|B1.1] [F2.1|B0.0] B2.1 [F3.1|B1.0] B3.1 I2.0 W2.0 I3.0 W3.0'
     """
     require_counts("dualpipe-v", num_stages, num_microbatches, num_chunks)
-    require_own_chunks("dualpipe-v", num_chunks, 2, "down the pipeline and up again")
+    require_fixed_chunks("dualpipe-v", num_chunks, 2, "down the pipeline and up again")
     if num_microbatches < 2 * num_stages:
         raise InputError(
             f"schedule 'dualpipe-v': {num_microbatches} microbatches on {num_stages} stages; it needs two or more for "
             f"each stage, {2 * num_stages} here (or use schedule 'zb-v', which takes any number)"
         )
     written = [
-        eight_steps(num_stages, stage, num_microbatches, (0, 0), middle=stage == num_stages - 1)
+        write_eight_steps(num_stages, stage, num_microbatches, (0, 0), middle=stage == num_stages - 1)
         for stage in range(num_stages)
     ]
     return Schedule.along(
@@ -83,7 +83,7 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
     )
 
 
-def eight_steps(
+def write_eight_steps(
     half: int, place: int, per_chunk: int, first: tuple[int, int], *, middle: bool, near: int = 0
 ) -> RowWriter:
     """Write a stage's row in DeepSeek's eight steps; ``place`` counts from the end towards the middle stage.
@@ -129,7 +129,7 @@ def dualpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sch
     'r0 F0.0 F2.1 F1.0 B2.1 [F3.1|B0.0] B3.1 I1.0 W1.0'
     """
     require_counts("dualpipe", num_stages, num_microbatches, num_chunks)
-    require_own_chunks("dualpipe", num_chunks, 2, "a copy of the model for each direction")
+    require_fixed_chunks("dualpipe", num_chunks, 2, "a copy of the model for each direction")
     if num_stages % 2 or num_microbatches % 2 or num_microbatches < 2 * num_stages:
         raise InputError(
             f"schedule 'dualpipe': {num_microbatches} microbatches on {num_stages} stages; it needs an even number of "
@@ -141,13 +141,13 @@ def dualpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sch
     for stage in range(num_stages):
         place = min(stage, num_stages - 1 - stage)
         near = int(stage >= half)
-        written.append(eight_steps(half, place, each_way, (0, each_way), middle=place == half - 1, near=near))
+        written.append(write_eight_steps(half, place, each_way, (0, each_way), middle=place == half - 1, near=near))
     return Schedule(
         name="dualpipe",
         rows=tuple(tuple(row.actions) for row in written),
         num_microbatches=num_microbatches,
         num_chunks=2,
-        routes=two_ways(num_stages),
+        routes=bidirectional_routes(num_stages),
         route_of=(0,) * each_way + (1,) * each_way,
         fused=tuple(tuple(row.fused) for row in written),
     )

@@ -118,7 +118,6 @@ def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
 
 
 def _axis(first: int, last: int, cell: int, unit: Time | int) -> str:
-    """Return the time labels above the columns, as close together as they can be read."""
     room = max(len(f"{float(column * unit):g}") for column in range(first, last + 1)) + 2
     steps: Iterator[int] = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
     step = next(step for step in steps if step * cell >= room)

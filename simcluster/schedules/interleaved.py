@@ -43,7 +43,7 @@ def interleaved(
     return Schedule.along(loop_route(num_stages, num_chunks), "interleaved", rows, num_microbatches, fused)
 
 
-def depth_first_in_groups(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+def interleaved_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return a stage's number of forwards before its first backward, in groups of ``num_stages``."""
     ahead = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages
     return min(ahead + 1, num_microbatches * num_chunks)

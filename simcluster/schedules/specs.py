@@ -18,7 +18,7 @@ from simcluster.documents.own_words import OwnWord
 from simcluster.documents.spec import Count, Spec
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
-from simcluster.schedules.check import require_own_chunks
+from simcluster.schedules.check import require_fixed_chunks
 from simcluster.schedules.entry import ScheduleFunction
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.text import row_texts
@@ -108,7 +108,7 @@ class Rows(Spec):
 
         def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
             schedule = make_schedule(self._schedule(), num_stages, num_microbatches)
-            require_own_chunks(self.title, num_chunks, schedule.num_chunks)
+            require_fixed_chunks(self.title, num_chunks, schedule.num_chunks)
             return schedule
 
         return made
@@ -147,7 +147,7 @@ def _route(text: str) -> Route:
 _WITH_PARAMETERS = ("interleaved", "zb-auto", "rows")
 
 
-def _written(value: object) -> object:
+def _normalize_spec(value: object) -> object:
     """Return a schedule spec normalized to a name where it has no parameters; raise InputError for anything else."""
     if isinstance(value, str | Spec):
         return value
@@ -171,7 +171,7 @@ def _kind(value: object) -> str:
     return value.name if isinstance(value, Interleaved | ZbAuto | Rows) else "text"
 
 
-def _as_said(value: object, text: ValidatorFunctionWrapHandler) -> str:
+def _keep_typed_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
     """Return a name, keeping the mark of text that the user typed."""
     return value if isinstance(value, OwnWord) else str(text(value))
 
@@ -179,12 +179,12 @@ def _as_said(value: object, text: ValidatorFunctionWrapHandler) -> str:
 _A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "FILE.csv or FILE.py:FUNCTION"}
 _NAMED = {"type": "object", "required": ["name"], "additionalProperties": False}
 ScheduleChoice = Annotated[
-    Annotated[str, WrapValidator(_as_said), Tag("text")]
+    Annotated[str, WrapValidator(_keep_typed_text), Tag("text")]
     | Annotated[Interleaved, Tag("interleaved")]
     | Annotated[ZbAuto, Tag("zb-auto")]
     | Annotated[Rows, Tag("rows")],
     Discriminator(_kind),
-    BeforeValidator(_written),
+    BeforeValidator(_normalize_spec),
     Accepts(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
                      ZbAuto, Rows)),
 ]  # fmt: skip

@@ -204,7 +204,7 @@ def _all_steps(
             duration = durations[key]
             way = (schedule.route_of[microbatch], chunk)
             if way not in ways:
-                ways[way] = _way(schedule, microbatch, (stage, chunk), latency)
+                ways[way] = _hop_delays(schedule, microbatch, (stage, chunk), latency)
             place, delay_before, delay_after, last = ways[way]
             forward = cells.forward(microbatch, place)
             if kind == "F":
@@ -220,7 +220,7 @@ def _all_steps(
     return rows
 
 
-def _way(
+def _hop_delays(
     schedule: Schedule, microbatch: int, hop: Hop, latency: Time | int
 ) -> tuple[int, Time | int, Time | int, bool]:
     """Return a hop's place on a microbatch's route, the delays of its two edges, and whether it is the last."""

@@ -13,9 +13,9 @@ from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
 from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, play
-from simcluster.schedules.zb_greedy import Greedy
+from simcluster.schedules.zb_greedy import GreedyBuilder
 from simcluster.schedules.zb_h import zb_h1, zb_h2
-from simcluster.schedules.zb_rounds import Rounds, Taste
+from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
 from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search
 
 Times = Callable[[Kind, int, int], Any]
@@ -33,7 +33,7 @@ _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from
 
 
 @dataclass(frozen=True, slots=True)
-class Automatic:
+class OptimizedSchedule:
     """Schedule and its quality for a ``goal``: no other schedule within the memory limit is below ``bound``.
 
     ``proved``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
@@ -49,16 +49,16 @@ class Automatic:
 def zb_auto(num_stages: int, num_microbatches: int, num_chunks: int = 1, **wanted: Any) -> Schedule:
     """Make the best zero-bubble schedule for given times of F, I and W and an activation limit.
 
-    It is that of ``automatic``, whose keywords may be ``wanted``: arXiv:2401.10241, section 3.
+    It is that of ``optimize_schedule``, whose keywords may be ``wanted``: arXiv:2401.10241, section 3.
 
     >>> from simcluster.schedules.text import order_lines
     >>> order_lines(zb_auto(2, 3, memory_limit=2))
     ['r0 F0 F1 I0 W0 F2 I1 W1 I2 W2', 'r1 F0 I0 F1 I1 W0 F2 I2 W1 W2']
     """
-    return automatic(num_stages, num_microbatches, num_chunks, **wanted).schedule
+    return optimize_schedule(num_stages, num_microbatches, num_chunks, **wanted).schedule
 
 
-def automatic(
+def optimize_schedule(
     num_stages: int,
     num_microbatches: int,
     num_chunks: int = 1,
@@ -68,7 +68,7 @@ def automatic(
     memory_limit: int | None = None,
     weight_memory: float = 1,
     goal: Goal = "span",
-) -> Automatic:
+) -> OptimizedSchedule:
     """Find the best schedule for these times and ``memory_limit``: the optimum if the search can prove one.
 
     ``goal`` span: the shortest longest span of a stage, which is the step time where stages start the next step as they
@@ -91,27 +91,27 @@ def automatic(
     limit = min(memory_limit or num_microbatches, num_microbatches)
     kinds: tuple[Kind, ...] = ("F", "I", "W")
     each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
-    made = _by_rules(each, latency, num_microbatches, limit, weight_memory)
+    made = _heuristic_schedules(each, latency, num_microbatches, limit, weight_memory)
     reached = [_cost(play(schedule, costs, latency), goal) for schedule in made]
     best = min(range(len(made)), key=reached.__getitem__)
     schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
     task, unit = _task(each, latency, num_microbatches, limit, weight_memory, goal)
-    return _improved(schedule, value, task, unit, lambda better: _cost(play(better, costs, latency), goal)[0], goal)
+    return _improve(schedule, value, task, unit, lambda better: _cost(play(better, costs, latency), goal)[0], goal)
 
 
-def _improved(
+def _improve(
     schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
-) -> Automatic:
+) -> OptimizedSchedule:
     """Return the schedule of this value, or a better one that a search finds, with a bound on the optimum."""
     bound, known = lower_bound(task, 0), _value(schedule, task)
     if known[0] == bound and known[1] == lower_bound(task, 1):
-        return Automatic(schedule, goal, value, value, True)
-    found = _searched(task, known)
+        return OptimizedSchedule(schedule, goal, value, value, True)
+    found = _search_better(task, known)
     if found.rows is not None:
         schedule = replace(schedule, rows=found.rows)
         value = value_of(schedule)
     proved = found.complete or found.value[0] == bound
-    return Automatic(schedule, goal, value, value if proved else bound * unit, proved)
+    return OptimizedSchedule(schedule, goal, value, value if proved else bound * unit, proved)
 
 
 def _require(
@@ -134,25 +134,25 @@ def _require(
         )
 
 
-def _by_rules(
+def _heuristic_schedules(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float
 ) -> list[Schedule]:
     stages = len(each)
     alike = {kind: sum(times[kind] for times in each) for kind in each[0]}  # as if all were, in a unit P times as small
     profiles = [(each, latency)] + [([alike] * stages, latency * stages)] * (each != each[:1] * stages)
     made = [
-        Rounds(num_microbatches, limit, weight_memory, times, wire, Taste(*taste)).schedule()
+        RoundsBuilder(num_microbatches, limit, weight_memory, times, wire, HeuristicOptions(*taste)).schedule()
         for times, wire in profiles
         for taste in itertools.product((False, True), (False, True), (True, False))
     ]
     by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
     made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
     orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
-    return made + [Greedy(num_microbatches, limit, weight_memory, each, latency, order).schedule() for order in orders]
+    task = num_microbatches, limit, weight_memory, each, latency
+    return made + [GreedyBuilder(*task, order).schedule() for order in orders]
 
 
 def _most_alive(schedule: Schedule, weight_memory: float) -> float:
-    """Return the peak of microbatches alive on the worst stage, counting parts of microbatches."""
     step = {"F": 1, "I": weight_memory - 1, "W": -weight_memory}
     return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
@@ -182,7 +182,6 @@ def _task(
 
 
 def _value(schedule: Schedule, task: OrderingTask) -> Value:
-    """Return the two goal values that a schedule reaches in the task."""
     times = {"F": task.forward, "I": task.input, "W": task.weight}
 
     def costs(kind: Kind, stage: int, chunk: int) -> float:
@@ -193,7 +192,7 @@ def _value(schedule: Schedule, task: OrderingTask) -> Value:
     return first, second
 
 
-def _searched(task: OrderingTask, known: Value) -> FoundRows:
+def _search_better(task: OrderingTask, known: Value) -> FoundRows:
     """Search for rows below the known value; each beam starts from what the narrower one has found."""
     size = len(task.forward) * task.num_microbatches
     most = None if size <= ALWAYS_PROVED else _MOST

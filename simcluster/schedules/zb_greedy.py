@@ -15,7 +15,7 @@ from simcluster.schedules.actions import Action, Kind, Schedule, loop_route
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
-class Greedy:
+class GreedyBuilder:
     """Builder of the greedy schedule from each stage's times; ``limit`` and ``weight_memory`` as in ``zb_auto``."""
 
     def __init__(

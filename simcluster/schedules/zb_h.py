@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.schedules.actions import Action, RowWriter, Schedule, loop_route, snake_route
-from simcluster.schedules.check import require_counts, require_one_chunk, require_own_chunks
+from simcluster.schedules.check import require_counts, require_fixed_chunks, require_one_chunk
 
 
 def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
@@ -19,14 +19,14 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
     'r0 F0.0 F1.0 F0.1 I0.1 W0.1 F1.1 I1.1 W1.1 I0.0 W0.0 I1.0 W1.0'
     """
     require_counts("zb-v", num_stages, num_microbatches, num_chunks)
-    require_own_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
+    require_fixed_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
     enough = max(num_microbatches, 2 * num_stages - 1)
     full = (_row(num_stages, stage, enough) for stage in range(num_stages))
     rows = [[action for action in row if action.microbatch < num_microbatches] for row in full]
     return Schedule.along(snake_route(num_stages, 2), "zb-v", rows, num_microbatches)
 
 
-def zb_v_first(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
+def zb_v_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of ZB-V runs before its first backward.
 
     >>> [zb_v_first(4, 4, 2, stage) for stage in range(4)]

@@ -11,7 +11,7 @@ _ROUNDING = 1e-9  # of sums of parts of microbatches
 
 
 @dataclass(frozen=True, slots=True)
-class Taste:
+class HeuristicOptions:
     """Open choices of the zero-bubble heuristic; all eight combinations are tried."""
 
     delay_first_input: bool
@@ -22,7 +22,7 @@ class Taste:
     """A W into a gap shorter than it, where waiting would make the stage the one with the largest bubble."""
 
 
-class _Stage:
+class _StageRow:
     """Row of one stage under construction, with the ends of its passes and its bubble so far."""
 
     def __init__(self, times: dict[Kind, Any], limit: int, weight_memory: float) -> None:
@@ -54,7 +54,7 @@ class _Stage:
         self.ends[kind].append(self.now)
 
 
-class Rounds:
+class RoundsBuilder:
     """Builder of a schedule by rounds of one F and one I per stage, after a warm-up limited by memory and time."""
 
     def __init__(
@@ -64,9 +64,9 @@ class Rounds:
         weight_memory: float,
         times: list[dict[Kind, Any]],
         latency: Any,
-        taste: Taste,
+        taste: HeuristicOptions,
     ) -> None:
-        self._stages = [_Stage(each, limit, weight_memory) for each in times]
+        self._stages = [_StageRow(each, limit, weight_memory) for each in times]
         self._num_microbatches, self._latency, self._taste = num_microbatches, latency, taste
 
     def schedule(self) -> Schedule:

@@ -25,7 +25,7 @@ from simcluster.schedules.actions import Action, Kind
 Value = tuple[int, int]
 """Of two goals the first counts, the second where the first is the same."""
 
-Way = tuple[int, Kind, "Way | None"]
+ActionChain = tuple[int, Kind, "ActionChain | None"]
 """Actions, the last first: its stage and kind, and those before it."""
 
 _ROUNDING = 1e-9  # of sums of parts of microbatches
@@ -71,7 +71,7 @@ class _Node(NamedTuple):
 
     bound: Value
     state: _State
-    way: Way | None
+    way: ActionChain | None
     times: tuple[int, ...]
 
 
@@ -136,8 +136,8 @@ class _Search:
                     continue
                 new = _Node(bound, state, (stage, kind, node.way), _times(state))
                 others = found.setdefault(state.done, [])
-                if not any(_no_later(other.times, new.times) for other in others):
-                    others[:] = [other for other in others if not _no_later(new.times, other.times)]
+                if not any(_dominates(other.times, new.times) for other in others):
+                    others[:] = [other for other in others if not _dominates(new.times, other.times)]
                     others.append(new)
         return list(itertools.chain.from_iterable(found.values()))
 
@@ -165,25 +165,24 @@ class _Search:
         return [(stage, kind, start) for stage, kind, start, end in best if start < first_end or end == first_end]
 
     def _after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
-        """Return the state at the end of this action."""
         task, (done, free, forwards, inputs) = self._task, state
         did_forwards, did_inputs, did_weights = done[stage]
         if kind == "F":
             end, did_forwards = start + task.forward[stage], did_forwards + 1
-            forwards = _replaced(forwards, stage, forwards[stage][1:])
+            forwards = _replace_item(forwards, stage, forwards[stage][1:])
             if stage < self._last:
-                forwards = _replaced(forwards, stage + 1, (*forwards[stage + 1], end + task.latency))
+                forwards = _replace_item(forwards, stage + 1, (*forwards[stage + 1], end + task.latency))
             else:
-                inputs = _replaced(inputs, stage, (*inputs[stage], end))
+                inputs = _replace_item(inputs, stage, (*inputs[stage], end))
         elif kind == "I":
             end, did_inputs = start + task.input[stage], did_inputs + 1
-            inputs = _replaced(inputs, stage, inputs[stage][1:])
+            inputs = _replace_item(inputs, stage, inputs[stage][1:])
             if stage:
-                inputs = _replaced(inputs, stage - 1, (*inputs[stage - 1], end + task.latency))
+                inputs = _replace_item(inputs, stage - 1, (*inputs[stage - 1], end + task.latency))
         else:
             end, did_weights = start + task.weight[stage], did_weights + 1
         did = (did_forwards, did_inputs, did_weights)
-        return _State(_replaced(done, stage, did), _replaced(free, stage, end), forwards, inputs)
+        return _State(_replace_item(done, stage, did), _replace_item(free, stage, end), forwards, inputs)
 
     def _promising(self, state: _State) -> Value | None:
         """Return the bounds of a partial schedule; None if they cannot beat the best known."""
@@ -221,7 +220,6 @@ class _Search:
         return most
 
     def _heads(self, state: _State) -> tuple[list[int], list[int]]:
-        """Return the earliest start of the next F and the next I of every stage."""
         task, (done, free, forwards, inputs) = self._task, state
         next_forward, next_input = list(free), list(free)
         for stage in range(self._last + 1):
@@ -247,7 +245,7 @@ class _Search:
         while way is not None:
             stage, kind, way = way
             rows[stage].append(kind)
-        return tuple(tuple(_numbered(reversed(row))) for row in rows)
+        return tuple(tuple(_number_microbatches(reversed(row))) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +289,7 @@ def _tails(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
     return _Tails(forward, input_, weight)
 
 
-def _replaced(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Each, ...]:
+def _replace_item(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Each, ...]:
     return (*row[:place], value, *row[place + 1 :])
 
 
@@ -303,11 +301,11 @@ def _times(state: _State) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _no_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _dominates(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return all(map(int.__le__, one, other))
 
 
-def _numbered(kinds: Iterator[Kind]) -> Iterator[Action]:
+def _number_microbatches(kinds: Iterator[Kind]) -> Iterator[Action]:
     counts: dict[Kind, int] = {"F": 0, "I": 0, "W": 0}
     for kind in kinds:
         yield Action(kind, counts[kind])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simcluster.results.played import Run
     from simcluster.results.result import Result
     from simcluster.scenario.scenario import Scenario
-    from simcluster.schedules.comparison import PlayedSchedule
+    from simcluster.schedules.comparison import TimedSchedule
     from simcluster.studies.bench.collective import CollectiveTime
     from simcluster.studies.search.plan import Found, Ranked
     from simcluster.studies.whatif.difference import Difference
@@ -94,7 +94,7 @@ def _collective(time: CollectiveTime) -> str:
     return named_line(time, what, format_seconds(time.duration), rate, time.algorithm)
 
 
-def _schedule(played: PlayedSchedule) -> str:
+def _schedule(played: TimedSchedule) -> str:
     schedule = played.schedule
     counts = f"{schedule.num_stages} stages, {schedule.num_microbatches} microbatches"
     return named_line(played, schedule.name, counts, f"makespan {float(played.timing.makespan):.6g}",
@@ -129,7 +129,7 @@ SHOWN: Mapping[str, Callable[[Any], str]] = {
     "Difference": _difference,
     "Distribution": _distribution,
     "Found": _found,
-    "PlayedSchedule": _schedule,
+    "TimedSchedule": _schedule,
     "Ranked": _ranked,
     "Records": _records,
     "Result": _result,

@@ -21,7 +21,7 @@ from matplotlib.patheffects import withStroke
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.schedules.actions import PASS_NAMES, Kind
-from simcluster.schedules.comparison import PlayedSchedule
+from simcluster.schedules.comparison import TimedSchedule
 from simcluster.show.bars import text_width
 from simcluster.show.palette import IDLE, QUIET_TEXT, TEXT, Colour, colour_of, text_on
 
@@ -57,7 +57,7 @@ class _Box(NamedTuple):
 
 @checked
 def schedules(
-    played: Sequence[PlayedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
+    played: Sequence[TimedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:
     """Draw schedules (of `simcluster.play_schedules`) on one time axis, under each other or in columns.
 
@@ -83,9 +83,7 @@ def schedules(
     return figure
 
 
-def _draw_all(
-    figure: Figure, panels: list[Axes], shown: Sequence[PlayedSchedule], *, size: float, width: float
-) -> None:
+def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[TimedSchedule], *, size: float, width: float) -> None:
     """Draw panels and legend; ``size`` of the numbers and ``width`` of the time axis are in points."""
     end = max(float(played.timing.makespan) for played in shown)
     seen: list[_Box] = []
@@ -98,7 +96,7 @@ def _draw_all(
     _legend(figure, shown, seen)
 
 
-def _draw_panel(axes: Axes, played: PlayedSchedule, boxes: Sequence[_Box]) -> None:
+def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_Box]) -> None:
     schedule = played.schedule
     looks: dict[tuple[Any, ...], list[_Box]] = {}
     for box in boxes:
@@ -122,7 +120,7 @@ def _draw_panel(axes: Axes, played: PlayedSchedule, boxes: Sequence[_Box]) -> No
     axes.set_title(_numbers(played), loc="right", fontsize=8, color=TEXT, pad=3)
 
 
-def _boxes(played: PlayedSchedule) -> Iterator[_Box]:
+def _boxes(played: TimedSchedule) -> Iterator[_Box]:
     """Yield every action as a box; those of a pair share the row's height, F above."""
     schedule, timing = played.schedule, played.timing
     for stage, row in enumerate(schedule.rows):
@@ -155,7 +153,7 @@ def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) ->
                 number.set_path_effects([withStroke(linewidth=2.2, foreground=box.colour)])
 
 
-def _numbers(played: PlayedSchedule) -> str:
+def _numbers(played: TimedSchedule) -> str:
     timing = played.timing
     peak = f"{float(max(played.peaks)):g}"
     copies = " · weights 2x" if played.copies > 1 else ""
@@ -165,7 +163,7 @@ def _numbers(played: PlayedSchedule) -> str:
     )
 
 
-def _title(shown: Sequence[PlayedSchedule]) -> str:
+def _title(shown: Sequence[TimedSchedule]) -> str:
     """Return a title with the counts and times that all schedules share."""
     times = shown[0].times
     counts = {(played.schedule.num_stages, played.schedule.num_microbatches) for played in shown}
@@ -180,7 +178,7 @@ def _title(shown: Sequence[PlayedSchedule]) -> str:
     )
 
 
-def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Box]) -> None:
+def _legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence[_Box]) -> None:
     kinds = {box.kind for box in boxes}
     entries: list[Artist] = [
         Patch(facecolor=colour_of("compute", PASS_NAMES[kind]), label=name)
@@ -209,7 +207,7 @@ def _legend(figure: Figure, shown: Sequence[PlayedSchedule], boxes: Sequence[_Bo
     )  # fmt: skip
 
 
-def _require_readable(shown: Sequence[PlayedSchedule]) -> None:
+def _require_readable(shown: Sequence[TimedSchedule]) -> None:
     if not shown:
         raise InputError("nothing to draw: give at least one schedule")
     boxes = sum(len(row) for played in shown for row in played.schedule.rows)

@@ -13,7 +13,7 @@ from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import recipe_words, recompute_words
-from simcluster.schedules.comparison import OwnBubble
+from simcluster.schedules.comparison import ScheduleBubble
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import PARTS, gpus_of_cluster, layout_words
 
@@ -140,7 +140,7 @@ def padding_facts(numbers: Mapping[str, Any]) -> list[Fact]:
 def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
     """Return bubble, overlap and memory; ``capacity`` is the GPU's in bytes, 0 if unknown."""
     facts = []
-    own = OwnBubble(numbers.get("schedule_bubble_fraction", 0.0), numbers.get("schedule_bubble_formula", ""))
+    own = ScheduleBubble(numbers.get("schedule_bubble_fraction", 0.0), numbers.get("schedule_bubble_formula", ""))
     if own.fraction or numbers["bubble_fraction"]:
         what = " of the step: waiting for other stages"
         facts.append(Fact("bubble", f"{numbers['bubble_fraction']:.1%}", what, own.describe() if own.fraction else ""))

@@ -63,7 +63,7 @@ FOLDING = Scope(
 
 
 @dataclass(frozen=True, slots=True)
-class OwnTimes:
+class JobTimes:
     """Simulated pass and send times of a job on its cluster, without faults."""
 
     job: Job
@@ -142,7 +142,7 @@ Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class CollectiveOptions:
     """How collectives are simulated: methods, in ``steps`` or in flow, and ``interference`` with computation.
 
     In flow or in ``steps``; ``interference`` is the effect of communication on concurrent computation, None for none.
@@ -164,7 +164,7 @@ class Planned:
     facts: Facts
     faults: Sequence[Fault]
     programs: Sequence[StageProgram]
-    choices: Choices
+    choices: CollectiveOptions
     symmetry: Symmetry
 
 
@@ -183,7 +183,7 @@ def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> P
 
 def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence[StageProgram]) -> Planned:
     """Return the plan of a scenario whose job and programs are known."""
-    choices = choices_of(scenario)
+    choices = collective_options(scenario)
     symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
     return Planned(job, facts, scenario.faults, programs, choices, symmetry)
 
@@ -210,7 +210,7 @@ def fold(
         cluster = with_permanent(scenario.faults, cluster, scenario.seed)
     disturbances = disturbances_of(scenario, job.plan, cluster, saved=job.saved)
     rates = cluster.link_capacity
-    if folded and folds(scenario):
+    if folded and is_foldable(scenario):
         folding = planned.symmetry.folding(rates, slowness(scenario), disturbances)
     else:
         folding = planned.symmetry.unfolded(len(rates))
@@ -235,34 +235,34 @@ def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> Job
 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Return the scenario's job and the facts known before simulation."""
-    job = by_own_times(scenario, job_of(scenario, device))
+    job = optimize_by_times(scenario, job_of(scenario, device))
     job = replace(job, saved=saved_of(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
-def by_own_times(scenario: Scenario, job: Job) -> Job:
+def optimize_by_times(scenario: Scenario, job: Job) -> Job:
     """Return the job with layers and schedule optimized for its simulated times, where the scenario asks for it."""
     cut = scenario.pipeline.layers_per_stage == "auto"
     if not cut and not goes_by_own_times(scenario):
         return job
     cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
     if cut:
-        job = replace(job, slices=OwnTimes(job, cluster, methods).cut())
+        job = replace(job, slices=JobTimes(job, cluster, methods).cut())
     if goes_by_own_times(scenario):
-        job = replace(job, schedule=schedule_of(scenario, *OwnTimes(job, cluster, methods).of_schedule()))
+        job = replace(job, schedule=schedule_of(scenario, *JobTimes(job, cluster, methods).of_schedule()))
     return job
 
 
-def choices_of(scenario: Scenario) -> Choices:
+def collective_options(scenario: Scenario) -> CollectiveOptions:
     """Return the simulation options of the scenario's collectives."""
     in_steps = scenario.collectives.detail == "steps"
-    return Choices(
+    return CollectiveOptions(
         methods=methods_of(scenario),
         steps=in_steps,
         interference=None if in_steps else interference_of(scenario, scenario.cluster.device),
     )
 
 
-def folds(*scenarios: Scenario) -> bool:
+def is_foldable(*scenarios: Scenario) -> bool:
     """Return whether folding is proved for scenarios that are simulated together."""
     return not any(map(FOLDING.obstacle, scenarios))

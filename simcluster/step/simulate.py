@@ -10,7 +10,7 @@ from simcluster.base.clock import on_grid
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import playing
 from simcluster.documents.argument_types import checked
-from simcluster.reference.loader import late_batches
+from simcluster.reference.loader import simulate_batch_delays
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.loading import Loading, host_tokens, without_loader
@@ -20,19 +20,19 @@ from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.step.planned import Change, Planned, plan
 from simcluster.step.simulation import simulate_step
 
-BEFORE = 100
+WARMUP_STEPS = 100
 """Steps that the loader has run before those that are played."""
 
 
-def loading_of(scenario: Scenario, step: float) -> Loading | None:
+def simulate_loading(scenario: Scenario, step: float) -> Loading | None:
     """Return the data loader's delays for a step of ``step`` seconds without it; None if there is no loader."""
     loader = scenario.data.loader if scenario.data else None
     if loader is None:
         return None
     hosts, tokens = host_tokens(scenario)
     alike = not loader.by_chance and len(set(tokens.tolist())) == 1
-    takes = loader.takes(tokens[:1] if alike else tokens, BEFORE + scenario.steps, scenario.seed)
-    found = late_batches(takes, loader.workers, loader.prefetch, step)[:, BEFORE:]
+    takes = loader.takes(tokens[:1] if alike else tokens, WARMUP_STEPS + scenario.steps, scenario.seed)
+    found = simulate_batch_delays(takes, loader.workers, loader.prefetch, step)[:, WARMUP_STEPS:]
     late = tuple(tuple(on_grid(seconds) for seconds in own) for own in found.tolist())
     slowest = loader.seconds(float(tokens.max()))
     return Loading(step, slowest, loader.workers, loader.prefetch > 0, late * len(hosts) if alike else late, hosts)
@@ -64,7 +64,7 @@ def simulate(
         scenario = scenario.with_schedule(schedule)
     if engine is not None:
         scenario = scenario.with_({"engine": engine})
-    return replay(scenario, folded=folded, single=True)
+    return simulate_scenario(scenario, folded=folded, single=True)
 
 
 def result_of(given: ResultLike, caller: str) -> Result:
@@ -72,11 +72,11 @@ def result_of(given: ResultLike, caller: str) -> Result:
     if isinstance(given, Result):
         return given
     takes = "a result or a scenario (a built-in name, a path, a dict, a Scenario)"
-    return replay(scenario_of(given, caller, takes))
+    return simulate_scenario(scenario_of(given, caller, takes))
 
 
 @collector_off()
-def replay(
+def simulate_scenario(
     scenario: Scenario,
     *,
     folded: bool = True,
@@ -92,11 +92,11 @@ def replay(
     planned = planned or plan(scenario, change)
 
     def step_time_of(other: Scenario) -> float:
-        return replay(other, folded=folded, planned=planned).step_time
+        return simulate_scenario(other, folded=folded, planned=planned).step_time
 
     played, loading = scenario, None
     if scenario.data and scenario.data.loader:
-        loading = loading_of(scenario, step_time_of(without_loader(scenario)))
+        loading = simulate_loading(scenario, step_time_of(without_loader(scenario)))
         played = loading.on(scenario) if loading else scenario
     fast = scenario.engine != "reference"
     step = simulate_step(

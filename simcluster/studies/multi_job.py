@@ -42,7 +42,7 @@ from simcluster.scenario.files import resolve
 from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
 from simcluster.scenario.job import setting_of
 from simcluster.scenario.scenario import Base, Scenario, scenario_path
-from simcluster.step.planned import choices_of, folds, plan_job
+from simcluster.step.planned import collective_options, is_foldable, plan_job
 from simcluster.symmetry.folding import Symmetry
 from simcluster.topology import Cluster
 
@@ -170,7 +170,7 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                     f"GPUs or machines of its own"
                 )
             owner[gpu] = name
-    choices = [choices_of(job.scenario) for job in jobs]
+    choices = [collective_options(job.scenario) for job in jobs]
     if len({(each.methods.key, each.steps, each.interference) for each in choices}) > 1:
         raise InputError(
             "jobs that run together must play collectives alike; give them the same collectives section and the same "
@@ -207,11 +207,11 @@ class _Jobs:
             slow += slowness(scenario.faults, hosts, scenario.seed)
         plan = JointPlan(tuple(job.plan for job, _ in planned))
         fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
-        choices, capacity = choices_of(scenarios[0]), cluster.link_capacity
+        choices, capacity = collective_options(scenarios[0]), cluster.link_capacity
         programs = joint_programs([stage_programs(job) for job, _ in planned], plan)
         disturbances = joint_disturbances(disturbed, plan, joint_capacities(self._faults, cluster))
         symmetry = Symmetry(programs, plan, fabric, choices.methods)
-        equal = self._folded and folds(*scenarios)
+        equal = self._folded and is_foldable(*scenarios)
         folding = symmetry.folding(capacity, slow, disturbances) if equal else symmetry.unfolded(len(capacity))
         tables = tabulate(
             programs, plan, fabric, capacity, folding,

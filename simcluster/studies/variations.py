@@ -22,7 +22,7 @@ from simcluster.results.numbers import numbers_of
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 from simcluster.studies.whatif.difference import settings_between
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
         try:
             with phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
-                found[name] = scenario if isinstance(scenario, InputError) else replay(scenario)
+                found[name] = scenario if isinstance(scenario, InputError) else simulate_scenario(scenario)
         except InputError as problem:  # a schedule that cannot be cut, for one
             found[name] = problem
     refused = [each for each in found.values() if isinstance(each, InputError)]

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import PLAN, REPLICAS
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import own_layout
@@ -48,7 +48,7 @@ def compared(scenario: Scenario) -> list[Answer]:
 
 def meaning(scenario: Scenario) -> Meant:
     """Return the reference's result, with a table of spans for every rank."""
-    result = replay(scenario.model_copy(update={"engine": "reference"}))
+    result = simulate_scenario(scenario.model_copy(update={"engine": "reference"}))
     return Meant(result, [table_of(result, rank) for rank in range(scenario.gpus)])
 
 
@@ -70,7 +70,7 @@ def answered(name: str, way: Callable[[Scenario, Meant], None], scenario: Scenar
 def refused_as_well(scenario: Scenario) -> Iterator[Answer]:
     """Yield a difference where the default simulates what the reference refuses."""
     try:
-        replay(scenario)
+        simulate_scenario(scenario)
     except InputError:
         return
     yield Answer("default", "differs", "simulates what the reference refuses")
@@ -120,7 +120,7 @@ def first_difference(one: Any, other: Any) -> str:
 
 def by_default(scenario: Scenario, meant: Meant) -> None:
     """As ``simulate`` does it, with all that the result says."""
-    found = replay(scenario)
+    found = simulate_scenario(scenario)
     same(found, meant)
     one, other = found.to_dict(), meant.result.to_dict()
     for each in (one, other):
@@ -144,7 +144,7 @@ def unlike(one: Any, other: Any, path: str = "") -> str:
 
 def unfolded(scenario: Scenario, meant: Meant) -> None:
     """Rank by rank, with all that the record has of every op."""
-    found = replay(scenario.model_copy(update={"engine": "compiled"}), folded=False)
+    found = simulate_scenario(scenario.model_copy(update={"engine": "compiled"}), folded=False)
     same(found, meant)
     where = record_difference(found.record, meant.result.record)
     assert not where, f"record: {where} (the reference's)"
@@ -152,14 +152,16 @@ def unfolded(scenario: Scenario, meant: Meant) -> None:
 
 def by_compiled(scenario: Scenario, meant: Meant) -> None:
     """By the compiled engine, folded."""
-    same(replay(scenario.model_copy(update={"engine": "compiled"})), meant)
+    same(simulate_scenario(scenario.model_copy(update={"engine": "compiled"})), meant)
 
 
 def by_simpy(scenario: Scenario, meant: Meant) -> None:
     """By the reference on one rank of each class."""
-    found = replay(scenario.model_copy(update={"engine": "simpy"}))
+    found = simulate_scenario(scenario.model_copy(update={"engine": "simpy"}))
     same(found, meant)
-    where = record_difference(replay(scenario.model_copy(update={"engine": "compiled"})).record, found.record)
+    where = record_difference(
+        simulate_scenario(scenario.model_copy(update={"engine": "compiled"})).record, found.record
+    )
     assert not where, f"record: {where} (simpy's)"
 
 

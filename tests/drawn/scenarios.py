@@ -23,7 +23,7 @@ from simcluster.faults import FAULTS
 from simcluster.scenario.scope import _FIELDS, Scope, fields
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.topology import TOPOLOGIES
 from simcluster.topology.policies import RoutingSpec
 
@@ -86,7 +86,7 @@ def simulates(found: Document) -> bool:
     try:
         scenario = tiny_scenario(**found)
         with at_most(30.0):  # faults may change so often that a step takes hours
-            replay(scenario)
+            simulate_scenario(scenario)
     except InputError:
         return False
     return True

@@ -13,7 +13,7 @@ from drawn.comparison import WAYS, Answer, answered, meaning
 from drawn.records import record_difference
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.planned import plan
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.step.simulation import count_ops
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -57,6 +57,8 @@ def _answers(scenario: Scenario) -> tuple[float, list[Answer]]:
 
 def _on_folded_ranks(scenario: Scenario) -> list[Answer]:
     """Compare the whole record of the compiled engine with that of SimPy on the same ranks."""
-    one, other = (replay(scenario.model_copy(update={"engine": engine})).record for engine in ("compiled", "simpy"))
+    one, other = (
+        simulate_scenario(scenario.model_copy(update={"engine": engine})).record for engine in ("compiled", "simpy")
+    )
     where = record_difference(one, other)
     return [Answer("folded ranks by SimPy", "differs" if where else "equal", where)]

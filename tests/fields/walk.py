@@ -19,7 +19,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.kinds import OneOf
 from simcluster.documents.spec import Spec
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 Outcome = Literal["effective", "rejected", "noted", "silent"]
 
@@ -133,7 +133,7 @@ NO_ANSWER = ("scenario", "version", "engine", "notes", "warnings")
 
 def answer(scenario: Scenario) -> tuple[dict[str, Any], list[str]]:
     """The numbers of a step, and what is said about it."""
-    found = replay(scenario).to_dict()
+    found = simulate_scenario(scenario).to_dict()
     said = [*found["warnings"], *(note["text"] for note in found["notes"])]
     return {key: value for key, value in found.items() if key not in NO_ANSWER}, said
 

@@ -33,7 +33,7 @@ from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.likely import RunKind, kind_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 ENVIRONMENT = "SIMCLUSTER_DATA"
 
@@ -152,10 +152,10 @@ class RowTask:
         ones.
         """
         scenario_of = scenario_of or self.scenario
-        result = replay(scenario_of(()))
+        result = simulate_scenario(scenario_of(()))
         times, breakdown = result.step_time, dict(result.times.breakdown)
         if self.less:
-            smaller = replay(scenario_of(self.less))
+            smaller = simulate_scenario(scenario_of(self.less))
             times -= smaller.step_time
             breakdown = {name: seconds - smaller.times.breakdown[name] for name, seconds in breakdown.items()}
         if self.parts:

@@ -14,7 +14,7 @@ from simcluster.interactive.moving.moving import PageState, Varied, VariedKey, s
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
 from simcluster.show.report import entry_of_result
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Sweep, in_order, make_sweep
@@ -83,7 +83,7 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
     """Return a variant's page state, or the reason if it is invalid or fails."""
     try:
         scenario = variant.scenario()
-        entry = entry_of_result(replay(scenario), origin=origin, ranks=ranks(scenario))
+        entry = entry_of_result(simulate_scenario(scenario), origin=origin, ranks=ranks(scenario))
         return {"status": "ok", "error": "", "state": state_of(entry, most_spans)}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}

@@ -23,7 +23,7 @@ from simcluster.interactive.notebook.drawn import cell
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import element
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.difference import diff
 
 Given = Mapping[str, Any]
@@ -49,7 +49,7 @@ class NotebookStudio:
 
     def __init__(self, base: Scenario) -> None:
         self.base = base
-        self._replayed = lru_cache(_MOST_KEPT)(lambda settings: replay(self.scenario(json.loads(settings))))
+        self._replayed = lru_cache(_MOST_KEPT)(lambda settings: simulate_scenario(self.scenario(json.loads(settings))))
 
     def scenario(self, settings: Given) -> Scenario:
         """Return the scenario with settings changed; InputError with the rule if they are invalid.

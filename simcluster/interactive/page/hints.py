@@ -20,7 +20,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import Markup, typeset
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.sensitivities import TIMES, sensitivity
 
 _KEY, _VALUE = r"[a-z_]+(?:\.[a-z_]+)+", r"[\w-]+(?:\.\d+)?"
@@ -169,7 +169,7 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
         return
     try:
         with at_most(_MOST_SECONDS):
-            other = replay(scenario)  # numbers alone, so the faster engine
+            other = simulate_scenario(scenario)  # numbers alone, so the faster engine
     except InputError:
         return
     before, after = result.scenario, other.scenario

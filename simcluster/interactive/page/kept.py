@@ -18,7 +18,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import goes_by_own_times
 from simcluster.step.planned import Planned, plan, plan_job, with_programs
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 MOST_GPUS = 262_144
 _MOST_KEPT = 3
@@ -46,7 +46,7 @@ class KeptPlays:
                 raise InputError(
                     f"gpus: the studio simulates at most {MOST_GPUS:,} GPUs, and this scenario has {scenario.gpus:,}"
                 )
-            self._results[text] = replay(scenario, planned=self.planned(scenario))
+            self._results[text] = simulate_scenario(scenario, planned=self.planned(scenario))
         return _used(self._results, text)
 
     def planned(self, scenario: Scenario) -> Planned:

@@ -16,7 +16,7 @@ from simcluster.documents.given_files import decode, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.topology import Cluster
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _write(args: argparse.Namespace) -> None:
     if not args.output:
         raise InputError("name the folder for the traces, as in -o traces/")
     scenario = load(args.what, overrides_of(args))
-    require_writable(replay(scenario), args.what)
-    result = replay(scenario, folded=False)
+    require_writable(simulate_scenario(scenario), args.what)
+    result = simulate_scenario(scenario, folded=False)
     files = write_run(result, args.output, Path(args.what).stem)
     step = format_seconds(result.step_time)
     common.answer(

@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.preflight import Checklist, checklist, worst, written
 from simcluster.studies.whatif.preflight_points import Point
 from simcluster.studies.whatif.remedies import Remedy, Values, Verdict
@@ -50,7 +50,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     def again(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))
 
-    result = replay(again({}))
+    result = simulate_scenario(again({}))
     found = checklist(result, again)
     launch = Launch.of(result.scenario, result) if result.scenario.run else None
     points: list[Point] = []

@@ -17,7 +17,7 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.memory_plan import HEADROOM, usable
 from simcluster.scenario.rules import broken_rules
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 _WIDEST = 16  # tensor parallelism to try, inside a node
 _MOST_TRIALS = 400
@@ -101,12 +101,12 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
     """Return the step time over the batch, extrapolated from short steps; inf if one is rejected."""
     few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
     try:
-        step = replay(more).step_time
+        step = simulate_scenario(more).step_time
         each, rest = (
             one.training.global_batch - two.training.global_batch for one, two in ((more, few), (scenario, more))
         )
         if rest:
-            step += (step - replay(few).step_time) / each * rest
+            step += (step - simulate_scenario(few).step_time) / each * rest
     except InputError:
         return math.inf
     return step / scenario.training.global_batch

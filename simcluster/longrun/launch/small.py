@@ -28,7 +28,7 @@ from simcluster.scenario.fits import held
 from simcluster.scenario.memory_plan import usable
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules.specs import Rows
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 STEPS = 100
 """Steps that it is to be run for."""
@@ -62,7 +62,7 @@ class SmallVersion:
     @cached_property
     def result(self) -> Result:
         """Simulated step of the small version."""
-        return replay(self.scenario)
+        return simulate_scenario(self.scenario)
 
     def summary(self) -> str:
         """Return its layout and expected step time, in one line."""

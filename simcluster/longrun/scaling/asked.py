@@ -17,7 +17,7 @@ from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, FLOP_PER_TOKEN, Los
 from simcluster.longrun.text import format_flop
 from simcluster.model.layers import parameters as parameters_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 KAPLAN = "kaplan"
 _BOUNDS = {
@@ -104,7 +104,7 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
             more["days"] = None if run.days is None or given["loss"] is not None else run.days / DAY
         more |= {key: getattr(run, key) for key in ("loss", "price") if given[key] is None}
     size, notes = _counted_parameters(scenario, law)
-    step = replay(scenario).step_time
+    step = simulate_scenario(scenario).step_time
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
     words = f"{flops / 1e12:.4g} TFLOP/s per GPU by 6 N D: the simulated step of {format_seconds(step)}"
     rate = GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words)
@@ -201,7 +201,7 @@ def play_batches(
         except InputError as problem:
             found.append(Played(name, refused=" ".join(str(problem).split())))
             continue
-        found.append(Played(name, variant.gpus, variant.tokens_per_step, replay(variant).step_time))
+        found.append(Played(name, variant.gpus, variant.tokens_per_step, simulate_scenario(variant).step_time))
     if all(each.refused for each in found):
         raise InputError(f"no valid variant: {found[0].name}: {found[0].refused}")
     return tuple(found)

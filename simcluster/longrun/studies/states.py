@@ -22,7 +22,7 @@ from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.step.planned import plan
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 from simcluster.studies.whatif.mitigations import fewer_of, step_of
 from simcluster.topology import Cluster
@@ -197,7 +197,7 @@ def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
 def validation_pass(scenario: Scenario) -> Result:
     """Simulate the scenario's batch forward only, as a validation does, with its own bubble and faults."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
-    return replay(alone, planned=plan(alone, trains=False))
+    return simulate_scenario(alone, planned=plan(alone, trains=False))
 
 
 MOST = 50
@@ -249,7 +249,7 @@ class StepStates:
     def result(self) -> Result:
         """Simulated healthy step."""
         with phase(f"state 1 of the cluster ({_HEALTHY})"):
-            return replay(self.scenario)
+            return simulate_scenario(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
         """Return the weight of a checkpoint at any interval; InputError if its duration is not stated."""
@@ -277,7 +277,7 @@ class StepStates:
         def step() -> float:
             more = [_FAULT.validate_python(dict(fault)) for fault in faults]
             changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
-            return replay(changed).step_time
+            return simulate_scenario(changed).step_time
 
         return self._timed(words, step) + self.outer
 

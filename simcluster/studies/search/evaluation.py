@@ -18,7 +18,7 @@ from simcluster.results.numbers import columns_of, exposed_communication, timed_
 from simcluster.results.result import Result
 from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
@@ -86,7 +86,7 @@ def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> R
             return {"status": "ok", "error": "", **quick_numbers(scenario, quick_step(scenario))}
         except NotQuickError:
             pass
-        result = replay(scenario)
+        result = simulate_scenario(scenario)
         account = details(result) if result.step_time <= account_within else {}
         return {"status": "ok", "error": "", **timed_numbers(result), **account}
     except InputError as problem:
@@ -98,7 +98,7 @@ def accounted(text: str, layout: Layout | None) -> Row:
 
     For 1,024 ranks it takes ten times as long.
     """
-    result = replay(_laid_out(text, layout))
+    result = simulate_scenario(_laid_out(text, layout))
     return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
 
 

@@ -34,7 +34,7 @@ from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import copies_of, plan_of, schedule_of
 from simcluster.schedules import Schedule
-from simcluster.step.planned import choices_of
+from simcluster.step.planned import collective_options
 from simcluster.studies.scopes import QUICK
 from simcluster.studies.sweep.stage_network import (
     Alone,
@@ -158,7 +158,7 @@ class _OnCluster(NamedTuple):
         network: RepresentativeNetwork = self.kept.once(
             name,
             lambda: RepresentativeNetwork(
-                plan_of(scenario, schedule_of(scenario)), self.cluster.built, choices_of(scenario)
+                plan_of(scenario, schedule_of(scenario)), self.cluster.built, collective_options(scenario)
             ),
         )
 

@@ -22,7 +22,7 @@ from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Collective, Compute, Transfer
-from simcluster.step.planned import Choices
+from simcluster.step.planned import CollectiveOptions
 from simcluster.studies.sweep.step_tables import (
     ActionWork,
     Costs,
@@ -60,7 +60,7 @@ class RepresentativeCalls:
     ``ranks`` are the stages' representatives, ``capacity`` B/s of every class of links.
     """
 
-    def __init__(self, ranks: Sequence[int], folding: Folding, cluster: Cluster, choices: Choices) -> None:
+    def __init__(self, ranks: Sequence[int], folding: Folding, cluster: Cluster, choices: CollectiveOptions) -> None:
         communicators, classes, links = folding.communicators, folding.classes, cluster.link_capacity
         representatives = np.array(classes.link_representatives, dtype=np.int64)
         self.capacity, self.num_stages = links.of(representatives).tolist(), len(ranks)
@@ -150,7 +150,7 @@ class RepresentativeCalls:
 class RepresentativeNetwork:
     """The links under a layout on a cluster without faults, to which network calls are added as they become known."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, choices: Choices) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, choices: CollectiveOptions) -> None:
         self._plan, self._cluster, self._choices = plan, cluster, choices
         self._stage_ranks: list[list[int]] = [ranks.tolist() for ranks in plan.stage_ranks()]
         self._groups, self._group_of = cache(plan.groups), cache(partial(group_of, cluster))

@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.results.slower_ranks import SlowerRank, in_words, slower_ranks
 from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
     named = second.model_copy(update={"training": second.training.model_copy(update={"memory_recipe": name})})
     if _step_document(changed) == _step_document(named):
         return None
-    return replay(changed).step_time - step_time
+    return simulate_scenario(changed).step_time - step_time
 
 
 def _step_document(scenario: Scenario) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 
 from simcluster.scenario.checkpoint_plan import checkpoint_of, weight_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 MOST = 32
 """Steps that are added for a write; a longer one is not simulated to its end."""
@@ -21,7 +21,7 @@ def with_steps_beside(scenario: Scenario) -> Scenario:
     if scenario.checkpoint is None or scenario.steps > 1:
         return scenario
     write = weight_of(scenario, checkpoint_of(scenario)).write
-    alone = replay(scenario.model_copy(update={"checkpoint": None})).step_time
+    alone = simulate_scenario(scenario.model_copy(update={"checkpoint": None})).step_time
     overlapped = min(MOST, max(1, math.ceil(write / alone)))
     return scenario.model_copy(update={"steps": scenario.checkpoint.after + 1 + overlapped})
 
@@ -41,7 +41,7 @@ def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
 
     def seconds(every: int) -> float:
         training = scenario.training.model_copy(update={"outer": outer.model_copy(update={"every": every})})
-        return replay(scenario.model_copy(update={"training": training, "steps": steps})).step_time * steps
+        return simulate_scenario(scenario.model_copy(update={"training": training, "steps": steps})).step_time * steps
 
     alone = step if step is not None and steps == scenario.steps else seconds(_NEVER)
     return max(0.0, seconds(apart * outer.parts) - alone) * outer.parts

@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.results.span_states import BESIDE, COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 from simcluster.studies.whatif.only_faster import told
 
 COMMUNICATION = "communication"
@@ -74,7 +74,7 @@ def steps_with_parts_free(scenario: Scenario) -> int:
 
 
 def _without(result: Result, kind: str, on_path: float) -> Free:
-    found = replay(result.scenario, change=partial(freed, kind=kind))
+    found = simulate_scenario(result.scenario, change=partial(freed, kind=kind))
     note = told(longer_on_path(result, found, drawn=False))
     return Free(kind, on_path, result.step_time - on_path, found.step_time, note)
 

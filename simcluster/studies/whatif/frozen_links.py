@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
 from simcluster.studies.whatif.montecarlo import one_replica, without_chance
 from simcluster.studies.whatif.replica_sweep import planned_seconds
@@ -55,9 +55,9 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2)
                  for fault in scenario.faults)  # fmt: skip
     if others or REPLICAS.obstacle(scenario):
         return ()
-    base = base or replay(without_chance(scenario))
+    base = base or simulate_scenario(without_chance(scenario))
     runs = [one_replica(scenario, number) for number in range(cases)]
-    return tuple([FrozenLinks(_frozen(run, base), replay(run).step_time) for run in runs])
+    return tuple([FrozenLinks(_frozen(run, base), simulate_scenario(run).step_time) for run in runs])
 
 
 def soon_told(scenario: Scenario) -> bool:

@@ -16,7 +16,7 @@ from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +111,7 @@ def _rung(scenario: Scenario, zero: int, result: Result) -> ZeroRung:
     if not own:
         changes = (("parallel.zero", zero), *([] if zero else [("overlap.param_gather", False)]))  # nothing to gather
         try:
-            result = replay(Base(scenario.document()).scenario(changes))
+            result = simulate_scenario(Base(scenario.document()).scenario(changes))
         except InputError as problem:
             return ZeroRung(zero, own, None, None, fits=False, refused=str(problem))
     return ZeroRung(zero, own, result.memory, result.step_time, result.fits)

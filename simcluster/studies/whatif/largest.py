@@ -22,7 +22,7 @@ from simcluster.scenario.fits import held, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 _MOST_SCANNED = 64  # values one by one, where no common step is known
 _MOST_IN_VAIN = 100  # invalid values in a row, after which the search for a valid one ends
@@ -131,7 +131,7 @@ class _Tries:
     def simulated(self, value: int) -> float:
         """Return the simulated bytes of the fullest GPU with this value."""
         if value not in self._simulated:
-            self._simulated[value] = replay(self.scenario(value)).memory.total
+            self._simulated[value] = simulate_scenario(self.scenario(value)).memory.total
         return self._simulated[value]
 
     def bracket(self) -> tuple[int, int | None]:

@@ -25,8 +25,8 @@ from simcluster.scenario.loading import without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
-from simcluster.step.planned import choices_of
-from simcluster.step.simulate import ResultLike, loading_of, replay, result_of
+from simcluster.step.planned import collective_options
+from simcluster.step.simulate import ResultLike, result_of, simulate_loading, simulate_scenario
 from simcluster.studies.multi_job import Placed, simulate_placed
 
 
@@ -163,7 +163,7 @@ def _staying(scenario: Scenario, gone: Bools) -> FewerReplicas | None:
     """
     grid, hosts = plan_of(scenario, schedule_of(scenario)).grid, scenario.cluster.built.hosts
     kept = grid[:, ~gone]
-    if gone.all() or np.isin(hosts[kept], hosts[grid[:, gone]]).any() or choices_of(scenario).steps:
+    if gone.all() or np.isin(hosts[kept], hosts[grid[:, gone]]).any() or collective_options(scenario).steps:
         return None
     gpus = np.sort(kept.ravel()).tolist()  # in the order of their ranks in the smaller job as well
     return FewerReplicas(with_ranks(scenario, kept.shape[1], gpus), tuple(gpus))
@@ -173,10 +173,10 @@ def step_of(job: FewerReplicas) -> float:
     """Simulate a job with fewer replicas and return its step time (s)."""
     scenario, gpus = job
     if gpus is None:
-        return replay(scenario).step_time
+        return simulate_scenario(scenario).step_time
     if scenario.data and scenario.data.loader:
         alone = step_of(FewerReplicas(without_loader(scenario), gpus))
-        loading = loading_of(scenario, alone)
+        loading = simulate_loading(scenario, alone)
         return alone + (loading.exposed if loading else 0.0)
     return simulate_placed(Placed(scenario, gpus), scenario.cluster.built).step_time
 

@@ -25,7 +25,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.planned import plan
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
 from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
 
@@ -62,7 +62,7 @@ def monte_carlo(
     if method == "sweep" and obstacle:
         raise InputError(f"replicas: {obstacle}")
     if base is None:
-        base = replay(without_chance(scenario))
+        base = simulate_scenario(without_chance(scenario))
     elif base.scenario != without_chance(scenario):
         raise InputError(
             f"base: is the result of another scenario ({base.scenario.name}); it must be that of "
@@ -100,7 +100,7 @@ def _by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
     """Return the step times of replicas simulated by events; the job is planned once if no plan needs the seed."""
     seeded = scenario.data or scenario.model.moe  # lengths of documents, tokens of experts
     planned = None if seeded else plan(scenario)
-    return [replay(one_replica(scenario, number), planned=planned).step_time for number in numbers]
+    return [simulate_scenario(one_replica(scenario, number), planned=planned).step_time for number in numbers]
 
 
 def one_replica(scenario: Scenario, number: int) -> Scenario:

@@ -19,7 +19,7 @@ from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, slices_of
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.remedies import (
     Remedy,
     Values,
@@ -238,7 +238,7 @@ def _above(result: Result) -> float:
 
 def _launches(result: Result) -> Point:
     scenario = scaled(result.scenario, "launch", 1.0)  # half the time
-    faster = replay(result.loading.on(scenario) if result.loading else scenario)
+    faster = simulate_scenario(result.loading.on(scenario) if result.loading else scenario)
     under = path_seconds_under(result.critical_path, result, faster)
     share = 0.0 if under is None else 2 * (result.step_time - under) / result.step_time
     micro = result.scenario.training.micro_batch

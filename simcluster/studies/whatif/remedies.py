@@ -20,7 +20,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import plays_within
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 Verdict = Literal["pass", "warn", "fail"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -113,7 +113,7 @@ class Trials:
             if self._again is not None:
                 changed = self._again(whole)
             self._left -= 1
-            result = replay(changed)
+            result = simulate_scenario(changed)
             return (whole, result) if result.fits else None
         except InputError:
             return None

@@ -24,7 +24,7 @@ from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 if TYPE_CHECKING:
@@ -170,9 +170,9 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
     before = base.step_time
     if resource == "memory":  # holds, and takes no time
         return Sensitivity(resource, by, before, before, before, price, before)
-    more = replay(scaled(base.scenario, resource, by))
+    more = simulate_scenario(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
-    worse = replay(scaled(base.scenario, resource, by, less=True)).step_time
+    worse = simulate_scenario(scaled(base.scenario, resource, by, less=True)).step_time
     held = held_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
@@ -193,7 +193,7 @@ def more_memory(base: Result) -> list[MoreMemory]:
     found = []
     for recompute in ways[ways.index(now) + 1 :] if now in ways else ():
         training = base.scenario.training.model_copy(update={"recompute": recompute})
-        other = replay(base.scenario.model_copy(update={"training": training}))
+        other = simulate_scenario(base.scenario.model_copy(update={"training": training}))
         found.append(MoreMemory(recompute, other.memory.total, other.step_time))
     return found
 
@@ -266,7 +266,7 @@ def inflation(
             law = {"kind": "lognormal", "sigma": sigma}
             drawn = {"kind": kind, "law": law} if per == "gpu" else {"kind": kind, "per": per, "factor": law}
             drawing = scenario.with_({"faults": [*own, drawn]})
-            base = base or replay(without_chance(drawing))
+            base = base or simulate_scenario(without_chance(drawing))
             found = monte_carlo(drawing, replicas=replicas, base=base)
             low, high = found.interval
             rows.append({

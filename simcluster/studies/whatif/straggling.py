@@ -26,7 +26,7 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import Planned, plan
-from simcluster.step.simulate import ResultLike, replay, result_of
+from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
 from simcluster.studies.whatif.free import freed_where
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
@@ -154,7 +154,7 @@ class _Counterfactuals:
     def _without(self, *places: int) -> float:
         """Return the step time (s) without these faults."""
         if places not in self._known:
-            self._known[places] = replay(self._scenario.without(*places), planned=self._planned).step_time
+            self._known[places] = simulate_scenario(self._scenario.without(*places), planned=self._planned).step_time
         return self._known[places]
 
     def _only(self, *places: int) -> float:
@@ -172,7 +172,7 @@ class _Counterfactuals:
         step, note, estimate = self._result.step_time, "", None
         if self._without(place) > step:
             other = self._scenario.without(place)
-            again = replay(other, planned=self._planned)
+            again = simulate_scenario(other, planned=self._planned)
             note = told(slower_although_faster(self._result, again, self._scenario, other))
         if workers := self._workers(fault):  # their ops take what is typical; steps as the run has them, end to end
             numbers = [dp * self._plan.pp + stage for dp, stage in workers]
@@ -184,14 +184,14 @@ class _Counterfactuals:
         step = self._result.step_time
         pipeline = self._scenario.pipeline.model_copy(update={"layers_per_stage": "auto"})
         try:  # the model cut where the times of the run say
-            even = replay(self._scenario.model_copy(update={"pipeline": pipeline})).step_time
+            even = simulate_scenario(self._scenario.model_copy(update={"pipeline": pipeline})).step_time
         except InputError:  # a schedule or model that cannot be cut otherwise
             even = step
         if even < step:
             estimated = self._estimator.straggling
             estimate = step * estimated.last_stage.without / float(estimated.replayed.mean())
             yield Cause("uneven stages", step, even, None, estimate)
-        free = replay(self._scenario, change=headless).step_time
+        free = simulate_scenario(self._scenario, change=headless).step_time
         if free < step:
             yield Cause("LM head and loss", step, free, None, None)
 

@@ -9,7 +9,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import FOLDING
-from simcluster.step.simulate import replay
+from simcluster.step.simulate import simulate_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ def verify(scenario: Scenario) -> Verification:
     if obstacle:
         raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); leave --verify out")
     part = with_fewer_replicas(scenario)
-    folded, whole = replay(part), replay(part, folded=False)
+    folded, whole = simulate_scenario(part), simulate_scenario(part, folded=False)
     with phase("verifying"):
         each = (_first_difference(folded.timeline_of(rank), whole.timeline_of(rank)) for rank in range(part.gpus))
         found = next(filter(None, each), "")
