@@ -159,8 +159,8 @@ def test_compare_attributes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = ["compare", "tiny_3d", "--vary", "overlap.tensor=false,true"]
     assert main([*arguments, "--waterfall", names[0], "--overlap", names[1]]) == 0
     shown = capsys.readouterr().out
-    assert "where the difference from" in shown
-    assert "why exposed communication differs from" in shown
+    assert "causes of the difference from" in shown
+    assert "causes of the change in exposed communication from" in shown
     assert "tp hiding" in shown
     assert all(Path(name).stat().st_size > 10_000 for name in names)
     assert main(["compare", "tiny_3d", "--waterfall", names[0]]) == 2

@@ -57,14 +57,14 @@ def test_64_rings_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_size_says_what_limits_it(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "all-reduce", "--size", "1GiB", "--gpus", "8", "--cluster", "flat_8")
     assert fields(text) == {
-        "cluster": "flat machine of 8: 8 GPUs in 1 machine",
+        "cluster": "flat machine of 8: 8 GPUs in 1 node",
         "size": "1.074 GB (1,073,741,824 B)",
         "time": "4.189663 ms",
         "algbw": "256.3 GB/s",
         "busbw": "448.5 GB/s  (algbw x 2(N-1)/N, N = 8)",
         "limit": "8 links gpu -> leaf (nvlink, 450 GB/s) carry 1.879 GB each: 99.7% of the time",
         "latency": "0.014000 ms in all rounds: 0.3% of the time",
-        "links": "no link carries more flows than an even share of its level's",
+        "links": "no link carries more than an even share of its level's flows",
     }
 
 
@@ -81,14 +81,14 @@ def test_a_range_of_sizes_prints_the_table_of_nccl_tests(capsys: pytest.CaptureF
     text = output(capsys, "all_reduce", "--size", "256MiB:1GiB", "--gpus", "64", "--cluster", "flat")
     assert text == (
         "# all_reduce, algorithm ring, detail flow\n"
-        "# cluster  flat network: 64 GPUs in 64 machines\n"
+        "# cluster  flat network: 64 GPUs in 64 nodes\n"
         "#\n"
         "#          size         count    type          time    algbw    busbw         algorithm\n"
         "#           (B)    (elements)                  (us)   (GB/s)   (GB/s)\n"
         "      268435456      67108864   float     11199.646    23.97    47.19              ring\n"
         "      536870912     134217728   float     21769.292    24.66    48.55              ring\n"
         "     1073741824     268435456   float     42908.584    25.02    49.27              ring\n"
-        "# links    no link carries more flows than an even share of its level's\n"
+        "# links    no link carries more than an even share of its level's flows\n"
     )
 
 
@@ -201,8 +201,8 @@ def test_uneven_sizes_from_a_file(capsys: pytest.CaptureFixture[str], tmp_path: 
     job = ("all-to-all-v", "--sizes", str(file), "--cluster", "flat")
     found = fields(output(capsys, *job))
     assert found["time"] == "0.145000 ms"
-    assert found["size"] == "6 MB (6,000,000 B), the most that a rank has to send; 9.003 MB in all"
-    assert found["busbw"] == "48.28 GB/s  (what the busiest rank sends or receives over time)"
+    assert found["size"] == "6 MB (6,000,000 B), the most that a rank sends; 9.003 MB in total"
+    assert found["busbw"] == "48.28 GB/s  (bytes of the busiest rank over time)"
     document = json.loads(output(capsys, *job, "--json", "-"))
     assert document["collective"] == "all_to_all_v"
     assert document["results"][0]["busbw_bytes_per_s"] == pytest.approx(7e6 / 145e-6)
@@ -268,12 +268,12 @@ def test_json_alone_on_stdout_and_in_a_file(capsys: pytest.CaptureFixture[str], 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--gpus", "16", "--cluster", "dgx_h100"], "the first 16 of 64 GPUs in 8 machines"),
-        (["--gpus", "100", "--cluster", "dgx_h100"], "the first 100 of 104 GPUs in 13 machines, made so large by nodes=13 (the file has nodes=8)"),  # noqa: E501
-        (["--gpus", "72", "--cluster", "flat"], "72 GPUs in 72 machines, made so large by gpus=72 (the file has gpus=64)"),  # noqa: E501
-        (["--gpus", "16", "--cluster", "dgx_a100", "nodes=2"], "16 GPUs in 2 machines"),
-        (["--gpus", "16", "--cluster", "dgx_a100", "--set", "nodes=3"], "the first 16 of 24 GPUs in 3 machines"),
-        (["--gpus", "6", "--cluster", "dgx_a100", "gpus_per_node=2", "nodes=3"], "6 GPUs in 3 machines"),
+        (["--gpus", "16", "--cluster", "dgx_h100"], "the first 16 of 64 GPUs in 8 nodes"),
+        (["--gpus", "100", "--cluster", "dgx_h100"], "the first 100 of 104 GPUs in 13 nodes, enlarged by nodes=13 (the file has nodes=8)"),  # noqa: E501
+        (["--gpus", "72", "--cluster", "flat"], "72 GPUs in 72 nodes, enlarged by gpus=72 (the file has gpus=64)"),
+        (["--gpus", "16", "--cluster", "dgx_a100", "nodes=2"], "16 GPUs in 2 nodes"),
+        (["--gpus", "16", "--cluster", "dgx_a100", "--set", "nodes=3"], "the first 16 of 24 GPUs in 3 nodes"),
+        (["--gpus", "6", "--cluster", "dgx_a100", "gpus_per_node=2", "nodes=3"], "6 GPUs in 3 nodes"),
     ],
 )  # fmt: skip
 def test_the_cluster_is_made_to_fit_and_the_output_says_so(

@@ -130,7 +130,7 @@ NOTHING = {
     "scaling": (["scaling", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
     "check": (["check", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
     "sweep": (
-        ["sweep", "tiny_dp", "--vary", REFUSED, "-o", "none.csv"], "none of 2 variants has a result; the first says",
+        ["sweep", "tiny_dp", "--vary", REFUSED, "-o", "none.csv"], "none of 2 variants has a result; first reason",
     ),
     "plan": (["plan", "tiny_dp", "--vary", "training.micro_batch=3", "--executor", "1"], "no layout"),
     "walls": (["walls", "--parameters", "0", "--tokens", "2T"], "above zero"),

@@ -43,7 +43,7 @@ def test_no_output_replaces_an_input(command: str, here: Path, capsys: pytest.Ca
     status, said = cli.main(command.split()), capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in here.iterdir()} == before
     assert status == 2
-    assert "it is what is read; choose another name" in said
+    assert "it is also an input; choose another name" in said
 
 
 def test_a_result_is_replaced_by_the_next(here: Path) -> None:

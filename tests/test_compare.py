@@ -88,7 +88,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*arguments, *outputs]) == 0
     shown = capsys.readouterr().out
     assert "recompute none" in shown
-    assert "where the difference from 'recompute none' went" in shown
+    assert "causes of the difference from 'recompute none'" in shown
     rows = json.loads((tmp_path / "c.json").read_text())
     assert [row["variant"] for row in rows] == ["recompute none", "recompute full"]
     assert all(row["bubble"] == row["breakdown_s.bubble"] for row in rows)
@@ -106,7 +106,7 @@ def test_a_variant_that_cannot_be_is_a_row(tmp_path: Path, capsys: pytest.Captur
     shown = capsys.readouterr().out
     assert re.search(r"^tp 3 +refused$", shown, re.MULTILINE)
     assert re.search(r"^  tp 3: .*parallel\.tp: tp 3 does not divide model\.heads", shown, re.MULTILINE)
-    assert "where the difference from 'tp 2' went" in shown
+    assert "causes of the difference from 'tp 2'" in shown
     rows = json.loads((tmp_path / "c.json").read_text())
     assert [(row["variant"], row["status"]) for row in rows] == [("tp 3", "refused"), ("tp 2", "ok"), ("tp 4", "ok")]
     assert "tp 3 does not divide" in rows[0]["error"]
@@ -117,7 +117,7 @@ def test_a_variant_that_cannot_be_is_a_row(tmp_path: Path, capsys: pytest.Captur
     assert main(["report", *arguments[1:], "-o", str(tmp_path / "r.html")]) == 0
     captured = capsys.readouterr()
     assert "2 of 3 variants" in captured.out
-    assert "note: tp 3 is refused: " in captured.err
+    assert "note: tp 3 is invalid: " in captured.err
 
 
 def test_variants_of_which_none_can_be_are_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

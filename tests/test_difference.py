@@ -182,7 +182,7 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", str(whole)]) == 2
     assert "a difference needs two" in capsys.readouterr().err
     assert main(["diff", str(whole), "--parallel.tp", "2"]) == 2
-    assert "was played already" in capsys.readouterr().err
+    assert "a saved result" in capsys.readouterr().err
 
 
 def test_it_is_public(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_report_reads_what_it_compares_with_before_it_plays(
     assert cli.main(["report", "tiny_3d", "--against", "nothing", "-o", "x.html"]) == 2
     assert "cannot read nothing: there is no such file or folder" in capsys.readouterr().err
     assert cli.main(["report", "tiny_3d", "tiny_dp", "--against", ".", "-o", "x.html"]) == 2
-    assert "name one alone" in capsys.readouterr().err
+    assert "name only one" in capsys.readouterr().err
 
 
 def test_faults_that_come_and_go_count_how_often_they_do() -> None:

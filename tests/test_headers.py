@@ -84,8 +84,7 @@ def test_titles_say_which_faults_are_played(
     assert f"\nfaults: {jitter}" in captured.out
     assert f"\nfaults: {jitter}" in titles[1]
     assert captured.err == (
-        f"note: faults=... takes the place of the scenario's own faults ({slow}); faults+=... adds to them\n"
-        f"wrote {options[-1]}\n"
+        f"note: faults=... replaces the scenario's faults ({slow}); faults+=... adds to them\nwrote {options[-1]}\n"
     )
     assert main(["run", scenario, "--set", "faults=[]", "-q"]) == 0
     assert "faults:" not in capsys.readouterr().out

@@ -82,7 +82,7 @@ def test_the_fastest_of_a_sweep_leave_the_headroom(
     lines = [line.rstrip() for line in text.splitlines()]
     assert [line[0] for line in lines if line.endswith(f"GB{OVER}")] == ["2"]
     assert [line[0] for line in lines if line.endswith(f"GB{TIGHT}")] == ["1"]
-    assert "ahead of these, not recommended (! does not fit on its GPU, ~ leaves less free)" in lines
+    assert "faster than these, not recommended (! out of memory, ~ leaves less free)" in lines
     assert main([*command, *(["--quick"] if quick else []), "--headroom", "0", "--json", "-"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["fastest"], summary["ahead_without_headroom"]) == ([1, 0], [2])
@@ -96,6 +96,6 @@ def test_a_sweep_of_which_none_leaves_it_and_who_launches_a_row(
     assert main([*command, "-o", str(tmp_path / "rows.csv")]) == 0
     text = capsys.readouterr().out
     assert "none leaves 100 % of memory free" not in text
-    assert "none leaves 99.999 % of memory free; fastest (! does not fit on its GPU, ~ leaves less free)" in text
+    assert "none leaves 99.999 % of memory free; fastest (! out of memory, ~ leaves less free)" in text
     assert "1*" in text
     assert "* ZeRO-2 under a pipeline: torchtitan launches it" in text

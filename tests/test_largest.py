@@ -136,7 +136,7 @@ def test_the_command_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["memory", "tiny_3d", "--parallel.zero", "0"]) == 0
     text = capsys.readouterr().out
     assert "18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)" in text
-    assert "0 (own)" in text
+    assert "0 (yours)" in text
     assert "ZeRO 2 holds more gradients than ZeRO 1 here" in text
 
 
@@ -146,17 +146,17 @@ def test_the_command_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert [rung["bytes"] for rung in document["zero"]] == [156e9, 65e9, 42.25e9, 19.5e9]
     assert cli.main(["memory", "--parameters", "13B", "--recipe", "bf16-12"]) == 0
     text = capsys.readouterr().out
-    assert "12 B a parameter (weights 2, gradients 2, optimizer 8: bf16-12)" in text
+    assert "12 B per parameter (weights 2, gradients 2, optimizer 8: bf16-12)" in text
     assert "3.69x" in text
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ([], "memory needs a scenario"),
-        (["tiny_dp", "--parameters", "13B"], "memory needs a scenario"),
-        (["tiny_dp", "--dp", "8"], "change it with --parallel.dp VALUE"),
-        (["--parameters", "13B", "--largest", "model.layers"], "--largest and --set are of a scenario"),
+        ([], "memory needs either a scenario"),
+        (["tiny_dp", "--parameters", "13B"], "memory needs either a scenario"),
+        (["tiny_dp", "--dp", "8"], "change a scenario with --parallel.dp VALUE"),
+        (["--parameters", "13B", "--largest", "model.layers"], "--largest and --set need a scenario"),
     ],
 )
 def test_one_thing_at_a_time(asked: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

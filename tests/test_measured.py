@@ -90,4 +90,4 @@ def test_sensitivity_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["step_time_s"] == 0.017
     assert [cause["resource"] for cause in document["explained_by"]] == ["flops"]
     assert cli.main(asked) == 0
-    assert "what alone would explain it, to first order" in capsys.readouterr().out
+    assert "each of these alone would explain it, to first order" in capsys.readouterr().out

@@ -454,8 +454,8 @@ def test_the_page_has_both(same: Path, tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main([*line, "-o", str(page)]) == 2
     told = capsys.readouterr().err
-    assert "a trace stands beside one scenario" in told
-    assert "name it with --against" in told
+    assert "a trace is compared with one simulated scenario" in told
+    assert "name the trace with --against" in told
 
 
 def test_from_python(same: Path, tiny: Result) -> None:

@@ -118,10 +118,10 @@ def test_lengths_are_whole_tokens(documents: list[float]) -> None:
     [
         ("--median 0", "--median: must be greater than or equal to 1, got 0"),
         ("--median 10 --sigma nan", "--sigma: must be a finite number, got nan"),
-        ("--median 10 --documents 5,6", "both say which documents"),
+        ("--median 10 --documents 5,6", "both set the documents"),
         ("--documents 5,6 --sigma 2", "give --median"),
-        ("--documents 5,6 --tokens 2T", "--tokens gives steps with --batch"),
-        ("--documents 5,6 --unique 2T", "--unique gives epochs of so many --tokens"),
+        ("--documents 5,6 --tokens 2T", "--tokens needs --batch"),
+        ("--documents 5,6 --unique 2T", "--unique needs --tokens"),
     ],
 )
 def test_options_that_say_nothing_are_one_message(options: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ def test_a_size_without_a_picture_or_of_no_picture_is_refused_before_the_work(
 ) -> None:
     picture = str(tmp_path / "step.png")
     for options, message in (
-        (["--size", "slide"], "name the file of one"),
+        (["--size", "slide"], "name a picture file"),
         (["--size", "huge", "--gantt", picture], "a size is slide, paper or inches"),
         (["--dpi", "1", "--gantt", picture], "pixels an inch are between 30 and 1200"),
     ):

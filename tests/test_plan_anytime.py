@@ -287,14 +287,16 @@ def test_without_a_terminal_it_is_told_now_and_then(
         said.append(capsys.readouterr().err.count("\n"))
     assert said == [0, 1, 0, 0, 1, 0, 0], "what is news; all else is the clock's"
     words = plan_command.words_of(state)
-    assert words.startswith("playing layouts, best so far 1.500 s, proven gap 3.2%, 3 played, at most 40 left, about ")
+    assert words.startswith(
+        "simulating layouts, best so far 1.500 s, proven gap 3.2%, 3 simulated, at most 40 left, about "
+    )
     assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
     endless = plan_command.words_of(state._replace(seconds_left=1.2e6, own=True))
-    assert endless.startswith("playing layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 played")
+    assert endless.startswith("simulating layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 simulated")
     assert " h left" not in endless
     clock[0] = 124.0
     told.now(state._replace(gap=0.0))
-    proven = "playing the next best, the best 1.500 s, proven, 3 played, at most 40 left"
+    proven = "simulating the next best, the best 1.500 s, proven, 3 simulated, at most 40 left"
     assert proven in capsys.readouterr().err, "that it is proven is told at once"
 
 
@@ -308,7 +310,7 @@ def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_
     assert first is not None
     assert 0 < before[0].first_time <= simulate_scenario(first.on(found.base)).step_time
     told = plan_command.words_of(before[0])
-    assert f"the first takes {format_seconds(before[0].first_time)} at least, 0 played" in told
+    assert f"the first takes at least {format_seconds(before[0].first_time)}, 0 simulated" in told
     assert told.endswith(name_of_layout(first))
 
 

@@ -315,7 +315,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         }
         assert simulate(load("tiny_3d", changes)).step_time == row["step_time_s"], number
     assert sum(json.loads(summary.read_text())["how"].values()) == 4
-    assert "memory is what was held where a variant is played in full, else planned" in capsys.readouterr().out
+    assert "memory is simulated for variants simulated in full, else a planned" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -97,7 +97,7 @@ def test_the_command_heads_its_columns_by_what_they_hold(capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     header = [word for word in lines[2].split("  ") if word]
     assert [word.strip() for word in header] == [
-        "resource", "change", "saved a step", "step, 1 % more", "1 % less", "1 % more by critical path",
+        "resource", "change", "saved per step", "step, 1 % more", "1 % less", "1 % more by critical path",
     ]  # fmt: skip
     assert lines[4].split()[-6:] == ["0.000", "%", "+0.413", "%", "0.000", "%"]
     assert lines[6].startswith("network bandwidth (NICs and switches): no gain for dp: bound by gpu - nic (PCIe)")

@@ -354,7 +354,7 @@ def test_rows_that_say_the_same_are_one() -> None:
         (["forward"], "forward"),
         (["forward", "backward", "other"], "forward and 2 more"),
         (["layers.7", "layers.0", "layers.8"], "layers.0, 7-8"),
-        ([f"rank {2 * place}" for place in range(7)], "rank 0, 2, 4, 6 and 3 runs more"),
+        ([f"rank {2 * place}" for place in range(7)], "rank 0, 2, 4, 6 and 3 more ranges"),
         (["layers.1", "blocks.2"], "layers.1 and 1 more"),
     ],
 )

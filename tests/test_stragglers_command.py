@@ -170,7 +170,7 @@ def test_the_command_says_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "slow gpu, rank 5, slowdown 1.3",
         "by trace",
         "the longest waits",
-        "what pays",
+        "remedy",
         "dp rank 0",
         "slowdown explained by the slowest 3 % of workers",
         "slowdown explained by the last stage",
@@ -213,4 +213,4 @@ def test_run_with_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert document["scenario"]["faults"][0]["kind"] == "jitter"
     assert picture.stat().st_size > 10_000
     assert main(["run", "tiny_dp", "--histogram", str(picture)]) == 2
-    assert "there is one replica" in capsys.readouterr().err
+    assert "there is only one replica" in capsys.readouterr().err

@@ -392,7 +392,7 @@ def test_the_bar_tells_rate_and_time_left() -> None:
     bar(10, 100, 0)
     bar._begun = (0.0, 10)
     bar.done = 30
-    assert bar.line(10.0, 2) == "30/100 (30%)  2.0 a second, 0:35 left  2 without a result"
+    assert bar.line(10.0, 2) == "30/100 (30%)  2.0 per second, 0:35 left  2 without a result"
 
 
 def test_rows_of_another_measure_are_other_rows(tmp_path: Path) -> None:

@@ -501,8 +501,8 @@ def test_stdout_is_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--trace", "{tmp}/t.json", "--trace-ranks", "5-3"], "'5-3' goes backwards; write 3-5"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", "first"], "'first' is no rank; write whole numbers and ranges"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", ""], "--trace-ranks needs a value"),
-        (["--trace-ranks", "0"], "picks ranks of a trace; name its file with --trace"),
-        (["--trace", "{tmp}/t.json", "--replicas", "3"], "this scenario has 3 replicas; leave them out"),
+        (["--trace-ranks", "0"], "applies to a trace; name its file with --trace"),
+        (["--trace", "{tmp}/t.json", "--replicas", "3"], "this scenario has 3 replicas; use --replicas 1"),
     ],
 )
 def test_bad_requests_are_refused_before_the_work(

@@ -101,7 +101,7 @@ def _system_message(problem: Exception) -> str:
     if isinstance(problem, OSError) and problem.errno in _NO_SPACE:
         if problem.filename is None:
             _discard_output()
-        return f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); free some space there"
+        return f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); free some space"
     if isinstance(problem, OSError) and (told := refused_by_system(problem)):
         return told
     if isinstance(problem, EOFError) and "marshal" in str(problem):  # Python before 3.12.8 does not report it itself
@@ -215,7 +215,7 @@ def _dispatch(argv: list[str]) -> None:
         whole = f", write '{prior} {unknown[0]}' in quotes if that is one value"
         whole = "" if prior[:1] in ("", "-") or prior == command else whole
         raise InputError(
-            f"unexpected argument {unknown[0]!r}: {parser.placed}; leave it out{whole}, or see {parser.prog} --help"
+            f"unexpected argument {unknown[0]!r}: {parser.placed}; omit it{whole}, or see {parser.prog} --help"
         )
     args.overrides = overrides
     files = []

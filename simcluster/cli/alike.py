@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _MOST = 4
-"""Runs of numbers, or names, that a row shows."""
+"""Most ranges of numbers in a label."""
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
@@ -32,7 +32,7 @@ def together(names: Sequence[str]) -> str:
     matches = [match for match in map(_NUMBERED.fullmatch, names) if match]
     if 1 < len(names) == len(matches) and len({match[1] for match in matches}) == 1:
         runs = _runs(sorted(int(match[2]) for match in matches))
-        more = f" and {len(runs) - _MOST} runs more" if len(runs) > _MOST else ""
+        more = f" and {len(runs) - _MOST} more ranges" if len(runs) > _MOST else ""
         return f"{matches[0][1]}{', '.join(runs[:_MOST])}{more}"
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 

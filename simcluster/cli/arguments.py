@@ -213,7 +213,7 @@ class Parser(argparse.ArgumentParser):
                 return f"; did you mean {' or '.join(ways)}?"
         near = did_you_mean(name, self.options, cutoff=0.8) or self._meant(name)
         if not near and (others := self.commands_with(name)):
-            return f"; it is an option of {' and of '.join(others)}: use that, or leave it out"
+            return f"; it is an option of {' and of '.join(others)}: use that, or omit it"
         return near or did_you_mean(name, self.options, cutoff=0.7) or self._options_there()
 
     @property
@@ -227,7 +227,7 @@ class Parser(argparse.ArgumentParser):
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_PLAYERS if words & _PROCESSES else ())}
         found = [self._written(option) for dest, option in self._long.items() if dest in dests]
         if not found and words & _INPUT and self._names():
-            return f"; {self.placed}, without an option's name before it: write it so"
+            return f"; {self.placed}, without an option name before it"
         return f"; use {' or '.join(found)}" if found else ""
 
     def _options_there(self) -> str:
@@ -328,7 +328,7 @@ def _as_option(key: str, actions: Iterable[Action]) -> str:
     """Return a hint that an unknown key is an option of the command; "" if it is not."""
     option = f"--{key.replace('_', '-')}"
     named = [action for action in actions if option in action.option_strings]
-    return f"; the command has an option of that name: leave the key out, and give {option}" if named else ""
+    return f"; the command has an option of that name: omit the key, and give {option}" if named else ""
 
 
 def _words(args: Namespace, action: Action) -> set[str]:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         if len(sizes) < 2:
             print("\n".join(output.summary(job, row)))
         else:
-            print(output.table_line(job, row, first=len(rows) == 1), flush=True)  # a line a size: it may take long
+            print(output.table_line(job, row, first=len(rows) == 1), flush=True)  # one line per size
     if len(sizes) > 1 and args.json != "-":
         print("\n".join(f"# {line}" for line in output.hottest_lines(rows[-1].loads)))
     if args.json:
@@ -77,9 +77,9 @@ def _check_given(args: argparse.Namespace) -> None:
             )
         )
     if args.gpus and args.ranks:
-        raise InputError(f"--gpus {args.gpus} and --ranks {args.ranks}: each says which GPUs take part; give one")
+        raise InputError(f"--gpus {args.gpus} and --ranks {args.ranks}: both choose the GPUs; give one of them")
     if uneven and args.size:
-        raise InputError(f"--size {args.size}: {_UNEVEN} takes all its sizes from --sizes; leave --size out")
+        raise InputError(f"--size {args.size}: {_UNEVEN} takes all its sizes from --sizes; omit --size")
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple
             fits = f"{name}={-(-gpus // each)}"
             if name in given:
                 raise InputError(f"--gpus {gpus}: cluster {cluster.name!r} has {have} GPUs; set {fits}")
-            note = f", made so large by {fits} (the file has {name}={size[name]})"
+            note = f", enlarged by {fits} (the file has {name}={size[name]})"
             return load_cluster(file, [*overrides, (name, -(-gpus // each))]), note
     raise InputError(f"--gpus {gpus}: cluster {cluster.name!r} has {have} GPUs; use at most {have}, or change {file}")
 
@@ -156,7 +156,7 @@ def _sizes(text: str, factor: int) -> list[int]:
 def _size(text: str) -> int:
     size = parse_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
-        raise InputError(f"--size {text!r}: a size is a whole number of bytes from 1 B to 1 EB")
+        raise InputError(f"--size {text!r}: must be a whole number of bytes from 1 B to 1 EB")
     return int(size)
 
 
@@ -171,7 +171,7 @@ def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[Siz
         transfers *= num_transfers(job.cluster, job.groups[0], job.kind, wanted[0], **given)
         if transfers > _MOST_TRANSFERS:
             raise InputError(
-                f"--detail steps: {transfers:,} transfers would take too long; up to {_MOST_TRANSFERS:,} are played: "
+                f"--detail steps: {transfers:,} transfers would take too long; the limit is {_MOST_TRANSFERS:,}: "
                 "use --detail flow, fewer GPUs or fewer sizes"
             )
     for size in wanted:

@@ -83,7 +83,7 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
     used = sum(len(group) for group in job.groups)
     first = "the first " if max(map(max, job.groups)) + 1 == used else ""
     of = f"{first}{used:,} of " if used < job.cluster.num_gpus or not first else ""
-    where = f"{of}{job.cluster.num_gpus:,} GPUs in {hosts:,} machine{'s' * (hosts > 1)}{job.note}"
+    where = f"{of}{job.cluster.num_gpus:,} GPUs in {hosts:,} node{'s' * (hosts > 1)}{job.note}"
     methods = methods_for(job.cluster, job.kind, job.algorithm, nccl=job.nccl)
     platform = methods.platform
     how = "NCCL's choice by size" if platform and job.algorithm == "auto" else f"algorithm {row.slowest.algorithm}"
@@ -99,8 +99,8 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
     size = f"{format_bytes(time.size)} ({int(time.size):,} B)"
     if job.sizes:
-        size += f", the most that a rank has to send; {format_bytes(sum(map(sum, job.sizes)))} in all"
-        factor = "what the busiest rank sends or receives over time"
+        size += f", the most that a rank sends; {format_bytes(sum(map(sum, job.sizes)))} in total"
+        factor = "bytes of the busiest rank over time"
     several = limit.links > 1
     links = f"{limit.links:,} links {limit.ends} ({limit.medium}, {format_bytes_per_second(limit.bandwidth)})"
     if not several:
@@ -185,7 +185,7 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
     """Return lines about levels whose links exceed the mean load, and their hottest links."""
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:
-        return ["links    no link carries more flows than an even share of its level's"]
+        return ["links    no link carries more than an even share of its level's flows"]
     lines = [
         f"{level.ends} ({format_bytes_per_second(level.capacity)}): most {level.most:.4g} flows, mean "
         f"{level.mean:.3g}: {level.collisions:.2f} x an even share; {level.used:,} of {level.links:,} links used"

@@ -47,8 +47,7 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
     own = read_document(scenario_path(scenario)).data.get("faults")
     if isinstance(own, list) and own and own != given[-1] and all(isinstance(fault, dict) for fault in own):
         print(
-            f"note: faults=... takes the place of the scenario's own faults ({all_in_words(own)}); "
-            "faults+=... adds to them",
+            f"note: faults=... replaces the scenario's faults ({all_in_words(own)}); faults+=... adds to them",
             file=sys.stderr,
         )
 
@@ -63,7 +62,7 @@ def workers_of(args: argparse.Namespace) -> int | str:
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
-        raise InputError("--workers and --executor both say who plays; give one of them")
+        raise InputError("--workers and --executor both set the processes; give one of them")
     found = executor_of(args.executor)
     assert found is not None
     return found
@@ -108,7 +107,7 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
     wrong = [rank for rank in ranks if rank >= num_ranks]
     if wrong:
         raise InputError(
-            f"{option}: there is no rank {max(wrong)}; this job has ranks 0 to {num_ranks - 1}: name some of those"
+            f"{option}: there is no rank {max(wrong)}; this job has ranks 0 to {num_ranks - 1}: use one of those"
         )
     return list(dict.fromkeys(ranks))
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DOLLARS = "dollars_per_1t_tokens"
 """The column of the table."""
-ASSUMED = "a price is of healthy steps: no failures, restarts, checkpoints or spares (simcluster train has them)"
+ASSUMED = "dollars are for healthy steps: no failures, restarts, checkpoints or spares (simcluster train includes them)"
 
 
 def dollars_per_trillion_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
@@ -44,7 +44,7 @@ def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
     for path, value in overrides:
         if path == "price":
             raise InputError(
-                f"--set price: a scenario has no price; compare takes --price {value}, in dollars per GPU and hour "
+                f"--set price: a scenario has no price; compare takes --price {value}, in dollars per GPU-hour "
                 f"(simcluster train --run.price {value} costs a whole run)"
             )
 
@@ -59,7 +59,7 @@ def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
     except ValueError:
         prices = []
     if not prices or not all(0 < price < math.inf for price in prices):
-        raise InputError(f"--price {text!r} must be dollars per GPU and hour above 0; write 2.5, or 2.5,4.5 for two")
+        raise InputError(f"--price {text!r} must be dollars per GPU-hour above 0; write 2.5, or 2.5,4.5 for two")
     scenarios = max(scenario_of.values()) + 1
     if len(prices) == 1:
         return dict.fromkeys(scenario_of, prices[0])
@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> None:
     prices = read_prices(args.price, scenario_of) if args.price else {}
     scenarios = [scenario for _, scenario in variants if not isinstance(scenario, InputError)]
     if args.scaling and len({scenario.gpus for scenario in scenarios}) < 2:
-        raise InputError("--scaling draws sizes: give scenarios of several numbers of GPUs, as with --vary gpus=64,128")
+        raise InputError("--scaling needs scenarios with several numbers of GPUs, as with --vary gpus=64,128")
     if args.waterfall and len(scenarios) < 2:
-        raise InputError("--waterfall draws differences: give at least two scenarios, or one and --vary")
+        raise InputError("--waterfall compares scenarios: give at least two scenarios, or one and --vary")
     played = play_all(variants)
     results = {name: result for name, result in played.items() if not isinstance(result, InputError)}
     refused = {name: str(reason) for name, reason in played.items() if isinstance(reason, InputError)}
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
             "longer_on_path": [part.to_dict() for part in parts],
             "notes": [*result.without_effect()],
         }
-    head = [f"links that are faster than those of {next(iter(results))!r}"]
+    head = [f"links that are faster than in {next(iter(results))!r}"]
     common.answer(
         args,
         lambda: [
@@ -154,7 +154,7 @@ def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
     named = []
     for name, result in results.items():
         need, have = result.memory.total, result.facts.memory
-        lacks = "" if need <= have else f"  (does not fit: {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
+        lacks = "" if need <= have else f"  (out of memory: needs {need / 1e9:.1f} of {have / 1e9:.1f} GB)"
         named.append((f"{name}{lacks}", result))
     scenarios = {result.scenario.name for result in results.values()}
     what = f"{min(scenarios)}: {len(named)} variants" if len(scenarios) == 1 else f"{len(named)} scenarios"
@@ -183,7 +183,7 @@ def _blocks(
         for note, of in without_effect.items()
     ])  # fmt: skip
     if len(table) > 1:
-        title = f"where the difference from {table.index[0]!r} went (a step, mean over ranks)"
+        title = f"causes of the difference from {table.index[0]!r} (per step, mean over ranks)"
         yield _differences(attribution(table), title, total="sum")
         yield from _communication(causes, f"{table.index[0]!r}")
 
@@ -198,9 +198,9 @@ def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
         rows[str(variant)] = [str(variant), step, change_of, *format_row("compare", row.to_dict()), *dollars]
     notes = []
     if table["schedule_bubble_fraction"].any():
-        notes.append("bubble: of the step, waiting for other stages; schedule's: what it has alone, with equal passes")
+        notes.append("bubble: share of the step waiting for other stages; schedule's: with equal passes alone")
     if not table["fits"].all():
-        notes.append("! does not fit on its GPU; simcluster run of that variant says which changes would make it fit")
+        notes.append("! out of memory; simcluster run of that variant lists changes that would make it fit")
     if (table["mfu_bf16"] != table["mfu"]).any():
         over = ", ".join(f"{name} {value:.1%}" for name, value in table["mfu_bf16"].items())
         notes.append(f"MFU: of the peak in each variant's precision; of the peak in bf16: {over}")
@@ -218,10 +218,10 @@ def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
     if not (parts.abs() > NO_TIME).any(axis=None):
         return []
-    title = f"why exposed communication differs from that of {first} (a step, mean over ranks)"
+    title = f"causes of the change in exposed communication from {first} (per step, mean over ranks)"
     notes = [
-        "traffic: time on free links (bytes, algorithm, link rates); hiding: the part beside compute;",
-        "contention: links shared with others; interference: compute slowed by communication beside it",
+        "traffic: time on free links (bytes, algorithm, link rates); hiding: the part overlapped with compute;",
+        "contention: links shared with others; interference: compute slowed by concurrent communication",
     ]
     return [_differences(parts.rename(columns=lambda name: name.replace("_", " ")), title, notes=notes)]
 

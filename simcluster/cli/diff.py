@@ -25,18 +25,18 @@ def run(args: argparse.Namespace) -> None:
     overrides = overrides_of(args)
     if args.other is None and not overrides:
         raise InputError(
-            f"a difference needs two: simcluster diff {args.base} OTHER, or what another has otherwise, as in "
+            f"a difference needs two scenarios: simcluster diff {args.base} OTHER, or one with changes, as in "
             f"simcluster diff {args.base} --training.micro_batch 2"
         )
     is_trace = provided("is a trace")
-    if args.other is not None and (is_trace(args.other) or Path(args.other).is_dir()):  # a folder is no scenario
+    if args.other is not None and (is_trace(args.other) or Path(args.other).is_dir()):  # a folder is not a scenario
         provided("difference from a trace")(args, overrides)
         return
     refused = [name for name in ("kernels", "gantt", "steps", "ranks") if getattr(args, name) is not None]
     if refused:
         raise InputError(
-            f"--{refused[0]} is for traces of your own, and {args.other or args.base} is none; name "
-            f"a folder of profiles as B, or leave it out"
+            f"--{refused[0]} applies to your traces, and {args.other or args.base} is not a trace; name "
+            f"a folder of profiles as B, or omit it"
         )
     if is_trace(args.base):
         raise InputError(f"{args.base} is a trace: name the scenario first, as in simcluster diff SCENARIO {args.base}")
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
     changes = [overrides if args.other else [], overrides]
     for file, change in zip(files, changes, strict=True):
         if change and is_saved(file):
-            raise InputError(f"--set cannot change {file}, which was played already; name its scenario instead")
+            raise InputError(f"--set cannot change {file}, a saved result; name its scenario instead")
     sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
     common.answer(args, lambda: difference_answer(found), found.to_dict)

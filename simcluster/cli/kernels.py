@@ -14,8 +14,8 @@ from simcluster.show.cells import layout_words
 from simcluster.studies.kernels import KernelRow, kernels
 
 _HEADER = [
-    "kernel", "phase", "of a rank: m x k -> n", "whole model", "split", "GFLOP", "bytes", "FLOP/byte", "time", "roof",
-    "of it", "a step",
+    "kernel", "phase", "per rank: m x k -> n", "whole model", "split", "GFLOP", "bytes", "FLOP/byte", "time", "roof",
+    "of roof", "per step",
 ]  # fmt: skip
 
 
@@ -46,9 +46,9 @@ def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: s
         ]),
         TableBlock(_HEADER, rows),
         Lines([
-            f"{format_seconds(sums)} of kernels a step on a rank{f' ({phase})' if phase else ''}",
-            "m tokens, k and n the widths in and out of a product; of an attention k is that of a head, n are keys",
-            "column, row: the part of a product's weights that the rank has, of its output or of its input",
+            f"{format_seconds(sums)} of kernels per step and rank{f' ({phase})' if phase else ''}",
+            "m: tokens; k, n: input and output widths of a matmul; for attention, k: head width, n: keys",
+            "column, row: the rank has a part of the matmul's weights, split along its output or its input",
         ]),
     ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from simcluster.cli import common
 from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain_kind
 
-_WHAT, _SOURCE = 110, 60  # characters of a line; show and --json have all
+_WHAT, _SOURCE = 110, 60  # characters in a line; show and --json have everything
 
 
 def run(args: argparse.Namespace) -> None:
@@ -25,7 +25,7 @@ def _kinds() -> str:
     rows = [[kind, str(len(names(kind))), f"  {_cut(', '.join(names(kind)), 90)}"] for kind in KINDS]
     width = max(len(kind) for kind in KINDS)
     lines = [f"{kind.ljust(width)}  {count.rjust(3)}{some}" for kind, count, some in rows]
-    return "\n".join([*lines, "", "simcluster list KIND says what they are; simcluster show NAME prints one"])
+    return "\n".join([*lines, "", "simcluster list KIND describes them; simcluster show NAME prints one"])
 
 
 def _of_kind(kind: str, entries: tuple[ShippedEntry, ...]) -> str:

@@ -23,15 +23,14 @@ from simcluster.studies.whatif.largest import largest
 
 _OF_COUNTS = ("recipe", "dp", "device")
 _HEADER = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
-_SMALL, _TENSORS = 0.01, 16  # a tensor is listed by itself from this part of all on, so many at most
+_SMALL, _TENSORS = 0.01, 16  # a tensor has a row from this share on; most rows
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the memory of a scenario, or of a number of parameters."""
     if (args.scenario is None) == (args.parameters is None):
         raise InputError(
-            "memory needs a scenario or a number of parameters, one of the two; name a scenario, or give "
-            "--parameters 13B"
+            "memory needs either a scenario or a number of parameters; name a scenario, or give --parameters 13B"
         )
     if args.scenario is None:
         _of_counts(args)
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _of_counts(args: argparse.Namespace) -> None:
     if args.largest or args.set or args.overrides:
-        raise InputError("--largest and --set are of a scenario; with --parameters give --recipe, --dp and --device")
+        raise InputError("--largest and --set need a scenario; with --parameters give --recipe, --dp and --device")
     ladder = state_ladder(
         args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
     )
@@ -53,7 +52,7 @@ def _of_scenario(args: argparse.Namespace) -> None:
     for name in _OF_COUNTS:
         if getattr(args, name) is not None:
             path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
-            raise InputError(f"--{name} goes with --parameters only; of a scenario change it with --{path} VALUE")
+            raise InputError(f"--{name} applies only to --parameters; change a scenario with --{path} VALUE")
     overrides = overrides_of(args, args.scenario)
     scenario = load(args.scenario, overrides)
     if args.largest:
@@ -85,18 +84,18 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
         for stage in ladder.stages
     ]
     header = [
-        "ZeRO", "B a parameter", "GB a GPU", "less", "all GPUs", "of it redundant", "smallest dp", "largest model",
+        "ZeRO", "B/parameter", "GB per GPU", "less", "all GPUs", "redundant", "smallest dp", "largest model",
     ]  # fmt: skip
     bars = [TableBar(0.0, stage.bytes) for stage in ladder.stages]
     return [
         Lines([
             f"model state of {format_count(ladder.parameters)} parameters on {gpus}",
-            f"{recipe.total:g} B a parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
+            f"{recipe.total:g} B per parameter ({parts_of_recipe(recipe)}: {recipe.name}{default})",
         ], "head"),
         TableBlock(header, rows, bars=bars, whole=ladder.capacity),
         Lines([
-            f"smallest dp: replicas with which it fits; largest model: parameters that fit on {ladder.dp:,}; "
-            "activations come on top",
+            f"smallest dp: fewest replicas that fit; largest model: parameters that fit on {ladder.dp:,}; "
+            "activations are not included",
             *([f"! more than {size}"] if not all(stage.fits for stage in ladder.stages) else []),
         ]),
     ]  # fmt: skip
@@ -115,7 +114,7 @@ def job_answer(memory: JobMemory) -> Answer:
     """Return the blocks about the memory of a job."""
     capacity = memory.capacity
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
-    title = [f"GB of the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
+    title = [f"GB on the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
     bars = [TableBar(0.0, held.total) for held in memory.stages]
     return [
         _head(memory.scenario),
@@ -128,21 +127,21 @@ def job_answer(memory: JobMemory) -> Answer:
 def _ladder(memory: JobMemory) -> TableBlock:
     rows = [
         [
-            f"{rung.zero}{' (own)' if rung.own else ''}",
+            f"{rung.zero}{' (yours)' if rung.own else ''}",
             *(_parts(rung.held, memory.capacity) if rung.held else ["-"] * len(_HEADER)),
-            format_seconds(rung.step_time) if rung.step_time is not None else "cannot be",
+            format_seconds(rung.step_time) if rung.step_time is not None else "invalid",
         ]
         for rung in memory.rungs
     ]
-    notes = [f"ZeRO {rung.zero} cannot be: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused]
+    notes = [f"ZeRO {rung.zero} invalid: {common.on_one_line(rung.refused)}" for rung in memory.rungs if rung.refused]
     held = {rung.zero: rung.held.gradients for rung in memory.rungs if rung.held}
     if held.get(2, 0.0) > held.get(1, math.inf):
         notes.append(
-            "ZeRO 2 holds more gradients than ZeRO 1 here: while they are summed they are whole beside their shards, "
+            "ZeRO 2 holds more gradients than ZeRO 1 here: during reduction whole gradients exist along with shards, "
             "bucket by bucket (overlap.bucket_size) or, with overlap.grad_reduce off, all of them"
         )
     shards = memory.scenario.dp * memory.scenario.parallel.cp
-    title = f"this job under each stage of ZeRO, over {shards:,} GPUs; GB of the fullest GPU, and its step, as played"
+    title = f"this job at each ZeRO stage, over {shards:,} GPUs; GB on the fullest GPU, and simulated step time"
     return TableBlock(["ZeRO", *_HEADER, "step"], rows, title=[title], notes=notes)
 
 
@@ -158,8 +157,8 @@ def _kept(memory: JobMemory) -> TableBlock:
     number = len(memory.kept) - len(large)
     rows += [["", f"{number} smaller", "", "", f"{rest / 1e9:,.2f}"]] if number else []
     title = (
-        f"activations of stage {memory.fullest}, the fullest, by tensor: {whole / 1e9:,.2f} GB when it holds most, as "
-        "planned; each of a layer and a microbatch"
+        f"activations of stage {memory.fullest}, the fullest, by tensor: {whole / 1e9:,.2f} GB at the peak, as "
+        "planned; each row per layer and microbatch"
     )
     return TableBlock(["block", "tensor", "MB each", "alive", "GB"], rows, title=[title])
 

@@ -74,7 +74,7 @@ def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
 def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     """Yield the needs of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
     if not args.table:
-        elsewhere = "fit a table that was measured elsewhere with --from"
+        elsewhere = "fit a table measured elsewhere with --from"
         yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
     if not args.measure_only:
         for name in ("scipy", "pydantic"):
@@ -92,7 +92,7 @@ def there(module: str) -> bool:
 
 
 _kept: dict[tuple[int, int], Path] = {}
-"""Outputs of the command at work that replace a file, by that file's device and inode."""
+"""Outputs of the running command that replace a file, by that file's device and inode."""
 
 
 def require_two_names(paths: Sequence[Path]) -> None:
@@ -101,7 +101,7 @@ def require_two_names(paths: Sequence[Path]) -> None:
         found = _regular(one)
         same = found is not None and found == _regular(other)
         if same or (not one.exists() and os.path.realpath(one) == os.path.realpath(other)):
-            raise InputError(f"cannot write {other}: two outputs have this name; give each a name of its own")
+            raise InputError(f"cannot write {other}: two outputs have this name; give each its own name")
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def _opened(event: str, arguments: Sequence[object]) -> None:
         return
     output = _kept.get(_regular(path) or (-1, -1))
     if output is not None:
-        raise InputError(f"cannot write {output}: it is what is read; choose another name")
+        raise InputError(f"cannot write {output}: it is also an input; choose another name")
 
 
 def _regular(path: str | bytes | Path) -> tuple[int, int] | None:
@@ -163,7 +163,7 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
     "scenario": ((".yaml", ".yml"), "cannot write {}: a scenario ends in .yaml; choose a name that does"),
     "device": ((".yaml", ".yml"), "-o {}: a device file ends in .yaml, as in my_gpu.yaml"),
 }
-"""How the file of an argument of ``commands.toml`` may end, and what is said of others."""
+"""Endings of output files by kind, and the message for other endings."""
 
 
 def output_path(name: str, kind: str = "any") -> Path:
@@ -196,7 +196,7 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
     if args.picture_size is None and args.dpi is None:
         return
     if not any(path.suffix.lower() in _PICTURES for path in files):
-        raise InputError("--size and --dpi say how large a picture is; name the file of one, as in step.png")
+        raise InputError("--size and --dpi set the size of a picture; name a picture file, as in step.png")
     from simcluster.show.sizes import require_dpi, size_of
 
     require_dpi(args.dpi)

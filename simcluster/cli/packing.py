@@ -56,7 +56,7 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
     data = scenario.data if scenario else None
     length = args.length or (scenario.model.sequence_length if scenario else 0)
     if not length:
-        raise InputError("packing: how long is a sequence? give a scenario, or --length 8192")
+        raise InputError("packing: the sequence length is missing; give a scenario, or --length 8192")
     drawn = [fault.documents for fault in scenario.faults if isinstance(fault, SequenceLengths)] if scenario else []
     law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
     if args.median is not None:
@@ -68,8 +68,8 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
         return None, _given(args.documents), length, batch, unique
     if law is None:
         raise InputError(
-            "packing: which documents? give a scenario with data.documents, --documents 1200,700,300 (or a CSV file of "
-            "lengths), or --median 1000 --sigma 1.6"
+            "packing: documents are missing; give a scenario with data.documents, --documents 1200,700,300 (or a CSV "
+            "of lengths), or --median 1000 --sigma 1.6"
         )
     return law, law.draw(stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
 
@@ -77,13 +77,13 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
 def _check(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect with the others."""
     if args.documents and args.median is not None:
-        raise InputError("--documents and --median both say which documents; give one of them")
+        raise InputError("--documents and --median both set the documents; give one of them")
     if args.sigma is not None and args.median is None:
         raise InputError("--sigma is the spread of lengths around a median; give --median, as in --median 1000")
     if args.tokens and not (args.batch or args.unique or args.scenario):
-        raise InputError("--tokens gives steps with --batch (sequences of a step), and epochs with --unique; give one")
+        raise InputError("--tokens needs --batch (sequences per step) for steps, or --unique for epochs; give one")
     if args.unique and not args.tokens:
-        raise InputError("--unique gives epochs of so many --tokens to train on; give them, as in --tokens 2T")
+        raise InputError("--unique needs --tokens, the training tokens; give them, as in --tokens 2T")
 
 
 def _tokens(args: argparse.Namespace, name: str) -> float | None:
@@ -101,7 +101,7 @@ def _given(documents: str) -> Floats:
         found = histogram_in(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:
             raise InputError(
-                f"{documents}: there are {count:,.0f} documents, and at most {_MOST_DOCUMENTS:,} can be packed; scale "
+                f"{documents}: it has {count:,.0f} documents, and at most {_MOST_DOCUMENTS:,} can be packed; scale "
                 "their weights down"
             )
         return np.repeat(np.array(found["values"]), np.array(found["weights"], dtype=np.int64))
@@ -120,9 +120,9 @@ def _blocks(table: pd.DataFrame, law: Lengths | None, documents: Floats, length:
          *([f"{row.steps:,.0f}"] if "steps" in table else []), *([f"{row.epochs:.3g}"] if "epochs" in table else [])]
         for rule, row in table.iterrows()
     ]  # fmt: skip
-    head = f"{len(documents):,} documents of {documents.mean():,.0f} tokens in the mean, sequences of {length:,}"
-    notes = ["real tokens: of those allocated; attention: of that of whole sequences, where it stays inside documents"]
+    head = f"{len(documents):,} documents of {documents.mean():,.0f} tokens on average, sequences of {length:,}"
+    notes = ["real tokens: share of allocated tokens; attention: within documents, as a share of whole sequences"]
     if isinstance(law, LognormalLengths):
         mean = mean_of_padded(law, length)
-        notes.append(f"by closed form a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
+        notes.append(f"closed form: a padded sequence holds {mean:,.1f} tokens, {mean / length:.2%}")
     return [Lines([head]), TableBlock(columns, rows), Lines(notes)]

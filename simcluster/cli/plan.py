@@ -24,13 +24,13 @@ from simcluster.studies.search.plan import Found, plan
 _LOOK = 0.25  # seconds
 _DOING = {
     "bounds": "bounding layouts",
-    "layouts": "playing layouts",
-    "less memory free": "playing what leaves less memory free",
-    "less memory": "playing what holds less",
+    "layouts": "simulating layouts",
+    "less memory free": "checking layouts outside the headroom",
+    "less memory": "simulating layouts that hold less",
     "accounts": "accounting for the best",
 }
-_ENDLESS = 4 * 3600.0  # seconds left from which on a search is not expected to end
-_AT_ONCE = 1.0  # seconds: a better layout is told no sooner after a line
+_ENDLESS = 4 * 3600.0  # seconds left above which the search is not expected to end
+_AT_ONCE = 1.0  # seconds between lines about better layouts
 
 
 class SearchTold:
@@ -60,9 +60,9 @@ def words_of(state: SearchState) -> str:
     a narrow terminal cuts it first.
     """
     proven = state.gap == 0.0
-    parts = ["playing the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
+    parts = ["simulating the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
     if state.layout is None and state.first is not None:
-        parts.append(f"the first takes {format_seconds(state.first_time)} at least")
+        parts.append(f"the first takes at least {format_seconds(state.first_time)}")
     endless = state.seconds_left is not None and state.seconds_left > _ENDLESS
     if state.layout is not None:
         best = "the best" if proven else "best found" if endless else "best so far"
@@ -70,7 +70,7 @@ def words_of(state: SearchState) -> str:
     if state.gap is not None:
         within = f"within {state.gap:.1%} of the bound" if endless else f"proven gap {state.gap:.1%}"
         parts.append("proven" if proven else within)
-    parts.append(f"{state.played:,} played")
+    parts.append(f"{state.played:,} simulated")
     if state.left:
         parts.append(f"at most {state.left:,} left")
     if state.seconds_left is not None and not endless:
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
             )
         except KeyboardInterrupt:
             progress()
-            print("stopped before any layout was played", file=sys.stderr)
+            print("stopped before any layout was simulated", file=sys.stderr)
             raise SystemExit(exit_status(signals)) from None
     progress()
     _answer(args, scenario, found)
@@ -121,7 +121,7 @@ def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
     common.answer(args, lambda: plan_answer(found, columns()), found.to_dict)
-    title = f"{scenario.title}: {found.played:,} layouts played"
+    title = f"{scenario.title}: {found.played:,} layouts simulated"
     common.draw(args, (args.pareto, lambda: picture("pareto")(found, title)))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))

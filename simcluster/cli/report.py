@@ -25,21 +25,21 @@ def run(args: argparse.Namespace) -> None:
     """Check the arguments, simulate or read the runs, write the page."""
     if args.timeline:
         raise InputError(
-            f"--timeline {args.timeline}: a page has timelines of scenarios alone; name the scenario instead"
+            f"--timeline {args.timeline}: only scenarios have timelines on a page; name the scenario instead"
         )
     if args.kernels is not None and args.against is None:
-        raise InputError(f"--kernels {args.kernels} is for a trace; name it with --against")
+        raise InputError(f"--kernels {args.kernels} applies to a trace; name the trace with --against")
     overrides, vary = overrides_of(args), [expand_vary(text) for text in args.vary]
     saved = [name for name in args.runs if is_saved(name)]
     if args.side_by_side and not vary:
-        raise InputError("--side-by-side is for the variants of --vary; several runs are side by side anyway")
+        raise InputError("--side-by-side applies to variants of --vary; several runs are always side by side")
     if vary and not saved and len(args.runs) == 1 and not args.side_by_side and args.against is None:
         _moving(args, overrides, vary)
         return
     if saved and (overrides or vary or args.ranks):
         what = "--ranks" if args.ranks else "--set and --vary"
-        raise InputError(f"{what} cannot change {saved[0]}, which was played already; name its scenario instead")
-    alone = InputError(f"--against {args.against}: a trace stands beside one scenario that is played; name one alone")
+        raise InputError(f"{what} cannot change {saved[0]}, a saved result; name its scenario instead")
+    alone = InputError(f"--against {args.against}: a trace is compared with one simulated scenario; name only one")
     if args.against is not None and (len(args.runs) != 1 or saved):
         raise alone
     compared = None if args.against is None else provided("trace of a report")(args.against, args.kernels)
@@ -80,7 +80,7 @@ def _moving(
     names = varied.names
     for each, state in zip(names, varied.states, strict=True):
         if isinstance(state, str):
-            print(f"note: {each} is refused: {state}", file=sys.stderr)
+            print(f"note: {each} is invalid: {state}", file=sys.stderr)
     progress(f"writing {args.output}")
     common.write_text(args.output, provided("page of variants")(varied, title=args.title))
     progress()
@@ -112,7 +112,7 @@ def _played(
     found = []
     for name, result in play_all(variants.items()).items():
         if isinstance(result, InputError):
-            print(f"note: {name} is refused: {common.on_one_line(str(result))}", file=sys.stderr)
+            print(f"note: {name} is invalid: {common.on_one_line(str(result))}", file=sys.stderr)
         else:
             found.append(entry_of_result(result, name=name, origin=path, ranks=chosen[name]))
     return found

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
 MOST_REPLICAS = 10_000
-"""So many are played at the most where somebody says how well the mean is to be known."""
+"""Most replicas with --until."""
 
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     ranks = None if args.ranks is None else common.ranks_of(args.ranks, scenario.gpus)
     trace = _trace_of(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
-        raise InputError(f"--histogram {args.histogram}: there is one replica; ask for more, as in --replicas 200")
+        raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
     if args.explain or args.critical:
         require_time_for(scenario, steps_with_parts_free(scenario), "--explain" if args.explain else "--critical")
     distribution, base = None, None
@@ -95,7 +95,9 @@ def run(args: argparse.Namespace) -> None:
     if args.verbose:
         print(f"simulated in {time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
     if verified and verified.difference:
-        sys.stderr.write(f"simcluster run: --verify: folding is wrong, a bug in simcluster: {verified.difference}\n")
+        sys.stderr.write(
+            f"simcluster run: --verify: a representative differs, a bug in simcluster: {verified.difference}\n"
+        )
         raise SystemExit(1)
 
 
@@ -103,12 +105,12 @@ def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result]
     """Return the function that writes the requested trace; InputError before the work if it cannot be written."""
     if args.trace is None:
         if args.trace_ranks:
-            raise InputError(f"--trace-ranks {args.trace_ranks} picks ranks of a trace; name its file with --trace")
-        raise InputError("--trace-kernels is for a trace; name its file with --trace")
+            raise InputError(f"--trace-ranks {args.trace_ranks} applies to a trace; name its file with --trace")
+        raise InputError("--trace-kernels applies to a trace; name its file with --trace")
     if scenario.replicas > 1:
         raise InputError(
-            f"--trace {args.trace}: a trace is of one run, and this scenario has {scenario.replicas} replicas; "
-            "leave them out (--replicas 1)"
+            f"--trace {args.trace}: a trace has one run, and this scenario has {scenario.replicas} replicas; "
+            "use --replicas 1"
         )
     ranks = common.ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
     return partial(
@@ -185,7 +187,7 @@ def _gantt(
         timeline = result.timeline
     else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
-    title = f"{result.scenario.title}: {format_seconds(result.step_time)} a step"
+    title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
     title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     return picture("gantt")(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
 

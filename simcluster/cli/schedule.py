@@ -31,9 +31,7 @@ _GALLERY = (4, 8)
 def run(args: argparse.Namespace) -> None:
     """Print the requested schedules; InputError for an unknown name or invalid counts."""
     if not args.names and not args.gallery:
-        raise InputError(
-            "a NAME is required: give a schedule such as 1f1b, or all; or --gallery FILE for a page of all"
-        )
+        raise InputError("NAME is required: give a schedule such as 1f1b, or all; or --gallery FILE for a page of all")
     if not args.names and (args.json or args.csv or args.plot):
         raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
     if args.csv and (len(args.names) > 1 or args.names == ["all"]):
@@ -68,9 +66,9 @@ def _times(args: argparse.Namespace) -> StageTimes:
     if weight is None:
         weight = backward - input_
     if input_ + weight != backward or input_ < 0 or weight < 0:
-        raise InputError("--backward B is the sum of --input I and --weight W; leave one of the three out")
+        raise InputError("--backward B is the sum of --input I and --weight W; omit one of the three")
     if not args.forward + backward:
-        raise InputError("--forward and --backward are both zero; give at least one of them a time")
+        raise InputError("--forward and --backward are both zero; set at least one of them")
     return StageTimes(args.forward, backward, input_, weight, args.latency, args.pair)
 
 
@@ -124,7 +122,7 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedu
                 raise
             refused.append((each, str(error)))
     if not shown:
-        raise InputError(f"no schedule takes these counts; the first says: {refused[0][1]}")
+        raise InputError(f"no schedule allows these counts; first reason: {refused[0][1]}")
     return shown, refused
 
 
@@ -164,9 +162,9 @@ def _from_csv_file(name: str, args: argparse.Namespace) -> Schedule:
     for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):
         has = getattr(schedule, f"num_{what}")
         if wanted not in (None, has):
-            raise InputError(f"{name} has {has} {what}, and --{what} is {wanted}; leave --{what} out, or change it")
+            raise InputError(f"{name} has {has} {what}, and --{what} is {wanted}; omit --{what}, or change it")
     if left_out:
         counts = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
-        print(f"note: {name}: left out {counts}: messages follow from the order, sharding is no part of it",
+        print(f"note: {name}: ignored {counts}: messages follow from the order, and sharding is not part of it",
               file=sys.stderr)  # fmt: skip
     return schedule

@@ -32,8 +32,8 @@ def report(played: TimedSchedule) -> Answer:
     share = chunk_share(schedule)
     what = "microbatches" if share == 1 else f"chunks, each {share} of a stage's layers"
     notes = [
-        f"(span: first start to last end on the stage; peak in flight: activations held at once, in {what};",
-        " of a stage: the same in microbatches of all its layers)",
+        f"(span: first start to last end on the stage; peak in flight: most activations at once, in {what};",
+        " per stage: the same in microbatches of all its layers)",
         *_notes([played]),
     ]
     return [
@@ -44,7 +44,7 @@ def report(played: TimedSchedule) -> Answer:
         Lines(_order(schedule), "layout"),
         Lines(_time_grid(played), "layout"),
         Lines(_numbers(played), "layout"),
-        TableBlock(("stage", "busy", "idle", "span", "peak in flight", "of a stage"), rows, notes=notes),
+        TableBlock(("stage", "busy", "idle", "span", "peak in flight", "per stage"), rows, notes=notes),
     ]  # fmt: skip
 
 
@@ -55,14 +55,14 @@ def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]
     stages, microbatches = min(counts)
     head = f"{stages} stages, {microbatches} microbatches; " if len(counts) == 1 else ""
     header = ("schedule", "chunks", "makespan", "bubble/total", "bubble/ideal", "bubble of span", "weights", "peak",
-              "peak of each stage")  # fmt: skip
+              "peak by stage")  # fmt: skip
     notes = [
         "(bubble/total: idle / makespan; bubble/ideal: idle / busy, the ideal being M (F + B) on every stage; both are",
-        " means over the stages.  bubble of span: 1 - busy / longest span of a stage, what is left where stages enter",
-        " the next step as they finish.  weights: copies of the model's parameters.  peak: most activations alive at",
+        " means over stages.  bubble of span: 1 - busy / longest span of a stage, the bubble if each stage enters",
+        " the next step when it finishes.  weights: copies of the model's parameters.  peak: most activations alive at",
         " once, in microbatches of a whole stage)",
         *_notes(shown),
-        *(f"left out: {name}: {why.partition(': ')[2] or why}" for name, why in refused),
+        *(f"invalid: {name}: {why.partition(': ')[2] or why}" for name, why in refused),
     ]
     return [
         Lines([f"{head}assumed: {assumed(shown[0].times, schedules)}"]),
@@ -79,7 +79,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
         backward += f" (I = {number(times.input)}, W = {number(times.weight)})"
     pairs = "" if times.pair is None or not any(s.fused for s in schedules) else f", a pair {number(times.pair)}"
     shares = sorted({chunk_share(schedule) for schedule in schedules} - {Fraction(1)}, reverse=True)
-    parts = f" ({' or '.join(map(str, shares))} of that for a chunk)" if shares else ""
+    parts = f" ({' or '.join(map(str, shares))} of that per chunk)" if shares else ""
     return (
         f"F = {number(times.forward)}, {backward}{pairs} for one microbatch through one stage{parts}, "
         f"latency {number(times.latency)} between stages, all stages equal"
@@ -146,7 +146,7 @@ def _row(played: TimedSchedule) -> tuple[str, ...]:
 def _order(schedule: Schedule) -> list[str]:
     actions = sum(map(len, schedule.rows))
     if actions > _MOST_PRINTED_ACTIONS:
-        return [f"order: left out, {actions:,} actions; --json FILE has it"]
+        return [f"order: too long to print, {actions:,} actions; --json FILE writes it"]
     example = "F0.1: forward of microbatch 0, chunk 1" if schedule.num_chunks > 1 else "F0: forward of microbatch 0"
     return [f"order ({example}; each stage runs its row strictly in order)", *order_lines(schedule)]
 
@@ -165,7 +165,7 @@ def _time_grid(played: TimedSchedule) -> list[str]:
         lines = grid(schedule, timing, unit=unit, width=width)
         if len(lines) <= _MOST_GRID_LINES:
             return [f"time (one column = {number(unit)}, a dot is idle)", *lines]
-    return ["time: left out, too large to read as text"]
+    return ["time: too large to print"]
 
 
 def _numbers(played: TimedSchedule) -> list[str]:
@@ -183,7 +183,7 @@ def _numbers(played: TimedSchedule) -> list[str]:
 def _notes(shown: Sequence[TimedSchedule]) -> list[str]:
     goals = [text for played in shown if played.automatic for text in _of_automatic(played, played.automatic)]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
-        return [*goals, "note: with one chunk per stage nothing is interleaved; try --chunks 2"]
+        return [*goals, "note: one chunk per stage is not interleaved; try --chunks 2"]
     return goals
 
 
@@ -199,8 +199,8 @@ def _how_near(made: OptimizedSchedule) -> str:
     """Return a line about the goal of zb-auto and whether it is reached."""
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:
-        return f"zb-auto: {what}, {number(made.value)}, is as short as it can be within the memory limit"
+        return f"zb-auto: {what}, {number(made.value)}, is optimal within the memory limit"
     return (
-        f"zb-auto: {what} takes {number(made.value)}; none within the memory limit is below {number(made.bound)}, and "
-        f"not all between were tried"
+        f"zb-auto: {what} takes {number(made.value)}; the lower bound at this memory limit is {number(made.bound)}, "
+        f"and not all values between were tried"
     )

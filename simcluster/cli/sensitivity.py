@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     common.answer(
         args,
         lambda: [
-            Lines([f"{scenario.title}: {format_seconds(found[0].before)} a step"]),
+            Lines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
             _table(found, priced=bool(prices)),
             Lines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
             Lines(_memory(memory, scenario.cluster.device.memory, found[0].before)),
@@ -101,11 +101,11 @@ def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
     header = [
         "resource",
         "change",
-        "saved a step",
+        "saved per step",
         "step, 1 % more",
         "1 % less",
         "1 % more by critical path",
-        *(["gain per $100 a GPU"] if priced else []),
+        *(["gain per $100 per GPU"] if priced else []),
     ]
     return TableBlock(header, rows, bars=[TableBar(0.0, max(each.gain, 0.0)) for each in found])
 
@@ -122,9 +122,9 @@ def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[s
     measured = scenario.measured_step_time
     if measured is None:
         return []
-    off = f"{signed_change(measured - simulated)} a step, {measured / simulated - 1:+.1%}"
+    off = f"{signed_change(measured - simulated)} per step, {measured / simulated - 1:+.1%}"
     return [
-        f"measured {format_seconds(measured)}, {off}: what alone would explain it, to first order",
+        f"measured {format_seconds(measured)}, {off}: each of these alone would explain it, to first order",
         *(f"  {cause.in_words()}" for cause in causes),
     ]
 
@@ -132,7 +132,7 @@ def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[s
 def _memory(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
     lines = []
     for way in ways:
-        more = f"needs {way.bytes / 1e9:.1f} GB a GPU, {way.bytes / capacity - 1:+.0%}"
-        step = f"{format_seconds(way.step_time)} a step ({way.step_time / before - 1:+.1%})"
+        more = f"needs {way.bytes / 1e9:.1f} GB per GPU, {way.bytes / capacity - 1:+.0%}"
+        step = f"{format_seconds(way.step_time)} per step ({way.step_time / before - 1:+.1%})"
         lines.append(f"  recompute {way.recompute}: {step}, {more if way.bytes > capacity else 'fits'}")
-    return ["what memory is worth: with less recomputation", *lines] if lines else []
+    return ["value of more memory: less recompute", *lines] if lines else []

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             for name, job, each in zip(names, placed, shared, strict=True)
         ]
         title = [f"{len(placed)} jobs on {cluster.name}, {cluster.num_gpus:,} GPUs"]
-        header = ["job", "GPUs", "step alone", "step beside the others", "slowdown", "steps measured"]
+        header = ["job", "GPUs", "step alone", "step with the others", "slowdown", "steps measured"]
         return [Lines(title), TableBlock(header, rows)]
 
     document = [
@@ -66,8 +66,8 @@ def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Sha
     return compare_gantts(
         [(name, each.result.timeline) for name, each in zip(names, shared, strict=True)],
         window=window,
-        title=f"{len(shared)} jobs beside each other, {format_seconds(window[1] - window[0])} of their time\n"
-        "at the right: a step of each, and how many times what it takes alone",
+        title=f"{len(shared)} concurrent jobs, {format_seconds(window[1] - window[0])} of their time\n"
+        "at the right: step time of each, and its ratio to the step alone",
         said=[(format_seconds(each.step_time), f"{each.slowdown:.3f} x") for each in shared],
         **common.inches(args),
     )

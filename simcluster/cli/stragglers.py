@@ -49,24 +49,24 @@ def _waits(result: Result) -> list[TableBlock]:
         return []
     counts = dict(result.weights)
     rows = [
-        [f"rank {wait.rank}" + (f" (and {counts[wait.rank] - 1:,} like it)" if counts[wait.rank] > 1 else ""),
+        [f"rank {wait.rank}" + (f" (and {counts[wait.rank] - 1:,} more)" if counts[wait.rank] > 1 else ""),
          f"rank {wait.culprit}", wait.where, format_seconds(wait.seconds / result.steps)]
         for wait in longest
     ]  # fmt: skip
-    return [TableBlock(["who", "for", "at", "seconds"], rows, title=["the longest waits, in all, a step"])]
+    return [TableBlock(["rank", "waits for", "at", "seconds"], rows, title=["the longest waits, summed per step"])]
 
 
 def _tried(result: Result, tried: list[Mitigation]) -> Block:
     if not tried:
-        return Lines(["what pays: nothing of what is known to help applies here"])
-    rows = [["as it is", format_seconds(result.step_time), f"{result.scenario.training.global_batch:,}",
+        return Lines(["remedies: none of the known ones applies"])
+    rows = [["unchanged", format_seconds(result.step_time), f"{result.scenario.training.global_batch:,}",
              f"{result.scenario.gpus:,}", "", "", ""]]  # fmt: skip
     rows += [
         [each.what, format_seconds(each.step_time), f"{each.samples:,}", f"{each.gpus:,}", f"{each.pays:+.1%}",
          f"{each.pays_per_gpu:+.1%}", each.note]
         for each in tried
     ]  # fmt: skip
-    header = ["what pays", "step", "batch", "GPUs", "time saved", "GPU time saved", ""]
+    header = ["remedy", "step", "batch", "GPUs", "time saved", "GPU time saved", ""]
     return TableBlock(header, rows, notes=["  saved: for the same sequences; negative costs more"])
 
 

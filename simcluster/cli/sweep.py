@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         )
     except KeyboardInterrupt:
         progress()
-        print(f"{bar.done:,} of {bar.total:,} rows are safe in {store}; run the same command to go on", file=sys.stderr)
+        print(f"{bar.done:,} of {bar.total:,} rows are in {store}; run the same command to resume", file=sys.stderr)
         raise
     progress()
     table = swept.frame()
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
         args,
         int((table["status"] == "ok").sum()),
         lambda: (
-            f"none of {len(table):,} variants has a result; the first says: {on_one_line(str(table['error'].iloc[0]))}"
+            f"none of {len(table):,} variants has a result; first reason: {on_one_line(str(table['error'].iloc[0]))}"
         ),
     )
     common.answer(args, lambda: [*_blocks(summary, table, swept.sweep.paths, output, best)], lambda: summary)
@@ -98,7 +98,7 @@ class Bar:
         rate = new / seconds if seconds > 0 and new else 0.0
         text = f"{self.done:,}/{self.total:,} ({self.done / max(self.total, 1):.0%})"
         if rate:
-            text += f"  {rate:.1f} a second, {_clock((self.total - self.done) / rate)} left"
+            text += f"  {rate:.1f} per second, {_clock((self.total - self.done) / rate)} left"
         return text + (f"  {wrong:,} without a result" if wrong else "")
 
 
@@ -141,8 +141,8 @@ def _blocks(
     summary: dict[str, Any], table: pd.DataFrame, paths: list[str], output: Path, best: Fastest
 ) -> Iterator[Block]:
     yield Lines([
-        f"{summary['variants']:,} variants: {summary['ok']:,} played, {summary['refused']:,} refused, "
-        f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others before); {output}"
+        f"{summary['variants']:,} variants: {summary['ok']:,} simulated, {summary['refused']:,} refused, "
+        f"{summary['failed']:,} failed ({summary['played_now']:,} now, the others earlier); {output}"
     ])  # fmt: skip
     numbered = table.set_index("variant")
     free = f"{100 * best.headroom:.6g} %"
@@ -151,17 +151,17 @@ def _blocks(
         last = [] if best.ahead else notes
         yield _rows(best.rows, numbered, paths, f"fastest that leave {free} of memory free", last)
     if best.ahead:
-        head = "ahead of these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
-        title = f"{head} (! does not fit on its GPU, ~ leaves less free)"
+        head = "faster than these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
+        title = f"{head} (! out of memory, ~ leaves less free)"
         yield _rows(best.ahead, numbered, paths, title, notes)
     if "how" in summary:
         ways = ", ".join(f"{count:,} {_WAYS[kind]}" for kind, count in summary["how"].items())
-        yield Lines([f"{ways}; memory is what was held where a variant is played in full, else planned, at most"])
+        yield Lines([f"{ways}; memory is simulated for variants simulated in full, else a planned upper bound"])
     errors = [f"  {count:,} x {on_one_line(error)}" for error, count in summary["errors"].items()]
     yield Lines(["without a result", *errors] if errors else [])
 
 
-_WAYS = {"quick": "by quick steps (exact)", "full": "in full (exact)"}
+_WAYS = {"quick": "by the fast path (exact)", "full": "in full (exact)"}
 
 
 def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> TableBlock:
