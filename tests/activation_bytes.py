@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from simcluster.model.kept import is_kept
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, temporary_bytes, tensors
+from simcluster.model.memory import activation_parts, backward_tensors, temporary_bytes
 from simcluster.model.transformer import Model
 
 
@@ -53,5 +53,5 @@ def head_activation_bytes(model: Model, shape: RankShape) -> float:
 
 
 def _kept(block: str, model: Model, shape: RankShape) -> dict[str, float]:
-    found = (tensor for tensor in tensors(model, shape) if tensor.block == block)
+    found = (tensor for tensor in backward_tensors(model, shape) if tensor.block == block)
     return {tensor.name: tensor.bytes for tensor in found if is_kept(tensor, shape)}

@@ -15,7 +15,7 @@ import simcluster
 from simcluster import plots
 from simcluster.cli import main
 from simcluster.results.account import CAUSES
-from simcluster.results.account import attribute as attribute_accounts
+from simcluster.results.account import attribute_difference as attribute_accounts
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate

@@ -14,7 +14,7 @@ import simcluster
 from simcluster.cli import main
 from simcluster.results.file import OLDER_NAMES
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.result import numbers
+from simcluster.results.result import flat_numbers
 from simcluster.studies.variations import attribution, possible_variations
 
 EXACT = {"step_time_s": lambda cell: float(cell or "nan")}
@@ -41,13 +41,13 @@ def test_columns_are_keys_of_the_result_json_and_older_names_are_understood() ->
     result = simcluster.simulate("tiny_3d")
     compared = simcluster.compare([result, "tiny_dp"])
     swept = simcluster.sweep("tiny_3d", {"seed": [result.scenario.seed]})
-    keys = set(numbers(result.to_dict()))
+    keys = set(flat_numbers(result.to_dict()))
     assert keys - set(compared.columns) <= {"step_time_s"} | keys - set(swept.columns)
     for table in (compared, swept):
         assert not set(OLDER_NAMES) & set(table.columns)
         for old, name in OLDER_NAMES.items():
             assert table[old].equals(table[name].rename(old))
-            assert table[old].iloc[0] == numbers(result.to_dict())[name]
+            assert table[old].iloc[0] == flat_numbers(result.to_dict())[name]
         assert list(table[["step_time_s", "bubble"]].columns) == ["step_time_s", "bubble"]
         assert table.exposed_tp.equals(table["exposed_tp"])
         assert pickle.loads(pickle.dumps(table))["memory"].equals(table["memory"])

@@ -16,8 +16,8 @@ from test_fold import documents
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.account import WAITING, Account
-from simcluster.results.file import read_saved
+from simcluster.results.account import WAITING_ENTRIES, Account
+from simcluster.results.file import read_result
 from simcluster.results.result import VERSION
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.difference import Difference, diff, settings_between
@@ -52,7 +52,7 @@ def test_one_slow_stage_is_named(tiny: Tiny) -> None:
     base = simulate(tiny(**plan))
     slow = simulate(tiny(**plan, faults=[{"kind": "slow_gpu", "rank": 2, "factor": 1.5}]))
     found = diff(base, slow)
-    own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in found.stages]
+    own = [sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES) for stage in found.stages]
     assert max(own) == own[2] > 0
     assert "The own work of stage 2 changes most" in found.in_words()
     assert [setting.path for setting in found.settings] == ["faults"]
@@ -187,5 +187,5 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_public(tmp_path: Path) -> None:
     path = saved(tmp_path, "a.json")
-    assert read_saved(path).values["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d")).step_time
+    assert read_result(path).values["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d")).step_time
     assert simcluster.diff(path, "tiny_3d").seconds == 0

@@ -192,13 +192,13 @@ def test_throttling_costs_its_share_of_the_time(tiny: Tiny) -> None:
 
 def test_slowness_by_a_fault_is_no_interference(tiny: Tiny) -> None:
     """What a GPU that is slow at times loses is computation, not contention with communication."""
-    from simcluster.results.account import attribute
+    from simcluster.results.account import attribute_difference
 
     overlap = {"grad_reduce": True, "interference": {"kind": "factor", "compute": 0.5}}
     job: dict[str, Any] = {"cluster": {"topology": "flat", "gpus": 4}, "overlap": overlap}
     fault = {"kind": "slow_gpu", "ranks": [0, 1, 2, 3], "factor": 2.0, "end": "1 h"}
     clean, slow = simulate(tiny(**job)), simulate(tiny(**job, faults=[fault]))
-    found = attribute(clean.account, slow.account)
+    found = attribute_difference(clean.account, slow.account)
     longer = slow.step_time - clean.step_time
     assert found["forward"] + found["backward"] + found["optimizer"] > 0.9 * longer
     assert abs(found["interference"]) < 0.1 * longer

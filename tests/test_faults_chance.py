@@ -16,10 +16,10 @@ import simcluster
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.laws import Histogram
-from simcluster.faults.data import SequenceLengths, loads, packed
-from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, stream
-from simcluster.faults.quick_draws import QuickStreams
-from simcluster.model.packing import dealt
+from simcluster.faults.data import SequenceLengths, microbatch_loads, pack_sequence
+from simcluster.faults.draws import Exponential, Factors, Gumbel, Lognormal, Normal, random_stream
+from simcluster.faults.quick_draws import FastStreams
+from simcluster.model.packing import deal_documents
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate_scenario
 
@@ -40,7 +40,7 @@ LAWS: list[Factors] = [
 
 def maxima(law: Factors, ranks: int, steps: int = 400) -> Floats:
     """The largest draw of so many ranks, step by step."""
-    draws = law.draw(stream(7, "test", law.kind, ranks), ranks * steps)
+    draws = law.draw(random_stream(7, "test", law.kind, ranks), ranks * steps)
     return np.asarray(draws.reshape(steps, ranks).max(axis=1))
 
 
@@ -63,12 +63,12 @@ def test_expected_maxima(ranks: int) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.kind)
 def test_the_mean_is_one(law: Factors) -> None:
-    assert within(law.draw(stream(1), 40_000), 1.0)
+    assert within(law.draw(random_stream(1), 40_000), 1.0)
 
 
 def test_quick_normals_are_normal() -> None:
     """Moments, tails and neighbours, and the same first ones of more."""
-    streams = QuickStreams()
+    streams = FastStreams()
     found = streams(3, "x").standard_normal(400_000).copy()
     for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
         assert within(found**power, moment)
@@ -87,7 +87,7 @@ def test_a_rare_slow_rank() -> None:
 
 def test_a_histogram_gives_what_is_in_it() -> None:
     law = Histogram(kind="histogram", values=(100.0, 300.0, 500.0), weights=(1.0, 0.0, 3.0), typical=400.0)
-    draws = law.draw(stream(2), 20_000)
+    draws = law.draw(random_stream(2), 20_000)
     assert sorted(np.unique(draws).tolist()) == [0.25, 1.25]
     assert within(np.asarray(draws == 1.25, dtype=np.float64), 0.75)
 
@@ -160,11 +160,11 @@ def test_many_small_draws_matter_less_than_one_large(tiny: Tiny) -> None:
 
 
 def test_streams_are_their_own() -> None:
-    draws = {name: stream(1, *name).random(4).tolist() for name in (("a", 0), ("a", 1), ("b", 0), ("a", "0"))}
+    draws = {name: random_stream(1, *name).random(4).tolist() for name in (("a", 0), ("a", 1), ("b", 0), ("a", "0"))}
     assert len({tuple(each) for each in draws.values()}) == 4
-    assert stream(1, "a", 0).random(4).tolist() == draws["a", 0]
-    assert stream(2, "a", 0).random(4).tolist() != draws["a", 0]
-    many = np.array([stream(0, "rank", rank).standard_normal() for rank in range(4000)])
+    assert random_stream(1, "a", 0).random(4).tolist() == draws["a", 0]
+    assert random_stream(2, "a", 0).random(4).tolist() != draws["a", 0]
+    many = np.array([random_stream(0, "rank", rank).standard_normal() for rank in range(4000)])
     assert within(many, 0.0)
     assert within(many**2, 1.0)
     assert within(many[1:] * many[:-1], 0.0)
@@ -184,7 +184,7 @@ def lengths(packing: str = "in_order", seed: int = 0, **law: Any) -> SequenceLen
 @given(median=st.integers(1, 5000), sigma=st.floats(0, 3), length=st.integers(1, 4096), seed=st.integers(0, 99))
 def test_sequences_are_full(median: int, sigma: float, length: int, seed: int) -> None:
     law = lengths(kind="lognormal", median=median, sigma=sigma).documents
-    found = packed(law, length, stream(seed))
+    found = pack_sequence(law, length, random_stream(seed))
     assert found.sum() == length
     assert (found >= 1).all()
     assert float(np.dot(found, found)) <= length**2
@@ -193,7 +193,9 @@ def test_sequences_are_full(median: int, sigma: float, length: int, seed: int) -
 def test_the_batch_is_the_same_however_it_is_split() -> None:
     def batch(dp: int, microbatches: int, micro_batch: int) -> Floats:
         """Loads of the batch's sequences in order, mean over each microbatch."""
-        found = loads(lengths(), seed=3, step=1, dp=dp, microbatches=microbatches, micro_batch=micro_batch, length=4096)
+        found = microbatch_loads(
+            lengths(), seed=3, step=1, dp=dp, microbatches=microbatches, micro_batch=micro_batch, length=4096
+        )
         assert found.shape == (dp, microbatches)
         return np.asarray(found.T.ravel())
 
@@ -205,7 +207,7 @@ def test_the_batch_is_the_same_however_it_is_split() -> None:
 
 def test_packing_well_and_evenly() -> None:
     shape: dict[str, Any] = {"seed": 0, "step": 0, "dp": 8, "microbatches": 4, "micro_batch": 1, "length": 8192}
-    drawn, dealt, even = (loads(lengths(packing), **shape) for packing in ("in_order", "balanced", "even"))
+    drawn, dealt, even = (microbatch_loads(lengths(packing), **shape) for packing in ("in_order", "balanced", "even"))
     assert even.max() == even.min() == drawn.mean()
     assert np.ptp(dealt.sum(axis=1)) < 0.2 * np.ptp(drawn.sum(axis=1))  # what replicas wait for
     assert 0 < drawn.min() < drawn.max() <= 1
@@ -222,7 +224,7 @@ def test_dealing_out_loses_no_token(documents: list[int], replicas: int, each: i
     filled = np.array([*documents, *([1] * (room * bins - sum(documents)))], dtype=np.float64)
 
     def sums(room: int) -> Floats:
-        rows = dealt(filled, replicas, each, room)
+        rows = deal_documents(filled, replicas, each, room)
         return np.array([[float(np.dot(found, found)) for found in row] for row in rows])
 
     squares = sums(room)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults import placed
-from simcluster.faults.expert_loads import grown
+from simcluster.faults.expert_loads import scale
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.spec import RoutedTokens
 from simcluster.interop.export.trace_export import memory_counters
@@ -168,7 +168,7 @@ def test_what_goes_to_the_host_is_refused_by_name() -> None:
 @given(load=st.floats(0, 8), routed=st.integers(0, 10**9), rest=st.integers(0, 10**9))
 def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None:
     memory = (MemoryChange("other", 7.0, 0.0), MemoryChange("activations", float(rest + routed), 0.0))
-    other, kept = grown(memory, (MemoryChange("activations", float(routed), 0.0),), load)
+    other, kept = scale(memory, (MemoryChange("activations", float(routed), 0.0),), load)
     assert other == memory[0]
     assert kept.start == pytest.approx(rest + load * routed, abs=1e-3)
     assert kept.end == 0

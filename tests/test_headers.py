@@ -14,7 +14,7 @@ from conftest import Tiny
 import simcluster
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_names
-from simcluster.faults.words import all_in_words
+from simcluster.faults.words import describe_faults
 from simcluster.show.cells import gpus_of_cluster, layout_words
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.summary import what_was_run
@@ -95,6 +95,6 @@ def test_faults_can_be_added_from_python_and_in_a_study() -> None:
     added = simcluster.load("slow_gpu", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}]})
     assert added.faults[:1] == own
     assert added.faults == simcluster.load("slow_gpu", ["faults+={kind: slow_gpu, rank: 0, factor: 1.5}"]).faults
-    assert all_in_words(added.faults) == "slow gpu, rank 29, slowdown 1.2; slow gpu, rank 0, slowdown 1.5"
+    assert describe_faults(added.faults) == "slow gpu, rank 29, slowdown 1.2; slow gpu, rank 0, slowdown 1.5"
     rows = simcluster.sweep("tiny_3d", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]})
     assert rows["straggler_slowdown"].gt(1.01).all()

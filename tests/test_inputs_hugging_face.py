@@ -27,7 +27,7 @@ from simcluster.model.layer_block import embedding_block
 from simcluster.model.layers import (
     RankShape,
     attention_block,
-    kinds_of,
+    kinds_of_layer,
     mlp_block,
     parameters,
     stage_parameters_per_tp_rank,
@@ -401,7 +401,7 @@ def test_multi_token_prediction_is_left_out_and_said(name: str, with_its_layer: 
     found, h = parameters_of_config(config), config["hidden_size"]
     model = Model(**model_from_config(config))
     layer = sum(
-        kind.parameters(model) + kind.expert_parameters(model) for kind in kinds_of(model, model.layers - 1)
+        kind.parameters(model) + kind.expert_parameters(model) for kind in kinds_of_layer(model, model.layers - 1)
     ) + found.norm  # fmt: skip
     assert total + layer + 2 * h * h + 3 * h + 2 * 151552 * h == with_its_layer
     assert assumptions_of_config(config) == (

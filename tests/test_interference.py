@@ -17,8 +17,8 @@ from test_fold import documents
 from simcluster.base.clock import TICK, on_grid
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
-from simcluster.devices.interference import Beside, Factor, Interference, MemoryBandwidth, Multiprocessors
-from simcluster.devices.sensitivity import interference_on, sensitivity_on
+from simcluster.devices.interference import Communication, Factor, Interference, MemoryBandwidth, Multiprocessors
+from simcluster.devices.sensitivity import get_interference, make_sensitivity
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
@@ -178,20 +178,22 @@ def test_a_dragged_transfer_keeps_its_share_of_a_link() -> None:
 
 def test_a_factor_in_a_node_and_between_nodes() -> None:
     spec = Factor(kind="factor", compute=0.2, compute_between_nodes=0.02)
-    found = [Interference(spec, 108, 2e12).pressure(Beside(far, 1e11)) for far in (False, True)]
+    found = [Interference(spec, 108, 2e12).pressure(Communication(far, 1e11)) for far in (False, True)]
     assert found == [0.2, 0.02]
-    assert Interference(Factor(kind="factor", compute=0.2), 108, 2e12).pressure(Beside(True, 1e11)) == 0.2
-    assert Factor(kind="factor", compute=0.2, compute_between_nodes=0.0).pressure(Beside(True, 0.0), 1, 1.0) == 0.0
+    assert Interference(Factor(kind="factor", compute=0.2), 108, 2e12).pressure(Communication(True, 1e11)) == 0.2
+    assert (
+        Factor(kind="factor", compute=0.2, compute_between_nodes=0.0).pressure(Communication(True, 0.0), 1, 1.0) == 0.0
+    )
 
 
 def test_memory_bandwidth_oracle() -> None:
     """MODELLING.md C.5: A100, 300 GB/s over NVLink, 3 bytes each: 1 / (1 - 900 / 2039) = 1.79 (measured 1.83)."""
     a100 = load_device("a100-80gb")
-    found = interference_on(a100, MemoryBandwidth(kind="hbm", bytes_per_byte=3.0))
+    found = get_interference(a100, MemoryBandwidth(kind="hbm", bytes_per_byte=3.0))
     assert found is not None
-    assert 1 + found.pressure(Beside(False, 300e9)) == pytest.approx(1.79, abs=0.005)
-    assert found.pressure(Beside(False, 1e15)) == 1.0  # no more than a fair share
-    feels = sensitivity_on(a100, found, "bf16")
+    assert 1 + found.pressure(Communication(False, 300e9)) == pytest.approx(1.79, abs=0.005)
+    assert found.pressure(Communication(False, 1e15)) == 1.0  # no more than a fair share
+    feels = make_sensitivity(a100, found, "bf16")
     assert feels([Kernel("add", "memory", 0.0, 1e9)]) == pytest.approx(1.0, abs=0.01)
     assert feels([Kernel("product", "matmul", 2 * 8192.0**3, 3 * 2 * 8192.0**2, 8192, 8192, 8192)]) < 0.05
 
@@ -201,13 +203,13 @@ def test_waves_oracle() -> None:
     ceiling twice as long (measured on H100: 1.70)."""
     h100 = load_device({"base": "h100", "matmul": {"power": 1.0, "clock": 0.5, "epilogue": 0.0, "tiles": [[128, 128]]}})
     product = Kernel("product", "matmul", 2.0 * 132 * 128 * 128 * 8192, 1.0, 132 * 128, 128, 8192)
-    found = interference_on(h100, Multiprocessors(kind="sms", channels=24))
+    found = get_interference(h100, Multiprocessors(kind="sms", channels=24))
     assert found is not None
-    slower = 1 + sensitivity_on(h100, found, "bf16")([product]) * found.pressure(Beside(False, 0.0))
+    slower = 1 + make_sensitivity(h100, found, "bf16")([product]) * found.pressure(Communication(False, 0.0))
     alone = kernels_seconds(h100, [product], precision="bf16")
     assert slower == pytest.approx((2 * (alone - h100.launch) + h100.launch) / alone)
-    assert sensitivity_on(h100, found, "bf16")([Kernel("add", "memory", 0.0, 1e9)]) == 0.0
-    assert sensitivity_on(h100, None, "bf16")([product]) == 1.0
+    assert make_sensitivity(h100, found, "bf16")([Kernel("add", "memory", 0.0, 1e9)]) == 0.0
+    assert make_sensitivity(h100, None, "bf16")([product]) == 1.0
 
 
 @pytest.mark.parametrize("name", ["h100", "h800", "a100-80gb", "b200"])
@@ -219,9 +221,9 @@ def test_a_matmul_at_the_power_limit_has_no_power_of_those_that_communicate(
     """S / (S - h) as long, but for its last wave: 1.22 with 24 of an H100's (18.9 % measured, arXiv:2507.03114)."""
     device = load_device({"base": name, "matmul": {"power_exponent": exponent, "epilogue": 0.0}})
     large = Kernel("large", "matmul", 2 * 16384.0**3, 3 * 2 * 16384.0**2, 16384, 16384, 16384)
-    found = interference_on(device, Multiprocessors(kind="sms", channels=channels))
+    found = get_interference(device, Multiprocessors(kind="sms", channels=channels))
     assert found is not None
-    slower = 1 + sensitivity_on(device, found, "bf16")([large]) * found.pressure(Beside(False, 0.0))
+    slower = 1 + make_sensitivity(device, found, "bf16")([large]) * found.pressure(Communication(False, 0.0))
     assert slower == pytest.approx(device.multiprocessors / (device.multiprocessors - channels), rel=0.02)
 
 
@@ -247,12 +249,12 @@ def test_reserving_all_multiprocessors_is_an_error() -> None:
 
 def test_auto_is_what_the_device_says() -> None:
     own: dict[str, Any] = {"base": "h100", "interference": {"kind": "factor", "compute": 0.5}}
-    found = interference_on(load_device(own), "auto")
+    found = get_interference(load_device(own), "auto")
     assert found is not None
-    assert found.pressure(Beside(False, 0.0)) == 0.5
-    assert interference_on(load_device(own), "none") is None
-    assert interference_on(load_device({**own, "interference": None}), "auto") is None
-    assert interference_on(load_device({**own, "interference": None}), Multiprocessors(kind="sms")) is not None
+    assert found.pressure(Communication(False, 0.0)) == 0.5
+    assert get_interference(load_device(own), "none") is None
+    assert get_interference(load_device({**own, "interference": None}), "auto") is None
+    assert get_interference(load_device({**own, "interference": None}), Multiprocessors(kind="sms")) is not None
 
 
 def test_every_device_that_says_something_says_where_it_is_from() -> None:

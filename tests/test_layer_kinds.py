@@ -20,7 +20,7 @@ from simcluster.base.errors import InputError
 from simcluster.model.flops import layer_flops
 from simcluster.model.kept import is_kept
 from simcluster.model.layer_kind import LayerKind
-from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of, parameters
+from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of_layer, parameters
 from simcluster.model.mixture import Mla, Moe
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario
@@ -63,7 +63,7 @@ def job(word: str, model_length: int = 512, **sections: Any) -> Scenario:
 
 
 def of(word: str, model: Model) -> LayerKind:
-    (found,) = [kind for kind in kinds_of(model, 0) if kind is LAYER_KINDS[word]]
+    (found,) = [kind for kind in kinds_of_layer(model, 0) if kind is LAYER_KINDS[word]]
     return found
 
 
@@ -104,7 +104,7 @@ def test_parameters_are_those_of_matrices_and_vectors(word: str) -> None:
     assert kind.parameters(model) <= kind.parameters_used(model) <= matrices + kind.vectors(model)
     plain = model_with("attention") if word == "attention" else model
     one = parameters(plain.model_copy(update={"layers": 1})).total
-    kinds = sum(each.parameters(plain) + each.expert_parameters(plain) for each in kinds_of(plain, 0))
+    kinds = sum(each.parameters(plain) + each.expert_parameters(plain) for each in kinds_of_layer(plain, 0))
     assert parameters(plain).total - one == kinds + plain.layer_norm_parameters
 
 
@@ -237,4 +237,4 @@ def test_a_word_that_names_no_kind_is_refused() -> None:
     with pytest.raises(InputError, match="'mixture' is no layer kind that mixes tokens"):
         tiny_scenario(model={"mixer": "mixture"})
     with pytest.raises(InputError, match="there is no layer kind 'atention'; did you mean 'attention'"):
-        kinds_of(Model(**{**SIZES, "mixer": "atention"}), 0)
+        kinds_of_layer(Model(**{**SIZES, "mixer": "atention"}), 0)

@@ -21,17 +21,17 @@ from ruamel.yaml import YAML
 
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import embedding_block, head_working_bytes, lm_head_block, prediction_block
-from simcluster.model.layers import LAYER_KINDS, RankShape, all_kinds, attention_block, mlp_block
+from simcluster.model.layers import LAYER_KINDS, RankShape, attention_block, kinds_by_name, mlp_block
 from simcluster.model.memory import (
     activation_parts,
+    backward_tensors,
     forward_working_bytes,
-    moved_bytes,
+    offloaded_bytes,
     temporary_bytes,
-    tensors,
     working_bytes,
 )
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.mixture_sections import mixture, routed
+from simcluster.model.mixture_sections import mixture, routed_rows
 from simcluster.model.transformer import Model
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -61,7 +61,7 @@ def number(value: float) -> str:
 def tensor_lines(name: str) -> Iterator[list[str]]:
     """Every tensor, then what else of the layer is counted in bytes."""
     model, shape = made(name)
-    for each in tensors(model, shape):
+    for each in backward_tensors(model, shape):
         kept = [each.keep, each.made, each.read, each.in_fp8, "routed" if each.routed else ""]
         yield [name, each.block, each.name, number(each.bytes), *kept, " ".join(each.freed_by), each.moved_by or ""]
     of_block = {"working": working_bytes, "temporary": gradients_of,
@@ -69,14 +69,19 @@ def tensor_lines(name: str) -> Iterator[list[str]]:
                 "working of forward": lambda *of: forward_working_bytes(*of)[0],
                 "working of rows": lambda *of: forward_working_bytes(*of)[1]}  # fmt: skip
     for block in BLOCKS:
-        if block in ("mlp", "mixture") and block not in all_kinds(model):
+        if block in ("mlp", "mixture") and block not in kinds_by_name(model):
             continue
         for what, count in of_block.items():
             yield [name, block, what, number(count(block, model, shape))]
     for layer in range(model.layers):
         yield [name, f"layer {layer}", "kept", number(activation_bytes_per_layer(model, shape, layer))]
         for module in MODULES:
-            yield [name, f"layer {layer}", f"moved by {module}", number(moved_bytes(model, shape, layer, (module,)))]
+            yield [
+                name,
+                f"layer {layer}",
+                f"moved by {module}",
+                number(offloaded_bytes(model, shape, layer, (module,))),
+            ]
 
 
 def kernel_lines(name: str) -> Iterator[list[str]]:
@@ -87,7 +92,7 @@ def kernel_lines(name: str) -> Iterator[list[str]]:
         for place in ("entry", "body", "exit"):
             yield from section_lines(name, f"{block.name} {place}", getattr(block, place))
     if model.moe:
-        there = routed(model, shape)
+        there = routed_rows(model, shape)
         yield [name, "mixture", "rows", *map(number, (there.tokens, there.sent, there.rows, there.each))]
         found = mixture(model, shape)
         for part in ("router", "shared", "dispatch", "experts", "combine"):

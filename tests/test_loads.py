@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.results.loads import LINK_COLUMNS, hottest, link_table, utilisation
+from simcluster.results.loads import LINK_COLUMNS, hottest_links, link_table, link_utilisation
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.show.link_pictures import links
@@ -74,7 +74,7 @@ def test_loads_are_those_of_the_unfolded_run_and_add_up(tiny: Tiny, document: di
     assert (table["bytes"] <= table["capacity"] * table["busy_s"] * (1 + 1e-9)).all()
     assert (table["utilisation"] <= table["peak_utilisation"] * (1 + 1e-9)).all()
     links = list(zip(table["link_from"], table["link_to"], strict=True))
-    edges, matrix = utilisation(result, links, 7)
+    edges, matrix = link_utilisation(result, links, 7)
     assert matrix.shape == (len(links), 7)
     assert edges[-1] == result.step_time * result.steps
     moved = (matrix * np.diff(edges)).sum(axis=1) * table["capacity"]
@@ -112,19 +112,19 @@ def test_a_slow_link_is_busy_longer_with_the_same_bytes(tiny: Tiny) -> None:
 
 def test_hottest_links_are_the_table_by_utilisation(tiny: Tiny) -> None:
     result = simulate(job(tiny, 2, 2, 2))
-    table, top = link_table(result), hottest(result, 1000)
+    table, top = link_table(result), hottest_links(result, 1000)
     assert top["utilisation"].is_monotonic_decreasing
     assert top["utilisation"].max() == table["utilisation"].max()
     assert top["links"].sum() == len(table)
-    assert len(hottest(result, 2)) == 2
-    plain = hottest(simulate(result.scenario, folded=False), 1000)
+    assert len(hottest_links(result, 2)) == 2
+    plain = hottest_links(simulate(result.scenario, folded=False), 1000)
     assert top[["link_from", "link_to", "links"]].equals(plain[["link_from", "link_to", "links"]])
 
 
 def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
     result = simulate(tiny())
     assert link_table(result).empty
-    assert list(hottest(result).columns) == [*LINK_COLUMNS, "links"]
+    assert list(hottest_links(result).columns) == [*LINK_COLUMNS, "links"]
     with pytest.raises(InputError, match="no link carries anything"):
         links(result)
 
@@ -132,16 +132,16 @@ def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
 def test_bad_questions(tiny: Tiny) -> None:
     result = simulate(job(tiny, 2, 2, 2))
     with pytest.raises(InputError, match=r"no link from 'node0\.gpu0' to 'spine0'"):
-        utilisation(result, [("node0.gpu0", "spine0")])
+        link_utilisation(result, [("node0.gpu0", "spine0")])
     with pytest.raises(InputError, match="bins is 0"):
-        utilisation(result, [], 0)
+        link_utilisation(result, [], 0)
 
 
 def test_the_picture_shows_the_table(tiny: Tiny, tmp_path: Path) -> None:
     result = simulate(job(tiny, 2, 2, 2))
     figure = links(result, n=6, bins=50)
     heat, bars, _ = figure.axes
-    top = hottest(result, 6)
+    top = hottest_links(result, 6)
     assert [text.get_text().split(" → ")[0] for text in heat.get_yticklabels()] == top["link_from"].tolist()
     widths = [float(getattr(bar, "get_width")()) for bar in bars.patches]  # noqa: B009  # stubs know only Patch
     assert widths == pytest.approx((100 * top["utilisation"]).tolist())

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from test_same_answer import documents
 
 from simcluster import cli
-from simcluster.results.longer import WHY
+from simcluster.results.longer import CAUSE
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
@@ -61,7 +61,7 @@ def held_to_say(base: Result, other: Result) -> None:
     if more > 1e-9 * base.step_time:
         assert found.longer
         assert "Nothing that differs slows anything down by itself" in found.in_words()
-        assert all(each.seconds > 0 and each.why in WHY for each in found.longer)
+        assert all(each.seconds > 0 and each.why in CAUSE for each in found.longer)
     else:
         assert not found.longer
     assert all(math.isfinite(each) for each in numbers_of(found.to_dict()))

@@ -13,8 +13,8 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import kernel_seconds, load_device
 from simcluster.importers.megatron_bridge import precision_called
-from simcluster.model.kernels import in_pieces
-from simcluster.model.layer_sections import cast, linear
+from simcluster.model.kernels import split_matmul
+from simcluster.model.layer_sections import cast_kernels, linear
 from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario, load
@@ -31,7 +31,7 @@ B200 = {"topology": "dgx_b200", "nodes": 1}
 @pytest.mark.parametrize(("precision", "each"), FORMATS.items())
 def test_a_cast_reads_16_bits_and_writes_two_orders_with_their_scales(tiny: Any, precision: str, each: float) -> None:
     scenario = tiny(cluster=B200, training={"precision": precision, "global_batch": 8})
-    (kernel,) = cast("input", shape_of(scenario), 1e6)
+    (kernel,) = cast_kernels("input", shape_of(scenario), 1e6)
     assert kernel.bytes == pytest.approx((2 + 2 * each) * 1e6)
     assert recipe_of(scenario).copies == pytest.approx(2 * each if precision == "nvfp4-mixed" else 2)
 
@@ -67,7 +67,7 @@ def test_operands_have_the_bytes_of_the_precision_and_results_those_of_activatio
     assert weight_grad.bytes == each * (x + y) + 2 * gradient * w  # added to the main gradient: read and written
     whole = linear("logits", shape, 128, 1024, 256, bias=False, wide=True).forward[0]
     assert whole.bytes == wide * (x + w + y)  # the LM head and the router stay in 16 bits
-    for piece in in_pieces(forward, 4):
+    for piece in split_matmul(forward, 4):
         assert piece.bytes == pytest.approx(each * (x / 4 + w) + wide * y / 4, rel=1e-12)
 
 

@@ -25,7 +25,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.model.layer_block import head_working_bytes
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts, tensors
+from simcluster.model.memory import activation_parts, backward_tensors
 from simcluster.planning.ops import MemoryChange
 from simcluster.reference.record import Label, OpTimes, ranks_of
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
@@ -244,7 +244,7 @@ def test_split_backward_keeps_34_and_then_32() -> None:
     assert by_kind["forward"] == layers * s * h * (34 + 5 * a * s / h)
     assert by_kind["weight_grad"] == -layers * s * h * 32
     assert by_kind["input_grad"] == -by_kind["forward"] - by_kind["weight_grad"]
-    read_by_weights = [tensor for tensor in tensors(model, shape) if tensor.block in ("attention", "mlp")]
+    read_by_weights = [tensor for tensor in backward_tensors(model, shape) if tensor.block in ("attention", "mlp")]
     made = {half: sum(t.bytes for t in read_by_weights if t.read == "W" and t.made == half) for half in ("F", "I")}
     assert made == {"F": 14 * s * h, "I": 18 * s * h}
 

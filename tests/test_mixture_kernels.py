@@ -17,7 +17,7 @@ from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import linear
 from simcluster.model.layers import RankShape
 from simcluster.model.mixture import ExpertKernels, Moe
-from simcluster.model.mixture_sections import mixture, routed
+from simcluster.model.mixture_sections import mixture, routed_rows
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
@@ -67,12 +67,12 @@ def test_how_many_tokens_there_are_is_no_matter_of_alignment(phase: str) -> None
 
 def test_capacity_by_hand() -> None:
     """4,096 tokens visit 6 of 160 experts, 153.6 rows each; padded to capacity, 154 from each of 8 ranks."""
-    padded = routed(with_experts(capacity_factor=1.0, pad_to_capacity=True), SHAPE)
+    padded = routed_rows(with_experts(capacity_factor=1.0, pad_to_capacity=True), SHAPE)
     assert (padded.sent, padded.rows, padded.each) == (154 * 160, 154 * 160, 154 * 8)
-    assert routed(V2, SHAPE).sent == 4096 * 6
-    assert routed(with_experts(capacity_factor=1.0), SHAPE).sent == 4096 * 6  # spread evenly none is dropped
-    assert routed(with_experts(capacity_factor=0.5), SHAPE).sent == 77 * 160
-    assert routed(V2, replace(SHAPE, fp8=True)).each == 1232  # 16 rows at a time
+    assert routed_rows(V2, SHAPE).sent == 4096 * 6
+    assert routed_rows(with_experts(capacity_factor=1.0), SHAPE).sent == 4096 * 6  # spread evenly none is dropped
+    assert routed_rows(with_experts(capacity_factor=0.5), SHAPE).sent == 77 * 160
+    assert routed_rows(V2, replace(SHAPE, fp8=True)).each == 1232  # 16 rows at a time
     with pytest.raises(ValueError, match="pad_to_capacity needs a capacity"):
         with_experts(pad_to_capacity=True)
 
@@ -151,7 +151,7 @@ def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
     plain, fused, steps = (
         mixture(of, by(bias=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
-    added = 28 * routed(model, SHAPE).rows * model.hidden_size
+    added = 28 * routed_rows(model, SHAPE).rows * model.hidden_size
     assert sum(kernel.bytes for kernel in steps.forward) == sum(kernel.bytes for kernel in fused.forward) + added
     assert not any("experts_bias" in kernel.name for kernel in (*plain.forward, *fused.forward))
     assert seconds(fused) < seconds(steps)
@@ -163,7 +163,7 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
     Run again with the activation function, whose inputs they make.
     """
     model = V2.model_copy(update={"clamped_activation": True})
-    half = 2 * routed(model, SHAPE).rows * routed(model, SHAPE).ffn
+    half = 2 * routed_rows(model, SHAPE).rows * routed_rows(model, SHAPE).ffn
     plain, fused, steps = (
         mixture(of, by(clamp=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
@@ -178,7 +178,7 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
 def test_casts_of_experts_are_a_kernel_for_each() -> None:
     """Of inputs and activations forward, of two gradients back: 4 bytes an element; none of what came cast."""
     shape = replace(SHAPE, fp8=True)
-    there = routed(V2, shape)
+    there = routed_rows(V2, shape)
 
     def cast(shape: RankShape) -> list[tuple[str, float, int]]:
         found = mixture(V2, shape).experts
@@ -268,7 +268,7 @@ def test_the_router_is_never_in_fp8() -> None:
 def test_rows_that_quantized_products_take(precision: str, rows: int) -> None:
     changes = {"cluster.topology": "dgx_b200", "training.precision": precision, "training.memory_recipe": None}
     assert shape_of(load("deepseek_v3_2048xh800", changes)).cast_rows == rows
-    assert routed(V2, replace(SHAPE, fp8=True, cast_rows=rows)).each == -(-1229 // rows) * rows
+    assert routed_rows(V2, replace(SHAPE, fp8=True, cast_rows=rows)).each == -(-1229 // rows) * rows
 
 
 # --- what the host pays -----------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_a_rank_that_gets_all_tokens_makes_rows_of_its_own_alone() -> None:
     """One expert a rank of 8, a token visits 2: a quarter of 8 x 4,096 tokens come by; sums go to rows for all."""
     model = with_experts(experts=8, top_k=2, groups=1, top_groups=None)
     shape = replace(SHAPE, all_gathered=True)
-    found, there = mixture(model, shape), routed(model, shape)
+    found, there = mixture(model, shape), routed_rows(model, shape)
     row, visiting, every = 2 * 5120, 8 * 4096 / 4, 8 * 4096
     assert there.rows == visiting
     moved = {k.name: k.bytes for k in (*found.experts.forward, *found.experts.input_grad) if "sort" in k.name}

@@ -15,7 +15,7 @@ from test_reference import compare_scenario
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.devices.device import kernels_seconds, load_device, memory_seconds
 from simcluster.documents.catalogue.models import model_document
-from simcluster.model.layers import expert_parameters_per_rank, layer_parameters_per_tp_rank, matrices_of
+from simcluster.model.layers import expert_parameters_per_rank, layer_matrices, layer_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
 from simcluster.planning.muon import MuonOptimizer, newton_schulz
@@ -59,7 +59,7 @@ def test_matrices_are_all_parameters_but_norms_and_biases(name: str, tp: int, ep
     for layer in (0, model.layers - 1):
         whole = layer_parameters_per_tp_rank(model, tp, layer)
         whole += expert_parameters_per_rank(model, layer, ep=ep, etp=etp)
-        found = sum(each.elements * each.count for each in matrices_of(model, layer, tp=tp, ep=ep, etp=etp))
+        found = sum(each.elements * each.count for each in layer_matrices(model, layer, tp=tp, ep=ep, etp=etp))
         mla, moe = model.mla, model.moe if model.has_experts(layer) else None
         vectors = model.layer_norm_parameters + (mla.kv_lora_rank + (mla.q_lora_rank or 0) if mla else 0)
         vectors += moe.experts * moe.router_bias if moe else 0
@@ -87,7 +87,7 @@ def test_whole_matrices_are_dealt_out(dp: int, tp: int, layers: int) -> None:
     """The fullest rank has an even part at least, and no more than that and the largest matrix."""
     plan = Plan(tp=tp, dp=dp)
     made, stage = optimizer(plan), range(layers)
-    one = matrices_of(of("llama3-8b"), 0, tp=tp, ep=1, etp=1)
+    one = layer_matrices(of("llama3-8b"), 0, tp=tp, ep=1, etp=1)
     whole, largest = sum(each.elements * each.count for each in one) * layers, max(each.elements for each in one)
     own = made.update(stage).seconds
     assert whole / dp <= own <= whole / dp + largest

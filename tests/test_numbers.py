@@ -12,7 +12,7 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.results import attention
-from simcluster.results.numbers import METRICS, NOWHERE, Metric, PlayedStep, Table, columns_of, played, timed
+from simcluster.results.numbers import METRICS, NO_TABLES, Metric, SimulatedStep, Table, columns_of, played, timed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.show.cells import UNKNOWN, column_headings, format_row
@@ -22,7 +22,7 @@ from simcluster.studies.sweep.quick_rows import quickly
 SMALL = {"training.global_batch": 8}
 
 
-def longest_part(step: PlayedStep) -> float:
+def longest_part(step: SimulatedStep) -> float:
     return max(step.times.breakdown.values())
 
 
@@ -131,8 +131,8 @@ def test_memory_that_does_not_fit_is_marked(result: Result) -> None:
 
 
 def test_a_metric_without_a_heading_is_in_no_table() -> None:
-    assert timed("s", lambda step: 0.0).columns == NOWHERE
-    assert Metric("s", lambda step: 0.0).columns == NOWHERE
+    assert timed("s", lambda step: 0.0).columns == NO_TABLES
+    assert Metric("s", lambda step: 0.0).columns == NO_TABLES
 
 
 def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from simcluster.base.clock import on_grid
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Compute, Timed
-from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.span_states import EXPOSED
@@ -84,9 +84,9 @@ def test_it_sums_to_the_breakdown(tiny: Tiny, document: dict[str, Any]) -> None:
     for axis in EXPOSED:
         calls = sum(value.counted for key, value in mean.items() if key.axis == axis and key.kind)
         assert calls == pytest.approx(breakdown[f"exposed_{axis}"], **close)
-        assert mean.get(Key(axis), OverlapSeconds()).counted == pytest.approx(calls, **close)
-    assert mean[Key()].exposed == pytest.approx(sum(breakdown[f"exposed_{axis}"] for axis in EXPOSED), **close)
-    assert mean[Key()].wire == pytest.approx(result.times.communication, **close)
+        assert mean.get(CommKey(axis), OverlapSeconds()).counted == pytest.approx(calls, **close)
+    assert mean[CommKey()].exposed == pytest.approx(sum(breakdown[f"exposed_{axis}"] for axis in EXPOSED), **close)
+    assert mean[CommKey()].wire == pytest.approx(result.times.communication, **close)
     assert result.overlap.fraction == pytest.approx(result.times.overlap_fraction, **close)
 
 
@@ -132,7 +132,7 @@ def test_gradient_buckets(n: int, b: float, t: float) -> None:
     b, t = on_grid(b), on_grid(t)
     assume(b != t)  # both paths are equally long
     run = buckets(n, b, t)
-    found = run.overlap.mean[Key("dp", "all_reduce", "gradients")]
+    found = run.overlap.mean[CommKey("dp", "all_reduce", "gradients")]
     exposed = t + max(0.0, (n - 1) * (t - b))
     assert found.wire == pytest.approx(n * t, rel=1e-9)
     assert found.exposed == found.counted == pytest.approx(exposed, rel=1e-9)
@@ -146,15 +146,15 @@ def test_gradient_buckets(n: int, b: float, t: float) -> None:
 
 def test_24_buckets_of_the_reference() -> None:
     """n = 24, b = 10: t = 7 exposes 7, t = 12 exposes 58."""
-    assert buckets(24, 10.0, 7.0).overlap.mean[Key("dp")].exposed == 7
-    assert buckets(24, 10.0, 12.0).overlap.mean[Key("dp")].exposed == 58
+    assert buckets(24, 10.0, 7.0).overlap.mean[CommKey("dp")].exposed == 7
+    assert buckets(24, 10.0, 12.0).overlap.mean[CommKey("dp")].exposed == 58
 
 
 def test_waiting_is_apart_from_the_wire() -> None:
     """A replica 1.5 times as slow: the other waits half of its own 30 s, then both reduce for 6."""
     costs = Costs(forward=10, backward=20, grad_reduce=6)
     run = simulate_costs(costs, stages=1, microbatches=1, dp=2, slowness={1: 1.5})
-    key = Key("dp", "all_reduce", "gradients")
+    key = CommKey("dp", "all_reduce", "gradients")
     fast, slow, mean = run.overlap.of_rank[0][key], run.overlap.of_rank[1][key], run.overlap.mean[key]
     assert (fast.waiting, fast.wire, fast.exposed) == (15, 6, 6)
     assert (slow.waiting, slow.wire, slow.exposed) == (0, 6, 6)
@@ -178,10 +178,10 @@ def shared_port(tiny: Tiny, *, overlap: bool) -> Result:
 
 def test_contention_is_what_sharing_adds(tiny: Tiny) -> None:
     apart, together = (shared_port(tiny, overlap=overlap).overlap.mean for overlap in (False, True))
-    assert apart[Key()].contention == 0
-    assert together[Key("tp")].contention > 0 < together[Key("dp")].contention
-    free = together[Key("tp")].wire - together[Key("tp")].contention
-    assert free == pytest.approx(apart[Key("tp")].wire, rel=1e-9)  # the same transfers on free links
+    assert apart[CommKey()].contention == 0
+    assert together[CommKey("tp")].contention > 0 < together[CommKey("dp")].contention
+    free = together[CommKey("tp")].wire - together[CommKey("tp")].contention
+    assert free == pytest.approx(apart[CommKey("tp")].wire, rel=1e-9)  # the same transfers on free links
 
 
 def test_groups_that_share_a_nic_contend_with_each_other(tiny: Tiny) -> None:

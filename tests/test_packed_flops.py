@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.faults import SequenceLengths
-from simcluster.faults.data import packed
-from simcluster.faults.draws import stream
+from simcluster.faults.data import pack_sequence
+from simcluster.faults.draws import random_stream
 from simcluster.faults.ranks import mean_attention
 from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
@@ -66,7 +66,7 @@ def test_the_part_is_of_the_documents_that_were_drawn(
     batch = Batch(steps, microbatches, micro_batch, S)
     many = microbatches * dp * micro_batch
     squares = [
-        float(np.sum(packed(fault.documents, S, stream(seed, "sequence", None, step, number)) ** 2))
+        float(np.sum(pack_sequence(fault.documents, S, random_stream(seed, "sequence", None, step, number)) ** 2))
         for step in range(steps)
         for number in range(many)
     ]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.contention import Call, calls
-from simcluster.results.raised import HeldBack, Raise, held_back
+from simcluster.results.contention import Call, link_calls
+from simcluster.results.raised import LinkUpgrade, UpgradeLimit, find_limit
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.step.simulate import simulate_scenario
@@ -125,20 +125,20 @@ def between(flows: int = 1, bound: float = math.inf) -> Call:
     return Call("pp", 1.0, (Traffic(usage_of([(float(flows), PAIR.spread(0, 2))]), 1.0, 1, 0.0, bound),))
 
 
-def raised(network: float = 1.0, pcie: float = 1.0) -> Raise:
+def raised(network: float = 1.0, pcie: float = 1.0) -> LinkUpgrade:
     media = [PAIR.graph[a][b]["medium"] for a, b in PAIR.links]
     factors = np.array([{"nvlink": 1.0, "pcie": pcie}.get(medium, network) for medium in media])
-    return Raise(PAIR, PAIR.capacity, PAIR.capacity * factors)
+    return LinkUpgrade(PAIR, PAIR.capacity, PAIR.capacity * factors)
 
 
 def test_what_holds_by_hand() -> None:
-    assert held_back([between()], raised(network=2.0)) is None  # 11.85 to 23.7 GB/s: all of it
-    held = held_back([between()], raised(network=3.0))
+    assert find_limit([between()], raised(network=2.0)) is None  # 11.85 to 23.7 GB/s: all of it
+    held = find_limit([between()], raised(network=3.0))
     assert held is not None
     assert (held.by, held.resource, held.rate) == ("gpu - nic", "pcie", 0.82 * 32e9)
     assert (held.links, held.links_rate, held.factor) == ("nic - leaf", 3 * 0.948 * 12.5e9, 3.0)
     assert held.gain == pytest.approx(0.82 * 32 / (0.948 * 12.5))
-    four = held_back([between(flows=4)], raised(network=3.0))
+    four = find_limit([between(flows=4)], raised(network=3.0))
     assert four == replace(held, flows=4.0, links_flows=4.0)  # four of them share all links alike
     assert four is not None
     assert four.in_words() == held.in_words()
@@ -150,7 +150,7 @@ def test_links_that_messages_share_say_how_many() -> None:
     usage = usage_of((1.0, boxes.spread(source, source + 8)) for source in (0, 1))
     media = [boxes.graph[a][b]["medium"] for a, b in boxes.links]
     faster = boxes.capacity * np.array([8.0 if medium == "ethernet" else 1.0 for medium in media])
-    held = held_back([Call("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], Raise(boxes, boxes.capacity, faster))
+    held = find_limit([Call("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], LinkUpgrade(boxes, boxes.capacity, faster))
     assert held is not None
     assert (held.by, held.resource, held.flows) == ("pcie - host", "pcie", 2.0)
     assert held.gain == pytest.approx((0.82 * 32 / 2) / (0.948 * 12.5))
@@ -158,10 +158,10 @@ def test_links_that_messages_share_say_how_many() -> None:
 
 
 def test_nothing_to_say() -> None:
-    assert held_back([between()], raised()) is None
-    assert held_back([between()], raised(network=0.5)) is None
-    assert held_back([], raised(network=2.0)) == HeldBack(2.0, 1.0)
-    assert HeldBack(2.0, 1.0).in_words() == "no gain: no communication of this job uses these links"
+    assert find_limit([between()], raised()) is None
+    assert find_limit([between()], raised(network=0.5)) is None
+    assert find_limit([], raised(network=2.0)) == UpgradeLimit(2.0, 1.0)
+    assert UpgradeLimit(2.0, 1.0).in_words() == "no gain: no communication of this job uses these links"
 
 
 def test_most_seconds_decide() -> None:
@@ -169,11 +169,11 @@ def test_most_seconds_decide() -> None:
     traffic = between().traffics
     slow = (Traffic(traffic[0].usage, 1.0, 1, 0.0, 5e9),)  # its protocol reaches no more
     calls_of = [Call("pp", 1.0, traffic), Call("dp", 3.0, slow)]
-    held = held_back(calls_of, raised(network=2.0))
+    held = find_limit(calls_of, raised(network=2.0))
     assert held is not None
     assert (held.by, held.axes) == ("NCCL's pace", ("dp",))
     assert held.gain == pytest.approx((2.0 + 3 * 1.0) / 4)
-    assert held_back([Call("pp", 4.0, traffic), Call("dp", 3.0, slow)], raised(network=2.0)) is None
+    assert find_limit([Call("pp", 4.0, traffic), Call("dp", 3.0, slow)], raised(network=2.0)) is None
 
 
 @given(st.floats(1.001, 50.0), st.floats(1.0, 50.0), st.integers(1, 8))
@@ -181,16 +181,16 @@ def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: i
     change = raised(network, pcie)
     usage = between(flows).traffics[0].usage
     rates = [min(capacity[link] / n for link, n in usage) for capacity in (change.before, change.after)]
-    held = held_back([between(flows)], change)
+    held = find_limit([between(flows)], change)
     if held is not None:
         assert held.gain == pytest.approx(rates[1] / rates[0])
         assert 1.0 <= held.gain < held.factor
-    both = held_back([between(flows)], raised(network, network))
+    both = find_limit([between(flows)], raised(network, network))
     assert both is None  # all links in series by one factor: nothing holds
 
 
 def calls_of(result: Result) -> Iterator[Call]:
-    return calls(result.folding.communicators, result.called, result.spans, result.weights)
+    return link_calls(result.folding.communicators, result.called, result.spans, result.weights)
 
 
 def test_calls_of_uneven_experts_are_seen() -> None:

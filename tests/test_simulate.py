@@ -20,7 +20,7 @@ from simcluster.base.clock import TICK
 from simcluster.devices.device import device_document
 from simcluster.engine.job_record import simulate_job
 from simcluster.reference.record import Record
-from simcluster.results.result import Result, numbers
+from simcluster.results.result import Result, flat_numbers
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate
 
@@ -171,8 +171,8 @@ def test_faults_of_factor_one_change_nothing(tiny: Tiny) -> None:
 def test_two_steps_are_one_step_twice(tiny: Tiny) -> None:
     one, three = simulate(tiny(**PLAIN)), simulate(tiny(**PLAIN, steps=3))
     assert three.step_time == pytest.approx(one.step_time, rel=1e-12)
-    for name, value in numbers(one.to_dict()).items():
-        assert numbers(three.to_dict())[name] == pytest.approx(value, rel=1e-9, abs=1e-15), name
+    for name, value in flat_numbers(one.to_dict()).items():
+        assert flat_numbers(three.to_dict())[name] == pytest.approx(value, rel=1e-9, abs=1e-15), name
     table = three.timeline
     assert sorted(set(table["step"])) == [0, 1, 2]
     first, last = (table[table["step"] == step].reset_index(drop=True) for step in (0, 2))

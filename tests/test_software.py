@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from segment_times import segment_seconds
 
 from simcluster.base.errors import InputError
-from simcluster.devices.software import Software, latest_of, load_software, software_names
+from simcluster.devices.software import Software, expected_latest, load_software, software_names
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
@@ -79,9 +79,9 @@ def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
 
 def test_the_expected_last_of_a_group() -> None:
     """Exact for one and two (1 / sqrt(pi)); Harter's tables (1961) for four and eight."""
-    assert latest_of(1) == 0
+    assert expected_latest(1) == 0
     for members, exact in ((2, 0.5642), (4, 1.0294), (8, 1.4236)):
-        assert latest_of(members) == pytest.approx(exact, abs=0.03)
+        assert expected_latest(members) == pytest.approx(exact, abs=0.03)
 
 
 def test_members_of_a_group_of_one_are_never_late() -> None:

@@ -23,7 +23,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.loops import add_product, latest_per_group
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults.draws import Lognormal, Normal
-from simcluster.faults.quick_draws import QuickStreams
+from simcluster.faults.quick_draws import FastStreams
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
@@ -123,7 +123,7 @@ def test_the_sweep_is_the_reference_replica_by_replica(document: dict[str, Any],
 
 def loop_digest() -> str:
     """Return a digest of the arrays that the loops return, compiled or in plain Python, for drawn arrays."""
-    streams, digest = QuickStreams(), hashlib.sha256()
+    streams, digest = FastStreams(), hashlib.sha256()
     for count in (7, 1024):
         for law in (Lognormal(kind="lognormal", sigma=0.3), Normal(kind="normal", sigma=0.7)):
             digest.update(law.draw(streams(3, count), count).tobytes())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_times import segment_seconds
 
-from simcluster.model.kernels import Kernel, in_pieces
+from simcluster.model.kernels import Kernel, split_matmul
 from simcluster.model.layers import RankShape
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op, Segment
@@ -68,7 +68,7 @@ def test_two_things_in_pieces_take_the_longer_and_a_piece_of_the_shorter(
 
 def test_pieces_read_the_weights_again() -> None:
     whole = Kernel("product", "matmul", 2.0 * 100 * 30 * 20, 2.0 * (100 * 20 + 20 * 30 + 100 * 30), m=100, n=30, k=20)
-    parts = in_pieces(whole, 4)
+    parts = split_matmul(whole, 4)
     assert sum(part.flops for part in parts) == whole.flops
     assert sum(part.bytes for part in parts) == pytest.approx(whole.bytes + 3 * 2.0 * 20 * 30)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.reference.loader import simulate_batch_delays
-from simcluster.results.account import SINCE, Account, attribute
+from simcluster.results.account import RECENT_ENTRIES, Account, attribute_difference
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import Result
 from simcluster.scenario.loading import host_tokens
@@ -59,12 +59,12 @@ def test_an_account_saved_without_the_rows_is_read_and_compared() -> None:
     result = simulate(load("tiny_dp"))
     saved = result.to_dict()
     for entries in (saved["breakdown_s"], saved["account"]["states_s"], *saved["account"]["stages_s"]):
-        for row in SINCE:
+        for row in RECENT_ENTRIES:
             del entries[row]
     old = Account.from_result(saved)
     assert tuple(old.breakdown) == BREAKDOWN
     new = simulate(load("tiny_dp", {"faults": [stall("data_loading", "5 ms")]}))
-    causes = attribute(old, new.account)
+    causes = attribute_difference(old, new.account)
     assert causes["data"] == pytest.approx(5e-3)
     assert sum(causes.values()) == pytest.approx(new.step_time - result.step_time)
 

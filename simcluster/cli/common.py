@@ -41,13 +41,13 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
     if not given or not given[-1]:
         return
     from simcluster.documents.reading import read_document
-    from simcluster.faults.words import all_in_words
+    from simcluster.faults.words import describe_faults
     from simcluster.scenario.scenario import scenario_path
 
     own = read_document(scenario_path(scenario)).data.get("faults")
     if isinstance(own, list) and own and own != given[-1] and all(isinstance(fault, dict) for fault in own):
         print(
-            f"note: faults=... replaces the scenario's faults ({all_in_words(own)}); faults+=... adds to them",
+            f"note: faults=... replaces the scenario's faults ({describe_faults(own)}); faults+=... adds to them",
             file=sys.stderr,
         )
 

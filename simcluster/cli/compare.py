@@ -15,7 +15,7 @@ from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.file import assumed_lines, merge_assumptions
-from simcluster.results.raised import held_between
+from simcluster.results.raised import limit_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import change_words
 from simcluster.show.blocks import Block, Lines, TableBlock
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     held, longer = list[str](), list[str]()
     first = next(iter(results.values()))
     for (name, result), row in zip(results.items(), table.to_dict("records"), strict=True):
-        holds = held_between(first.scenario, result.scenario, result)
+        holds = limit_between(first.scenario, result.scenario, result)
         parts = slower_although_faster(first, result, first.scenario, result.scenario)
         held += [f"  {name}: {holds.in_words()}"] if holds else []
         longer += [f"{name}: {told(parts)}"] if parts else []

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
-from simcluster.results.file import is_saved
+from simcluster.results.file import is_result_file
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import difference_answer
@@ -43,9 +43,9 @@ def run(args: argparse.Namespace) -> None:
     files = [args.base, args.other or args.base]
     changes = [overrides if args.other else [], overrides]
     for file, change in zip(files, changes, strict=True):
-        if change and is_saved(file):
+        if change and is_result_file(file):
             raise InputError(f"--set cannot change {file}, a saved result; name its scenario instead")
-    sides = [file if is_saved(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
+    sides = [file if is_result_file(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
     common.answer(args, lambda: difference_answer(found), found.to_dict)
     common.draw(args, (args.waterfall, lambda: _waterfall(found)))

@@ -16,7 +16,7 @@ from simcluster.cli.common import overrides_of
 from simcluster.documents.csv_numbers import histogram_in
 from simcluster.documents.diagnostics import made
 from simcluster.faults import SequenceLengths
-from simcluster.faults.draws import stream
+from simcluster.faults.draws import random_stream
 from simcluster.model.packing import PACKING, LognormalLengths, mean_of_padded
 from simcluster.scenario.run_section import Tokens
 from simcluster.scenario.scenario import load
@@ -71,7 +71,7 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
             "packing: documents are missing; give a scenario with data.documents, --documents 1200,700,300 (or a CSV "
             "of lengths), or --median 1000 --sigma 1.6"
         )
-    return law, law.draw(stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
+    return law, law.draw(random_stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
 
 
 def _check(args: argparse.Namespace) -> None:

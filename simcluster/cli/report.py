@@ -15,7 +15,7 @@ from simcluster.cli import common
 from simcluster.cli.common import overrides_of, say_what_is_replaced
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
-from simcluster.results.file import is_saved, read_saved
+from simcluster.results.file import is_result_file, read_result
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
 from simcluster.studies.variations import distinct, play_all, possible_variations
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     if args.kernels is not None and args.against is None:
         raise InputError(f"--kernels {args.kernels} applies to a trace; name the trace with --against")
     overrides, vary = overrides_of(args), [expand_vary(text) for text in args.vary]
-    saved = [name for name in args.runs if is_saved(name)]
+    saved = [name for name in args.runs if is_result_file(name)]
     if args.side_by_side and not vary:
         raise InputError("--side-by-side applies to variants of --vary; several runs are always side by side")
     if vary and not saved and len(args.runs) == 1 and not args.side_by_side and args.against is None:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     entries: list[Entry] = []
     for name in args.runs:
         if name in saved:
-            entries.append(entry_of_saved(read_saved(name), origin=name))
+            entries.append(entry_of_saved(read_result(name), origin=name))
         else:
             entries += _played(name, overrides, vary, args.ranks)
     if compared and (len(entries) != 1 or entries[0].result is None):

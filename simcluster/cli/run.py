@@ -17,7 +17,7 @@ from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import progress
-from simcluster.faults.words import all_in_words
+from simcluster.faults.words import describe_faults
 from simcluster.results.distribution import Distribution
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
@@ -194,4 +194,4 @@ def _gantt(
 
 def _faults(scenario: Scenario) -> str:
     """Return further title lines that describe the simulated faults; "" without faults."""
-    return "\n" + textwrap.fill(f"faults: {all_in_words(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""
+    return "\n" + textwrap.fill(f"faults: {describe_faults(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""

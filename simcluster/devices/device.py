@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes, BytesPerSecond, FlopPerSecond, Seconds
 from simcluster.devices.attention import AttentionKernel, AttentionModel, AttentionRoom, Fraction
-from simcluster.devices.files import described, is_device_file
+from simcluster.devices.files import is_device_file, read_description
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.catalogue.devices import device_document, device_names
 from simcluster.documents.diagnostics import did_you_mean, listed
@@ -47,7 +47,7 @@ __all__ = [
 _ALIGNED_BYTES = 16  # NVIDIA, "Matrix Multiplication Background": efficient where dimensions are multiples of 16 B
 _BLOCKS = 8  # of 256 threads, which a multiprocessor holds at once, all generations: 2,048 threads
 _ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
-LOW = ("fp8", "mxfp8", "nvfp4")
+LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 """Precisions of layers' matmuls alone; attention and wide matmuls stay in 16 bits."""
 
 
@@ -117,10 +117,10 @@ class TilesMatmul(Spec):
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
         """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
-        if self.misaligned != 1.0 and _misaligned(kernel, precision):
+        if self.misaligned != 1.0 and _is_misaligned(kernel, precision):
             peak *= self.misaligned
         power, share = self.power, self.sustained
-        if precision in LOW:
+        if precision in LOW_PRECISIONS:
             power = power if self.power_fp8 is None else self.power_fp8
             share = share if self.sustained_fp8 is None else self.sustained_fp8
         left = 1.0 if kernel.streams else 1.0 - held / device.multiprocessors
@@ -153,9 +153,9 @@ class CalculonMatmul(Spec):
 
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
         """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
-        compute = kernel.flops / (device.peak_flops(precision) * _step(_CALCULON_FLOPS, kernel.flops))
+        compute = kernel.flops / (device.peak_flops(precision) * _look_up_efficiency(_CALCULON_FLOPS, kernel.flops))
         compute /= 1.0 - (device.reserved + held) / device.multiprocessors
-        memory = kernel.bytes / (device.memory_bandwidth * _step(_CALCULON_BYTES, kernel.bytes))
+        memory = kernel.bytes / (device.memory_bandwidth * _look_up_efficiency(_CALCULON_BYTES, kernel.bytes))
         return compute + memory if self.combine == "sum" else max(compute, memory)
 
 
@@ -163,7 +163,7 @@ _CALCULON_FLOPS = ((128e9, 0.95), (16e9, 0.90), (1e9, 0.60), (0.0, 0.10))
 _CALCULON_BYTES = ((100e6, 0.90), (10e6, 0.75), (1e6, 0.60), (0.0, 0.30))
 
 
-def _step(table: tuple[tuple[float, float], ...], size: float) -> float:
+def _look_up_efficiency(table: tuple[tuple[float, float], ...], size: float) -> float:
     return next(efficiency for start, efficiency in table if size >= start)
 
 
@@ -199,7 +199,7 @@ def _reuse(rows: int, columns: int) -> float:
     return rows * columns / (rows + columns)
 
 
-def _misaligned(kernel: Kernel, precision: str) -> bool:
+def _is_misaligned(kernel: Kernel, precision: str) -> bool:
     """Return whether rows of an operand or of the result begin off a boundary of 16 B.
 
     Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
@@ -207,7 +207,7 @@ def _misaligned(kernel: Kernel, precision: str) -> bool:
     transposed beforehand, so that both are read in rows of k. cuBLAS, "Tensor Core Usage": leading dimensions; its m,
     n, k and layouts TN, NN, NT are those of transformer_engine/common/gemm/cublaslt_gemm.cu.
     """
-    rows = (kernel.m if kernel.turned and precision not in LOW else kernel.k, kernel.n)
+    rows = (kernel.m if kernel.turned and precision not in LOW_PRECISIONS else kernel.k, kernel.n)
     return any(row * _ELEMENT_BYTES[precision] % _ALIGNED_BYTES for row in rows)
 
 
@@ -280,7 +280,7 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int 
         size = kernel.bytes / (device.by_row if kernel.by_row else 1.0)
         together = _BLOCKS * (device.multiprocessors - device.reserved - held)
         return memory_seconds(device, size, kernel.launches, kernel.passes * math.ceil(kernel.rows / together))
-    if precision in LOW and (kernel.wide or kernel.kind == "attention"):
+    if precision in LOW_PRECISIONS and (kernel.wide or kernel.kind == "attention"):
         precision = "bf16"  # a recipe of fp8 or fp4 keeps attention there, as Transformer Engine does by default
     begins = math.ceil(kernel.launches / max(kernel.streams, 1)) * device.launch  # one after the other
     if kernel.kind == "matmul":
@@ -318,12 +318,12 @@ def load_device(device: str | Mapping[str, Any]) -> Device:
     InputError for an unknown name (with the nearest) and for a document that is not a device.
     """
     if isinstance(device, str) and not is_device_file(device):
-        return _load_shipped(device)
+        return _load_builtin(device)
     if not isinstance(device, str | Mapping):
         raise InputError(f"device {device!r} is neither a name nor a mapping; use one of: {listed(device_names())}")
-    return validate(Device, described(device))
+    return validate(Device, read_description(device))
 
 
 @cache
-def _load_shipped(name: str) -> Device:
+def _load_builtin(name: str) -> Device:
     return validate(Device, Document(data=device_document(name), source=f"device {name}", folder=Path()))

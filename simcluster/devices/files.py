@@ -28,7 +28,7 @@ def names_device_file(device: object) -> bool:
     return is_device_file(device.get("base") if isinstance(device, Mapping) else device)
 
 
-def described(device: str | Mapping[str, Any], folder: Path = Path(), above: tuple[Path, ...] = ()) -> Document:
+def read_description(device: str | Mapping[str, Any], folder: Path = Path(), above: tuple[Path, ...] = ()) -> Document:
     """Return a device file, or an inline description, with its base filled in; it is not yet validated as a device.
 
     Paths are relative to ``folder``. Raises InputError for a file that cannot be read, for an unknown base, and for
@@ -47,7 +47,7 @@ def described(device: str | Mapping[str, Any], folder: Path = Path(), above: tup
     fields = dict(document.data)
     base = fields.pop("base", None)
     if is_device_file(base):
-        below = described(str(base), document.folder, above).data
+        below = read_description(str(base), document.folder, above).data
     elif base is not None:
         try:
             below = device_document(base)

@@ -22,7 +22,7 @@ Slowdown = Annotated[float, Field(ge=0, le=100)]
 """How much longer something takes: 0.189 is 18.9 % longer."""
 
 
-class Beside(NamedTuple):
+class Communication(NamedTuple):
     """A communication that overlaps with computation: whether it leaves the node, and the B/s that the GPU sends.
 
     ``relays``: kernels of a library that relays tokens to experts, which hold separate multiprocessors.
@@ -50,7 +50,7 @@ class Factor(Spec):
     """Additional time of the communication."""
     source: str = ""
 
-    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
         """Return the relative additional time of a computation that overlaps with the communication."""
         far = beside.between_nodes and self.compute_between_nodes is not None
         return (self.compute_between_nodes or 0.0) if far else self.compute
@@ -72,7 +72,7 @@ class Multiprocessors(Spec):
     """Additional time of the communication."""
     source: str = ""
 
-    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
         """Return the relative additional time of work that scales with the remaining multiprocessors."""
         return self.channels / (multiprocessors - self.channels)
 
@@ -92,7 +92,7 @@ class MemoryBandwidth(Spec):
     """Additional time of the communication."""
     source: str = ""
 
-    def pressure(self, beside: Beside, multiprocessors: int, memory_bandwidth: float) -> float:
+    def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
         """Return the relative additional time of a kernel that only moves bytes."""
         taken = min(0.5, self.bytes_per_byte * beside.bytes_per_second / memory_bandwidth)
         return taken / (1.0 - taken)
@@ -113,7 +113,7 @@ class Interference:
     memory_bandwidth: float
     dispatcher: int = 0
 
-    def pressure(self, beside: Beside) -> float:
+    def pressure(self, beside: Communication) -> float:
         """Return the relative additional time of a computation that is fully sensitive to this communication."""
         if beside.relays and self.dispatcher:
             return self.dispatcher / (self.multiprocessors - self.dispatcher)

@@ -16,10 +16,10 @@ from simcluster.devices.interference import (
 )
 from simcluster.model.kernels import Kernel
 
-Choice = Literal["none", "auto"] | InterferenceSpec
+InterferenceChoice = Literal["none", "auto"] | InterferenceSpec
 
 
-def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> Interference | None:
+def get_interference(device: Device, choice: InterferenceChoice, *, dispatcher: int = 0) -> Interference | None:
     """Return a scenario's interference on this device (``auto``: the device's entry), or None for no interference.
 
     ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts, unless the choice is ``none``.
@@ -47,7 +47,7 @@ def interference_on(device: Device, choice: Choice, *, dispatcher: int = 0) -> I
     return Interference(spec, there, device.memory_bandwidth, dispatcher)
 
 
-def sensitivity_on(
+def make_sensitivity(
     device: Device, interference: Interference | None, precision: str
 ) -> Callable[[Sequence[Kernel]], float]:
     """Return a function that computes the sensitivity of consecutive kernels to a communication's pressure (1: full).

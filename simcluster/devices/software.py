@@ -103,7 +103,7 @@ class Software(Spec):
     source: str = ""
 
 
-def latest_of(members: int) -> float:
+def expected_latest(members: int) -> float:
     """Return the mean delay of the last of N normally delayed members, in standard deviations.
 
     0 for 1, 0.56 for 2, 1.42 for 8, within 0.03, by Blom's formula (Statistical Estimates and Transformed
@@ -132,7 +132,7 @@ def load_software(name: object) -> Software | None:
     return Software.model_validate({"name": name, **known[name]})
 
 
-def _named(value: object) -> object:
+def _resolve_software(value: object) -> object:
     if isinstance(value, str):
         return load_software(value)
     if isinstance(value, Mapping) and "base" in value:
@@ -148,6 +148,6 @@ def _named(value: object) -> object:
 
 
 SoftwareChoice = Annotated[
-    Software | None, BeforeValidator(_named), Accepts(lambda: (software_names(), Software, type(None)))
+    Software | None, BeforeValidator(_resolve_software), Accepts(lambda: (software_names(), Software, type(None)))
 ]
 """A name from the catalogue, ``ideal`` (None), or a mapping of times, and of what differs from its ``base``."""

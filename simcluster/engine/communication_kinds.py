@@ -13,7 +13,7 @@ from typing import Any, cast
 from simcluster.base.clock import on_grid
 from simcluster.base.link_columns import LinkValues
 from simcluster.collectives.relayed import RELAYED
-from simcluster.devices.interference import Beside, Interference
+from simcluster.devices.interference import Communication, Interference
 from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import CommunicationKind
@@ -51,7 +51,7 @@ class CommunicationKinds:
         if interference and communication.interferes:
             hosts = self.communicators.hosts(number)
             sent = self._rate(number, work) if interference.by_rate else 0.0
-            beside = Beside(bool((hosts != hosts[0]).any()), sent, work.moves in RELAYED)
+            beside = Communication(bool((hosts != hosts[0]).any()), sent, work.moves in RELAYED)
             pressure, drag = interference.pressure(beside), interference.drag
         ranks, parties = members if pressure or drag else (), work.parties(len(members))
         if not work.moves:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.base.clock import Profile, product
-from simcluster.faults.spec import FaultSpec, acting
+from simcluster.faults.spec import FaultSpec, acting_faults
 from simcluster.topology import Cluster
 
 
-def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> Cluster:
+def apply_permanent_faults(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> Cluster:
     """Return the cluster with the permanent faults of its links applied to their capacities."""
     found: list[tuple[str, str, float]] = []
-    for fault in acting(faults, "left"):
+    for fault in acting_faults(faults, "left"):
         if fault.lasts:
             links = fault.links(cluster)
             pairs = {tuple(sorted(cluster.links[link])): float(cluster.capacity[link]) for link in links}
             found += [(a, b, fault.left(capacity)) for (a, b), capacity in pairs.items()]
-    for fault in acting(faults, "lefts"):
+    for fault in acting_faults(faults, "lefts"):
         lefts = {tuple(sorted(cluster.links[link])): left for link, left in fault.lefts(cluster, seed).items()}
         found += [(a, b, left) for (a, b), left in lefts.items()]
     return cluster.scaled(found)
@@ -30,7 +30,7 @@ def with_permanent(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> 
 def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> dict[int, Profile]:
     """Return profiles of the remaining capacity of links whose capacity varies or is shared with other traffic."""
     parts: dict[int, list[Profile]] = {}
-    for fault in acting(faults, "left"):
+    for fault in acting_faults(faults, "left"):
         if not fault.lasts:
             shared: dict[float, Profile] = {}  # links that are left as much change together
             for link in fault.links(cluster):
@@ -41,14 +41,14 @@ def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) 
     return {link: product(own) for link, own in parts.items()}
 
 
-def own_machines(gpus: Sequence[int], cluster: Cluster) -> list[int]:
+def number_nodes(gpus: Sequence[int], cluster: Cluster) -> list[int]:
     """Return the node number of every rank of a job on these GPUs, counted in the job's order."""
     hosts = [cluster.host_of[gpu] for gpu in gpus]
     number = {host: own for own, host in enumerate(dict.fromkeys(hosts))}
     return [number[host] for host in hosts]
 
 
-def in_cluster(faults: Sequence[FaultSpec], gpus: Sequence[int], cluster: Cluster) -> list[FaultSpec]:
+def to_cluster_numbers(faults: Sequence[FaultSpec], gpus: Sequence[int], cluster: Cluster) -> list[FaultSpec]:
     """Return a job's faults, those of links renumbered with the cluster's ranks and nodes."""
     machines = list(dict.fromkeys(cluster.host_of[gpu] for gpu in gpus))
     return [fault.in_cluster(gpus, machines) for fault in faults]

@@ -16,10 +16,10 @@ from pydantic import StrictBool, model_validator
 from simcluster.base.arrays import Floats
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.kinds import Accepts
-from simcluster.faults.draws import stream
+from simcluster.faults.draws import random_stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
-from simcluster.model.packing import PACKING, Lengths, Sequences, dealt
+from simcluster.model.packing import PACKING, Lengths, Sequences, deal_documents
 
 _AT_ONCE = 64  # lengths drawn together
 
@@ -61,11 +61,11 @@ class SequenceLengths(FaultSpec):
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
         """Return the core attention load of microbatches, [step, replica, microbatch]; 1: one document per sequence."""
         counts = {"microbatches": batch.microbatches, "micro_batch": batch.micro_batch, "length": batch.length}
-        return np.stack([loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
+        return np.stack([microbatch_loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
 
     def sequences(self, seed: int, step: int, count: int, length: int) -> Sequences:
         """Return the document lengths of a step's sequences, in the order of the batch."""
-        return _sequences(self.documents, self.packing, (seed, self.seed, step), count, length)
+        return _draw_rows(self.documents, self.packing, (seed, self.seed, step), count, length)
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """Yield a complaint if the attention is unfused, since its cost does not depend on documents."""
@@ -88,7 +88,7 @@ class SequenceLengths(FaultSpec):
 
 
 @lru_cache(maxsize=64)
-def loads(
+def microbatch_loads(
     chosen: SequenceLengths, *, seed: int, step: int, dp: int, microbatches: int, micro_batch: int, length: int
 ) -> Floats:
     """Return the core attention load of each microbatch in a step, [replica, microbatch]; 1: one document per sequence.
@@ -98,7 +98,7 @@ def loads(
     """
     sequences = chosen.sequences(seed, step, microbatches * dp * micro_batch, length)
     if chosen.packing == "balanced":
-        rows = dealt(np.concatenate(sequences), dp, microbatches, micro_batch * length)
+        rows = deal_documents(np.concatenate(sequences), dp, microbatches, micro_batch * length)
         squares = np.array([[float(np.dot(each, each)) for each in row] for row in rows]).T
     else:
         of_each = np.array([float(np.dot(each, each)) for each in sequences])
@@ -110,32 +110,32 @@ def loads(
 
 
 @lru_cache(maxsize=8)
-def _sequences(law: Lengths, packing: Packing, draw: tuple[int, int | None, int], count: int, length: int) -> Sequences:
+def _draw_rows(law: Lengths, packing: Packing, draw: tuple[int, int | None, int], count: int, length: int) -> Sequences:
     """Return the sequences of a ``draw``: the scenario's seed, the fault's seed, and a step.
 
     They are cached, since attention and real tokens are both counted from them: a batch of 2,048 takes 20 ms.
     """
     seed, own, step = draw
     if packing in ("in_order", "balanced"):
-        streams = (stream(seed, "sequence", own, step, number) for number in range(count))
-        return tuple(tuple(packed(law, length, each).tolist()) for each in streams)
-    generator = stream(seed, "documents", own, step)
-    rows = PACKING[packing](_enough(law, generator, count, length), length, count)
+        streams = (random_stream(seed, "sequence", own, step, number) for number in range(count))
+        return tuple(tuple(pack_sequence(law, length, each).tolist()) for each in streams)
+    generator = random_stream(seed, "documents", own, step)
+    rows = PACKING[packing](_draw_enough(law, generator, count, length), length, count)
     shuffled = generator.permutation(count).tolist()
     return tuple(tuple(rows[place]) if place < len(rows) else () for place in shuffled)
 
 
-def _enough(law: Lengths, generator: np.random.Generator, count: int, length: int) -> Floats:
+def _draw_enough(law: Lengths, generator: np.random.Generator, count: int, length: int) -> Floats:
     found = np.empty(0)
     while np.minimum(found, length).sum() < count * length:
         found = np.concatenate([found, law.draw(generator, max(_AT_ONCE, count))])
     return found
 
 
-def packed(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
+def pack_sequence(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
     """Return the documents of a sequence of ``length`` tokens, in order; the last one is cut."""
     found, filled = [], 0.0
-    for document in _drawn(law, generator):
+    for document in _generate_lengths(law, generator):
         found.append(min(document, length - filled))
         filled += document
         if filled >= length:
@@ -143,6 +143,6 @@ def packed(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
     raise AssertionError
 
 
-def _drawn(law: Lengths, generator: np.random.Generator) -> Iterator[float]:
+def _generate_lengths(law: Lengths, generator: np.random.Generator) -> Iterator[float]:
     while True:
         yield from law.draw(generator, _AT_ONCE).tolist()

@@ -20,14 +20,14 @@ from simcluster.documents.spec import Spec
 _EULER = 0.5772156649015329
 
 
-def stream(seed: int, *identity: object) -> np.random.Generator:
+def random_stream(seed: int, *identity: object) -> np.random.Generator:
     """Return the random generator of an identity: Philox, a counter-based one, with a key made from the identity."""
     digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 class Streams:
-    """Many streams one after the other: the numbers of ``stream``, in a tenth of the time that new generators take.
+    """Many streams one after the other: the numbers of ``random_stream``, in a tenth of the time of new generators.
 
     All calls return the same generator, so a call ends the previous stream.
     """
@@ -54,7 +54,7 @@ def _normals(generator: np.random.Generator, mean: float, sigma: float, count: i
     return mean + sigma * generator.standard_normal(count)
 
 
-class _Spread(Spec):
+class _FactorLaw(Spec):
     """A distribution of factors with one parameter, its spread; ``draw`` returns N factors."""
 
     @property
@@ -63,7 +63,7 @@ class _Spread(Spec):
         return not any(value for name, value in self if name != "kind")
 
 
-class Normal(_Spread):
+class Normal(_FactorLaw):
     """Normal factors: 1 + ``sigma`` z with a standard normal z, never below 0."""
 
     kind: Literal["normal"]
@@ -75,7 +75,7 @@ class Normal(_Spread):
         return np.maximum(0.0, _normals(generator, 1.0, self.sigma, count))
 
 
-class Lognormal(_Spread):
+class Lognormal(_FactorLaw):
     """Lognormal factors with mean 1: exp(``sigma`` z - sigma^2 / 2)."""
 
     kind: Literal["lognormal"]
@@ -88,7 +88,7 @@ class Lognormal(_Spread):
         return np.exp(normals, out=normals)
 
 
-class Gumbel(_Spread):
+class Gumbel(_FactorLaw):
     """Gumbel factors with mean 1, the distribution of maxima: 1 + ``scale`` (g - 0.5772), never below 0.
 
     The maximum of N of them has the same distribution, ``scale`` ln N later.
@@ -103,7 +103,7 @@ class Gumbel(_Spread):
         return np.maximum(0.0, 1.0 + self.scale * (generator.gumbel(size=count) - _EULER))
 
 
-class Exponential(_Spread):
+class Exponential(_FactorLaw):
     """Exponential factors with mean 1: 1 + ``scale`` (e - 1), never below 1 - scale, with scale at most 1."""
 
     kind: Literal["exponential"]

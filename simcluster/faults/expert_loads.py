@@ -11,15 +11,15 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.collectives.relayed import RELAYED, RelayedLinks, TokenRoutes, experts_on
-from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens, Setting, acting
+from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens, Setting, acting_faults
 from simcluster.planning.ops import EXPERTS, Item, MemoryChange, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan, Ranks
 from simcluster.planning.works import Collective
 
-TRAVELS = ("dispatch", "combine", "dispatch_grad", "combine_grad")
+ROUTING = ("dispatch", "combine", "dispatch_grad", "combine_grad")
 """Names of the collectives that bring tokens to experts and back."""
 _MOST_KNOWN = 1 << 14
-_OF_ALL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
+_GLOBAL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatever they choose
 
 
 class _Relay(NamedTuple):
@@ -77,7 +77,7 @@ class ExpertLoads:
         ``capacity`` is the most that one takes, in even shares. ``setting`` is needed for tokens in transit, not for
         the work and memory of experts.
         """
-        uneven = acting(faults, "expert_loads")
+        uneven = acting_faults(faults, "expert_loads")
         return cls(uneven, plan, seed, routes, capacity, setting) if uneven else None
 
     def colour(self, rank: int) -> Hashable:
@@ -117,10 +117,10 @@ class ExpertLoads:
     def _op(self, rank: int, item: Item, op: Op) -> Op:
         work = op.work
         if op.routed:
-            op = replace(op, memory=grown(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
+            op = replace(op, memory=scale(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
             return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
-        if isinstance(work, Collective) and op.name in TRAVELS and not (work.axis == "ep" and work.kind in _OF_ALL):
+        if isinstance(work, Collective) and op.name in ROUTING and not (work.axis == "ep" and work.kind in _GLOBAL):
             own, fullest = self._of(rank, item, op.layer)
             if work.axis == "ep":
                 own = self._of_copies(rank, item, op.layer) if work.kind in RELAYED else fullest
@@ -177,7 +177,7 @@ class ExpertLoads:
             self._relays.update(dict.fromkeys(members, known[form]))
 
 
-def grown(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:
+def scale(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:
     """Return memory changes whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
     found = list(memory)
     for part in routed:

@@ -24,7 +24,7 @@ from simcluster.collectives.relayed import TokenRoutes
 from simcluster.collectives.router_law import RouterLaw, groups_needed
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.spec import Spec
-from simcluster.faults.draws import stream
+from simcluster.faults.draws import random_stream
 from simcluster.faults.spec import Blocks, FaultSpec, RoutedTokens
 from simcluster.faults.where import Number
 
@@ -137,21 +137,21 @@ class ExpertImbalance(FaultSpec):
         experts = tokens.routes.experts
         if ep < 1 or experts < 1 or experts % ep:
             raise InputError(f"expert_imbalance: {experts} experts are not divisible by ep {ep}; use a divisor")
-        return _loads(self, self._drawn_for(tokens), ep)
+        return _rank_loads(self, self._drawn_for(tokens), ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
         """Return the number of different tokens that visit each block of experts, relative to the planned number.
 
         A block is what gets one copy of a token: a rank, or a node. Dropped tokens do not travel.
         """
-        return _copies(self, self._drawn_for(tokens), blocks)
+        return _block_copies(self, self._drawn_for(tokens), blocks)
 
     def _drawn_for(self, tokens: RoutedTokens) -> RoutedTokens:
         return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
         """Return the rows per token that the law would give the most popular expert; no router gives more than one."""
-        return float(_drawn(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
+        return float(_draw_shares(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
         """Yield complaints about a model without experts or a wrong number of fractions."""
@@ -173,8 +173,8 @@ class ExpertImbalance(FaultSpec):
 
 
 @lru_cache(maxsize=1 << 16)
-def _loads(fault: ExpertImbalance, tokens: RoutedTokens, ep: int) -> Floats:
-    experts, capacity, shares = tokens.routes.experts, tokens.capacity, _shares(fault, tokens)
+def _rank_loads(fault: ExpertImbalance, tokens: RoutedTokens, ep: int) -> Floats:
+    experts, capacity, shares = tokens.routes.experts, tokens.capacity, _possible_shares(fault, tokens)
     loads = shares.reshape(ep, -1).sum(axis=1)
     found = np.asarray(loads * (ep / loads.sum()))
     if capacity < np.inf:  # of even shares
@@ -185,9 +185,9 @@ def _loads(fault: ExpertImbalance, tokens: RoutedTokens, ep: int) -> Floats:
 
 
 @lru_cache(maxsize=1 << 12)
-def _copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) -> Floats:
+def _block_copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) -> Floats:
     routes, capacity = tokens.routes, tokens.capacity
-    law, wanted = _law(fault, tokens._replace(capacity=math.inf))
+    law, wanted = _router_law(fault, tokens._replace(capacity=math.inf))
     taken = np.minimum(wanted, capacity)  # of even shares
     lost = 1.0 - np.divide(taken, wanted, out=np.ones_like(wanted), where=wanted > 0)
     even = np.array([routes.visits_any(block) for block in blocks])
@@ -195,39 +195,39 @@ def _copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) -> Flo
 
 
 @lru_cache(maxsize=1 << 10)
-def _law(fault: ExpertImbalance, tokens: RoutedTokens) -> tuple[RouterLaw, Floats]:
+def _router_law(fault: ExpertImbalance, tokens: RoutedTokens) -> tuple[RouterLaw, Floats]:
     """Return how tokens choose experts jointly, and the rows that each expert is sent, in even shares."""
-    routes, shares = tokens.routes, _shares(fault, tokens)
+    routes, shares = tokens.routes, _possible_shares(fault, tokens)
     return RouterLaw(routes, np.minimum(shares * routes.top_k, 1.0)), shares * routes.experts
 
 
-def _drawn(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
+def _draw_shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
     identity = tokens[2:6] if fault.by_pass else (tokens.layer,)
-    return fault.tokens.draw(stream(tokens.seed, "experts", fault.seed, *identity), tokens.routes.experts)
+    return fault.tokens.draw(random_stream(tokens.seed, "experts", fault.seed, *identity), tokens.routes.experts)
 
 
-def _shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
+def _possible_shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
     """Return each expert's part of the rows, in sum 1: as drawn where a router can give that, else the nearest.
 
     Raises InputError for counted fractions that no router can give.
     """
-    routes, shares = tokens.routes, _drawn(fault, tokens)
-    excess = _impossible(shares, routes)
+    routes, shares = tokens.routes, _draw_shares(fault, tokens)
+    excess = _explain_impossible(shares, routes)
     if not excess:
         return shares
     if fault.tokens.kind == "fractions":
         raise InputError(f"expert_imbalance: {excess}")
     low, high = 1.0 / routes.experts, 1.0 / routes.top_k
-    possible = _filled(shares, high)
-    if _impossible(possible, routes):  # by groups: an even share is possible
+    possible = _cap_shares(shares, high)
+    if _explain_impossible(possible, routes):  # by groups: an even share is possible
         for _ in range(60):
             middle = (low + high) / 2
-            low, high = (low, middle) if _impossible(_filled(shares, middle), routes) else (middle, high)
-        possible = _filled(shares, low)
+            low, high = (low, middle) if _explain_impossible(_cap_shares(shares, middle), routes) else (middle, high)
+        possible = _cap_shares(shares, low)
     return possible
 
 
-def _impossible(shares: Floats, routes: TokenRoutes) -> str:
+def _explain_impossible(shares: Floats, routes: TokenRoutes) -> str:
     """Return why no router gives these shares of rows, "" if one does."""
     top = int(shares.argmax())
     if shares[top] * routes.top_k > _ROUNDING:
@@ -241,7 +241,7 @@ def _impossible(shares: Floats, routes: TokenRoutes) -> str:
     return ""
 
 
-def _filled(shares: Floats, most: float) -> Floats:
+def _cap_shares(shares: Floats, most: float) -> Floats:
     full = np.zeros(len(shares), dtype=bool)
     while True:
         rest, free = max(1.0 - most * full.sum(), 0.0), float(shares[~full].sum())

@@ -10,12 +10,12 @@ from pydantic import Field, model_validator
 from simcluster.base.clock import Profile, Spells
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
-from simcluster.faults.draws import stream
-from simcluster.faults.pace import Paced
-from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, window
+from simcluster.faults.draws import random_stream
+from simcluster.faults.pace import PaceFault
+from simcluster.faults.where import SHORTEST_PERIOD, During, Number, OnLinks, window_profile
 
 
-class SlowLink(Paced, OnLinks, During):
+class SlowLink(PaceFault, OnLinks, During):
     """Links with less bandwidth in both directions."""
 
     EXAMPLE: ClassVar = {"kind": "slow_link", "nic_of": 0, "speed": 0.1}
@@ -79,8 +79,8 @@ class LinkFlap(OnLinks):
         """Return the profile that is ``value`` while the link is down."""
         start = self.start or 0.0
         if self.period is None:
-            return window(value, start, start + self.down)
-        return window(value, start, None, self.period, self.down / self.period)
+            return window_profile(value, start, start + self.down)
+        return window_profile(value, start, None, self.period, self.down / self.period)
 
 
 class BackgroundLoad(OnLinks, During):
@@ -146,7 +146,7 @@ class BackgroundLoad(OnLinks, During):
         """Return the profile that is ``value`` in its random periods, or at its times."""
         if self.on is None or self.off is None:
             return super().profile(value, seed)
-        chance = stream(seed, "background", self.seed)
+        chance = random_stream(seed, "background", self.seed)
         first = bool(chance.random() < self.on / (self.on + self.off))
         means = cycle((self.on, self.off) if first else (self.off, self.on))
         return Spells(value, (max(1e-9, float(chance.exponential(mean))) for mean in means), first=first)

@@ -13,14 +13,14 @@ from simcluster.documents.diagnostics import RuleError, shown
 from simcluster.documents.spec import NUMBER_OR_TEXT
 from simcluster.faults.spec import FaultSpec
 
-PACES = ("slowdown", "speed", "factor")
+PACE_KEYS = ("slowdown", "speed", "factor")
 """Keys of the slowness, of which a fault has one."""
 
 Slowdown = Annotated[float, Field(ge=1, le=1e6), NUMBER_OR_TEXT]
 Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
-class Paced(FaultSpec):
+class PaceFault(FaultSpec):
     """A slow device, by its slowdown or its remaining speed.
 
     Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``. RuleError without any of the
@@ -40,19 +40,19 @@ class Paced(FaultSpec):
     def _one_pace(cls, document: Any) -> Any:
         if not isinstance(document, Mapping):
             return document
-        given = [name for name in PACES if document.get(name) is not None]
+        given = [name for name in PACE_KEYS if document.get(name) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are both set; keep" if given else "its slowness is missing; set"
             raise RuleError([(tuple(given[1:2]), f"{what} one of slowdown: 1.2 (takes 1.2 times as long) or "
                                                  f"speed: 80 % (of its full speed)")])  # fmt: skip
         name = given[0]
-        value = cls._old(document[name]) if name == "factor" else _READ[name](document[name])
+        value = cls._old(document[name]) if name == "factor" else _READERS[name](document[name])
         factor = value if name in ("factor", cls.FACTOR) else 1.0 / value
-        return {**{key: each for key, each in document.items() if key not in PACES}, "factor": factor}
+        return {**{key: each for key, each in document.items() if key not in PACE_KEYS}, "factor": factor}
 
     @model_serializer(mode="wrap")
     def _in_one_sense(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = {name: value for name, value in write(self).items() if name not in _READ}
+        fields: dict[str, Any] = {name: value for name, value in write(self).items() if name not in _READERS}
         return {self.FACTOR if name == "factor" else name: value for name, value in fields.items()}
 
     @classmethod
@@ -75,17 +75,17 @@ class Paced(FaultSpec):
         raise RuleError([(("factor",), f"{rule}; got {value:g}{other}")])
 
 
-def _slowdown(value: Any) -> float:
-    number = 1 + _percent(value) if isinstance(value, str) else value
+def _read_slowdown(value: Any) -> float:
+    number = 1 + _read_percent(value) if isinstance(value, str) else value
     if not is_number(number) or not 1 <= number <= 1e6:
-        near = f"; for {number:g} of the full speed write speed: {number:g}" if _below_one(number) else ""
+        near = f"; for {number:g} of the full speed write speed: {number:g}" if _is_below_one(number) else ""
         raise RuleError([(("slowdown",), "must be how many times as long it takes, from 1, as in 1.2, or how much "
                                          f'longer, as in "20 %"; got {shown(value)}{near}')])  # fmt: skip
     return float(number)
 
 
-def _speed(value: Any) -> float:
-    number = _percent(value) if isinstance(value, str) else value
+def _read_speed(value: Any) -> float:
+    number = _read_percent(value) if isinstance(value, str) else value
     if not is_number(number) or not 0 < number <= 1:
         more = is_number(number) and number > 1
         near = f"; if it takes {number:g} times as long, write slowdown: {number:g}" if more else ""
@@ -94,10 +94,10 @@ def _speed(value: Any) -> float:
     return float(number)
 
 
-_READ = {"slowdown": _slowdown, "speed": _speed}
+_READERS = {"slowdown": _read_slowdown, "speed": _read_speed}
 
 
-def _percent(text: str) -> float:
+def _read_percent(text: str) -> float:
     number, percent, rest = text.strip().partition("%")
     try:
         return float(number) / 100 if percent and not rest else math.nan
@@ -105,5 +105,5 @@ def _percent(text: str) -> float:
         return math.nan
 
 
-def _below_one(value: Any) -> bool:
+def _is_below_one(value: Any) -> bool:
     return is_number(value) and 0 < value < 1

@@ -10,7 +10,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.loops import draw_uniforms, to_normals
 
 
-class _Quick(np.random.Generator):
+class _FastGenerator(np.random.Generator):
     """A generator that computes normals from whole arrays in single precision.
 
     By Box and Muller (Ann. Math. Stat. 29, 1958): a million take 2 ms instead of 13 ms. The first n normals do not
@@ -38,7 +38,7 @@ class _Quick(np.random.Generator):
         return to_normals(radius, cosine, sine, loc, scale)[:size]
 
 
-class QuickStreams:
+class FastStreams:
     """Streams with the interface of ``draws.Streams`` and other numbers.
 
     All calls return the same generator, so a call ends the previous stream.
@@ -47,7 +47,7 @@ class QuickStreams:
     def __init__(self) -> None:
         self._bits = np.random.SFC64(0)
         self._state = self._bits.state
-        self._generator = _Quick(self._bits)
+        self._generator = _FastGenerator(self._bits)
         self._unused = np.empty((2, 12), np.float32)
 
     def __call__(self, seed: int, *identity: object) -> np.random.Generator:

@@ -15,18 +15,18 @@ from simcluster.base.arrays import Floats
 from simcluster.base.clock import Profile, product
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults.expert_loads import ExpertLoads
-from simcluster.faults.spec import Batch, FaultSpec, Setting, acting
+from simcluster.faults.spec import Batch, FaultSpec, Setting, acting_faults
 from simcluster.planning.ops import Item, StageProgram
 from simcluster.planning.perturbations import Computations, Disturbances
 
 
-def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
+def rank_slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> list[float]:
     """Return the permanent factor on every rank's compute times; ``host_of[rank]`` is the rank's node."""
     factors = [1.0] * len(host_of)
-    for fault in acting(faults, "slowdowns"):
+    for fault in acting_faults(faults, "slowdowns"):
         own = fault.slowdowns(len(factors), seed).tolist()
         factors = [factor * each for factor, each in zip(factors, own, strict=True)]
-    for fault in acting(faults, "slowness"):
+    for fault in acting_faults(faults, "slowness"):
         if fault.lasts:
             for rank in fault.chosen(host_of):
                 factors[rank] *= fault.slowness()
@@ -36,7 +36,7 @@ def slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> 
 def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> dict[int, Profile]:
     """Return by rank the factor on its compute times over time, where it varies."""
     parts: dict[int, list[Profile]] = {}
-    for fault in acting(faults, "slowness"):
+    for fault in acting_faults(faults, "slowness"):
         if not fault.lasts:
             profile = fault.profile(fault.slowness(), seed)
             for rank in fault.chosen(host_of):
@@ -51,7 +51,7 @@ def attention_loads(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: in
 
 def mean_attention(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> float:
     """Return the share of whole sequences' core attention that remains: the mean over steps, replicas, microbatches."""
-    uneven = acting(faults, "attention")
+    uneven = acting_faults(faults, "attention")
     return float(attention_loads(uneven, seed, batch, dp).mean()) if uneven else 1.0
 
 
@@ -68,12 +68,12 @@ class RankPrograms:
     """The programs of all ranks, each changed by the faults on it other than speeds."""
 
     def __init__(self, faults: Sequence[FaultSpec], setting: Setting) -> None:
-        self._setting, self._attention = setting, acting(faults, "attention")
+        self._setting, self._attention = setting, acting_faults(faults, "attention")
         batch = setting.batch
         routes = batch.routes or TokenRoutes(batch.experts, 1)
         self._experts = ExpertLoads.of(faults, setting.plan, setting.seed, routes, batch.capacity, setting)
         self._others, self._retimes = (
-            [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting(faults, effect)]
+            [(fault, frozenset(fault.chosen(setting.host_of))) for fault in acting_faults(faults, effect)]
             for effect in ("program", "retime")
         )
 

@@ -3,7 +3,7 @@
 All methods have neutral defaults: a kind of fault overrides its effects. These are factors (``slowness`` of ranks, the
 part ``left`` of links, each permanent or over time, ``profile``; ``slowdowns`` and ``lefts``, one per rank or link),
 work that is uneven (``attention``, ``expert_loads``), other programs of ranks (``program``), and other seconds of
-single computations (``retime``). Simulations call every fault that has an effect (``acting``), whatever its kind.
+single computations (``retime``). Simulations call every fault with an effect (``acting_faults``), whatever its kind.
 """
 
 from __future__ import annotations
@@ -245,6 +245,6 @@ class FaultSpec(Spec):
         return self
 
 
-def acting(faults: Iterable[FaultSpec], effect: str) -> list[FaultSpec]:
+def acting_faults(faults: Iterable[FaultSpec], effect: str) -> list[FaultSpec]:
     """Return the faults that have this one of ``EFFECTS``, in order."""
     return [fault for fault in faults if effect in fault.effects() and not fault.neutral]

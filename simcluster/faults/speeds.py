@@ -12,14 +12,14 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint
 from simcluster.documents.kinds import OR_TABLE
-from simcluster.faults.draws import Lognormal, Normal, stream
-from simcluster.faults.pace import Paced
+from simcluster.faults.draws import Lognormal, Normal, random_stream
+from simcluster.faults.pace import PaceFault
 from simcluster.faults.spec import FaultSpec
 from simcluster.faults.where import During, Number, OnRanks, cables_to_switches
 from simcluster.topology import Cluster
 
 
-class SlowGpu(Paced, OnRanks, During):
+class SlowGpu(PaceFault, OnRanks, During):
     """A GPU that is slower in every kernel; a kernel in progress continues at the new speed."""
 
     EXAMPLE: ClassVar = {"kind": "slow_gpu", "rank": 1, "slowdown": 1.5}
@@ -49,7 +49,7 @@ SLOWEST = 0.01
 MOST_LINES = 1 << 21
 
 
-class OwnSpeeds(FaultSpec):
+class DeviceSpeeds(FaultSpec):
     """Base of faults with a speed per device, by either a ``law`` with mean 1 or a ``table`` of numbers and speeds.
 
     Messages call the devices ``MANY``, one of them ``ONE``, and its number ``NUMBER``. Raises InputError for law and
@@ -94,7 +94,7 @@ class OwnSpeeds(FaultSpec):
 Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
 
-class Speeds(OwnSpeeds):
+class Speeds(DeviceSpeeds):
     """A speed of every GPU; its kernels take 1 / speed times as long.
 
     GPUs of one kind and one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
@@ -117,7 +117,7 @@ class Speeds(OwnSpeeds):
     def slowdowns(self, ranks: int, seed: int) -> Floats:
         """Return the factor on the computation seconds of every rank."""
         if self.law is not None:
-            return 1.0 / np.maximum(self.law.draw(stream(seed, "speeds", self.seed), ranks), SLOWEST)
+            return 1.0 / np.maximum(self.law.draw(random_stream(seed, "speeds", self.seed), ranks), SLOWEST)
         found = np.ones(ranks)
         number, speed = np.array(self.table, dtype=np.float64).T
         found[number.astype(np.int64)] = 1.0 / speed
@@ -141,7 +141,7 @@ class Speeds(OwnSpeeds):
 Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
-class NicSpeeds(OwnSpeeds):
+class NicSpeeds(DeviceSpeeds):
     """The speed of the NICs of every node, in both directions; each simulated replica draws other speeds."""
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
@@ -165,7 +165,7 @@ class NicSpeeds(OwnSpeeds):
         if self.law is None:
             speeds = dict(self.table or ())
         else:
-            drawn = self.law.draw(stream(seed, "nic_speeds", self.seed), max(of_machines) + 1)
+            drawn = self.law.draw(random_stream(seed, "nic_speeds", self.seed), max(of_machines) + 1)
             speeds = dict(enumerate(np.clip(drawn, SLOWEST, 1.0).tolist()))
         return {
             link: speeds[host]

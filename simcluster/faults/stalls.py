@@ -21,7 +21,7 @@ _KEY = "stall"
 _STREAMS = Streams()
 
 Cause = Literal["garbage_collection", "data_loading", "checkpoint", "validation"]
-KINDS = {"data_loading": "data", "checkpoint": "checkpoint", "validation": "validation"}
+CAUSE_ENTRIES = {"data_loading": "data", "checkpoint": "checkpoint", "validation": "validation"}
 """Entry of the breakdown for each cause; other causes count as "other"."""
 _AT_THE_END = ("checkpoint", "validation")
 
@@ -109,9 +109,9 @@ class HostStall(OnRanks):
         places, first = StallPlaces(items), sum(map(is_stall, items))
         before: dict[int, list[Item]] = {}
         for number, stall in enumerate(self.stalls(rank, setting.seed, setting.batch.steps), first):
-            item = _item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
+            item = _stall_item(stall.seconds, stall.cause, (_KEY, stall.step, number), stall.step)
             before.setdefault(places.of(stall), []).append(item)
-        return _with(program, before)
+        return _insert_items(program, before)
 
 
 class LateBatches(HostStall):
@@ -158,11 +158,11 @@ def is_stall(item: Item) -> bool:
     return isinstance(item.key, tuple) and item.key[:1] == (_KEY,)
 
 
-def _item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
-    return Item(Segment((Op(Host(seconds), "host", KINDS.get(cause, "other"), cause),)), key, step=step)
+def _stall_item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
+    return Item(Segment((Op(Host(seconds), "host", CAUSE_ENTRIES.get(cause, "other"), cause),)), key, step=step)
 
 
-def _with(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:
+def _insert_items(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:
     items = program.lanes[MAIN]
     found: list[Item] = []
     for index, item in enumerate(items):

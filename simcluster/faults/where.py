@@ -199,10 +199,10 @@ class During(FaultSpec):
 
     def profile(self, value: float, seed: int) -> Profile:
         """Return the profile that is ``value`` while the fault is present."""
-        return window(value, self.start, self.end, self.period, self.duty)
+        return window_profile(value, self.start, self.end, self.period, self.duty)
 
 
-def window(
+def window_profile(
     value: float, start: float | None, end: float | None = None, period: float | None = None, duty: float | None = None
 ) -> Window:
     """Return a profile that is ``value`` between ``start`` and ``end``, or in part of each period (all in s)."""

@@ -7,16 +7,16 @@ from typing import Any
 
 from simcluster.faults.spec import FaultSpec
 
-_TOLD = 3  # in a title
+_MAX_LISTED = 3  # in a title
 _FACTOR = {"slow gpu": "slowdown", "slow link": "speed"}
 
 
-def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
+def describe_fault(fault: FaultSpec | Mapping[str, Any]) -> str:
     """Describe a fault, or a document's mapping, in a few words.
 
-    >>> in_words({"kind": "slow_gpu", "rank": 37, "slowdown": 1.2})
+    >>> describe_fault({"kind": "slow_gpu", "rank": 37, "slowdown": 1.2})
     'slow gpu, rank 37, slowdown 1.2'
-    >>> in_words({"kind": "slow_link", "nic_of": 3, "factor": 0.5})  # as files of earlier versions have it
+    >>> describe_fault({"kind": "slow_link", "nic_of": 3, "factor": 0.5})  # as files of earlier versions have it
     'slow link, nic of 3, speed 0.5'
     """
     fields = dict(fault) if isinstance(fault, Mapping) else fault.model_dump(mode="json")
@@ -24,30 +24,30 @@ def in_words(fault: FaultSpec | Mapping[str, Any]) -> str:
     fields.pop("seed", None)
     if kind in _FACTOR:
         fields = {_FACTOR[kind] if name == "factor" else name: value for name, value in fields.items()}
-    parts = [f"{name.replace('_', ' ')} {_text(value)}" for name, value in fields.items() if said(value)]
+    parts = [f"{name.replace('_', ' ')} {_format_value(value)}" for name, value in fields.items() if is_shown(value)]
     return ", ".join([kind, *parts])
 
 
-def said(value: object) -> bool:
+def is_shown(value: object) -> bool:
     """Return whether a field's value is shown: one that is set and not off."""
     return value is not None and value is not False
 
 
-def all_in_words(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
+def describe_faults(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
     """Describe the faults of a scenario; "" without any.
 
-    >>> all_in_words([{"kind": "slow_gpu", "rank": rank} for rank in range(5)])
+    >>> describe_faults([{"kind": "slow_gpu", "rank": rank} for rank in range(5)])
     'slow gpu, rank 0; slow gpu, rank 1; slow gpu, rank 2; and 2 more'
     """
-    told = [in_words(fault) for fault in faults[:_TOLD]]
+    told = [describe_fault(fault) for fault in faults[:_MAX_LISTED]]
     more = len(faults) - len(told)
     return "; ".join([*told, *([f"and {more} more"] if more else [])])
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, dict):
         kind = str(value.get("kind", ""))
-        rest = [f"{name} {_text(each)}" for name, each in value.items() if name != "kind" and each is not None]
+        rest = [f"{name} {_format_value(each)}" for name, each in value.items() if name != "kind" and each is not None]
         return " ".join([kind, *rest])
     if isinstance(value, tuple | list):
         return " - ".join(map(str, value)) if len(value) < 9 else f"{len(value)} values"

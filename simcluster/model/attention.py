@@ -12,14 +12,14 @@ from simcluster.model.choices import RecomputeModule
 from simcluster.model.context import Context, context_of, fused_core, has_fused_softmax, unfused_core
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import layer_block, norm_of
+from simcluster.model.layer_block import layer_block, make_norm
 from simcluster.model.layer_kind import AttentionBackward, Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import (
     FP32_BYTES,
     MASK_BYTES,
     LocalSizes,
     RankShape,
-    biased,
+    bias_section,
     join,
     linear,
     local_sizes,
@@ -69,20 +69,20 @@ class Attention(LayerKind):
         core = core_sections(model, shape, local)
         product = linear("qkv", shape, local.tokens, local.hidden, local.query + 2 * local.kv, bias=bool(model.bias))
         projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
-        turned = _turned(model, shape, local)
+        turned = _rotation_section(model, shape, local)
         if model.bias and {"product": False, "own": True}[shape.bias]:
-            turned = join((biased("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
+            turned = join((bias_section("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
         if model.qk_norm:
             heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
-            turned = join((norm_of("qk_norm", model, shape, heads, residual=False), turned), "none")
+            turned = join((make_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
         match shape.kernels:
             case "fused":
                 pass
             case "compiled":
-                turned = join((turned, eager.expansion(shape, local)), "none")
+                turned = join((turned, eager.head_copies(shape, local)), "none")
             case "eager":
                 width = local.query + 2 * local.kv
-                copied = join((turned, eager.expansion(shape, local)), "none")
+                copied = join((turned, eager.head_copies(shape, local)), "none")
                 turned = join((eager.split_grad("qkv", model, shape, local, 3, width), copied), "none")
             case _:
                 assert_never(shape.kernels)
@@ -174,7 +174,7 @@ def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     assert_never(shape.attention)
 
 
-def _turned(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+def _rotation_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     """Return the kernels that rotate queries and keys: one fused kernel, or one per step of the expression."""
     if shape.kernels == "eager":
         return eager.rotation(model, shape, local)

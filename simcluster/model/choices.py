@@ -46,7 +46,7 @@ def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) ->
     return {module: lacks for module, (there, lacks) in needs.items() if not there}
 
 
-def again(section: Section, *, when: bool) -> Section:
+def rerun(section: Section, *, when: bool) -> Section:
     """Return the section with its forward recomputed in backward if ``when`` is true, otherwise unchanged."""
     return replace(section, recompute=section.forward) if when else section
 

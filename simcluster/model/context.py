@@ -56,7 +56,7 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     k = (local.head_dim + local.value_dim) // 2  # mean of both matmuls
     flops = 2.0 * batch * m * n * (local.head_dim + local.value_dim) * model.causal_factor
     kv_heads = local.kv // local.head_dim
-    traders = traders_of(shape, local.heads, kv_heads) if shape.cp > 1 else 1  # longer parts of fewer heads
+    traders = count_traders(shape, local.heads, kv_heads) if shape.cp > 1 else 1  # longer parts of fewer heads
     m, batch = m * traders, batch // traders
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     keys = shape.element_bytes * shape.micro_batch * local.columns * (local.kv + local.value)
@@ -72,7 +72,7 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     return Section(forward=(forward,), recompute=again, input_grad=(before, back, behind))
 
 
-def traders_of(shape: RankShape, heads: int, kv_heads: int) -> int:
+def count_traders(shape: RankShape, heads: int, kv_heads: int) -> int:
     """Return the number of context-parallel ranks that trade tokens for heads."""
     return CONTEXT_METHODS[shape.cp_comm].traders(heads, kv_heads, shape.cp)
 
@@ -95,7 +95,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     square = batch * m * n
     drop = Section()
     if shape.dropout:
-        drop = dropout("probabilities_dropout", shape, square).each(by_row)
+        drop = dropout("probabilities_dropout", shape, square).each(mark_by_row)
     scores = Section(
         forward=(matmul("scores", m, n, k, e, batch),),
         input_grad=(
@@ -103,7 +103,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
             replace(matmul("scores_key_grad", n, k, m, e, batch), turned=True),
         ),
     )
-    softmax = _softmax(shape, square, fused=has_fused_softmax(shape, batch, n))
+    softmax = _softmax_section(shape, square, fused=has_fused_softmax(shape, batch, n))
     context = Section(
         forward=(matmul("context", m, v, n, e, batch),),
         input_grad=(
@@ -130,7 +130,7 @@ def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:
     )
 
 
-def _softmax(shape: RankShape, square: int, *, fused: bool) -> Section:
+def _softmax_section(shape: RankShape, square: int, *, fused: bool) -> Section:
     """Return the kernels of the softmax of all scores: one kernel, or one for each step in fp32.
 
     (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax.)
@@ -155,7 +155,7 @@ def _named(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
     return {f"{tensor}_{step}": size for step, size in steps.items()}
 
 
-def by_row(kernel: Kernel) -> Kernel:
+def mark_by_row(kernel: Kernel) -> Kernel:
     """Return the kernel marked as one over attention's square (see ``Kernel.by_row``)."""
     return replace(kernel, by_row=True)
 
@@ -251,7 +251,7 @@ def context_of(model: Model, shape: RankShape) -> Context:
     each = shape.element_bytes * local.tokens
     queries, outputs, keys = each * local.query, each * local.output, each * (local.kv + local.value)
     torch = {"torch": True, "transformer-engine": False}[shape.ring]
-    method, traders = CONTEXT_METHODS[shape.cp_comm], traders_of(shape, local.heads, heads)
+    method, traders = CONTEXT_METHODS[shape.cp_comm], count_traders(shape, local.heads, heads)
     traded = keys * max(heads, traders) / heads
     handed = queries + outputs if torch else traded  # with a key and a value for every query head
     return Context(

@@ -23,12 +23,12 @@ def _count(value: object) -> int:
 Count = Annotated[int, BeforeValidator(_count), WithJsonSchema({"type": "integer", "minimum": 1})]
 
 
-def natural(value: object) -> int:
+def validate_natural(value: object) -> int:
     """Return a whole number of at least 0 from a file; raise InputError for anything else."""
     return 0 if value == 0 and isinstance(value, int) and not isinstance(value, bool) else _count(value)
 
 
-def with_derived_fields(given: object) -> object:
+def add_derived_fields(given: object) -> object:
     """Return the fields of a model with derived defaults added, except those derived from an invalid value."""
     if not isinstance(given, Mapping):
         return given
@@ -72,6 +72,6 @@ def _valid_count(value: object) -> int | None:
         return None
 
 
-def listed(numbers: Iterable[int]) -> str:
+def join_numbers(numbers: Iterable[int]) -> str:
     """Return the numbers as comma-separated text."""
     return ", ".join(str(number) for number in numbers)

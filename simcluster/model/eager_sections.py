@@ -25,7 +25,7 @@ def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residu
     e, elements = shape.element_bytes, local.edge_tokens * local.hidden
     add = [memory(f"{name}_residual_grad", 3 * e * elements)] if residual else []
     if model.norm == "layernorm":
-        back = _each(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
+        back = _step_kernels(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
         return Section(forward=(memory(name, 2 * e * elements),), input_grad=(*back, *add))
     wide = FP32_BYTES
     forward = {
@@ -50,7 +50,7 @@ def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residu
         "grad_to_16_bits": wide + e,
     }
     return Section(
-        forward=_each(name, elements, forward), input_grad=(*_each(name, elements, backward), *add)
+        forward=_step_kernels(name, elements, forward), input_grad=(*_step_kernels(name, elements, backward), *add)
     )  # fmt: skip
 
 
@@ -60,10 +60,10 @@ def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
         return Section()
     e, elements = shape.element_bytes, local.tokens * (local.query + local.kv)
     steps = {"to_fp32": e + FP32_BYTES, "product": 2 * FP32_BYTES, "to_16_bits": FP32_BYTES + e}
-    return Section(_each("rope", elements, steps), input_grad=_each("rope_input_grad", elements, steps))
+    return Section(_step_kernels("rope", elements, steps), input_grad=_step_kernels("rope_input_grad", elements, steps))
 
 
-def expansion(shape: RankShape, local: LocalSizes) -> Section:
+def head_copies(shape: RankShape, local: LocalSizes) -> Section:
     """Return the kernels that copy keys and values to every query head that shares them, and sum their gradients."""
     if local.query == local.kv:
         return Section()
@@ -95,8 +95,8 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
         return both_ways("gelu", 2 * e * elements, 3 * e * elements)
     backward = {"gate_grad": 3 * e, "up_grad": 3 * e, "silu_grad": 3 * e}
     return Section(
-        forward=_each("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
-        input_grad=_each("swiglu", elements, backward),
+        forward=_step_kernels("swiglu", elements, {"silu": 2 * e, "product": 3 * e}),
+        input_grad=_step_kernels("swiglu", elements, backward),
     )
 
 
@@ -104,16 +104,16 @@ def loss(shape: RankShape, logits: float) -> Section:
     """Return the kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss; and their backward."""
     e, wide = shape.element_bytes, FP32_BYTES
     return Section(
-        forward=_each(
+        forward=_step_kernels(
             "loss", logits, {"logits_to_fp32": e + wide, "log_softmax": (_BLOCK_PASSES + 1) * wide}
         ),
-        input_grad=_each(
+        input_grad=_step_kernels(
             "loss", logits, {"nll_grad": wide, "log_softmax_grad": 4 * wide, "grad_to_16_bits": wide + e}
         ),
     )  # fmt: skip
 
 
-def _each(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
+def _step_kernels(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
     return tuple(memory(f"{name}_{step}", size * elements) for step, size in steps.items())
 
 
@@ -127,13 +127,13 @@ def _each(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, 
 RotationSteps = Mapping[str, tuple[float, int]]
 
 # How often a step passes over the rotated tensor (one read or write is one), and its number of kernels.
-TURNED: RotationSteps = {
+ROTATION_STEPS: RotationSteps = {
     "halves": (3, 2),  # one half with its sign changed, and both put together
     "products": (4, 2),  # with cosines and sines
     "sum": (3, 1),
     "whole": (2, 1),  # concatenated with the part that is not rotated, even if that is empty
 }
-TURNED_BACK: RotationSteps = {
+ROTATION_BACKWARD_STEPS: RotationSteps = {
     "products": (4, 2),
     "halves": (3, 2),
     "sum": (3, 1),
@@ -148,7 +148,8 @@ def rotation_in_steps(model: Model, shape: RankShape, local: LocalSizes) -> Sect
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
     return Section(
-        rotation_steps("rope", size, TURNED), input_grad=rotation_steps("rope_input_grad", size, TURNED_BACK)
+        rotation_steps("rope", size, ROTATION_STEPS),
+        input_grad=rotation_steps("rope_input_grad", size, ROTATION_BACKWARD_STEPS),
     )
 
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import ClassVar
 
 from simcluster.documents.kinds import Allowed
-from simcluster.model.choices import RecomputeModule, again
+from simcluster.model.choices import RecomputeModule, rerun
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Section
-from simcluster.model.layer_block import norm_of
+from simcluster.model.layer_block import make_norm
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
 from simcluster.model.layer_sections import FP32_BYTES, RankShape, join, local_sizes, residual_add
 from simcluster.model.mixture import Moe
-from simcluster.model.mixture_sections import is_clamped, is_sorted, mixture, routed
+from simcluster.model.mixture_sections import clamps_separately, is_sorted, mixture, routed_rows
 from simcluster.model.mlp import mlp_biases, mlp_matrices
 from simcluster.model.transformer import Model
 
@@ -75,8 +75,8 @@ class Experts(LayerKind):
     def block(self, model: Model, shape: RankShape) -> Block:
         """Return a block of norm and residual add with an empty body, which a ``Mixture`` fills."""
         local = local_sizes(model, shape)
-        entry, add = norm_of("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
-        entry = again(entry, when=shape.reruns("layernorm"))
+        entry, add = make_norm("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
+        entry = rerun(entry, when=shape.reruns("layernorm"))
         return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
@@ -98,7 +98,7 @@ class Experts(LayerKind):
         Rows after the experts stay for the gradient of the weights that they are multiplied with; where the activation
         function multiplies (``RankShape.probabilities``), they do not.
         """
-        moe, there = _moe(model), routed(model, shape)
+        moe, there = _moe(model), routed_rows(model, shape)
         e, local = shape.element_bytes, local_sizes(model, shape)
         hidden = e * local.edge_tokens * local.hidden
         rows, wide = there.row_bytes * there.rows, e * there.rows * there.ffn
@@ -117,7 +117,7 @@ class Experts(LayerKind):
             *(_tensor(f"experts_{name}", wide, in_fp8="input", routed=True, freed_by=("moe",), moved_by="moe_act")
               for name in inputs),
             *([_tensor("experts_clamped", len(inputs) * wide, in_fp8="input", routed=True,
-                      freed_by=("moe", "moe_act"))] if is_clamped(model, shape) else []),
+                      freed_by=("moe", "moe_act"))] if clamps_separately(model, shape) else []),
             _tensor("experts_product", wide, read="W", in_fp8="cast", routed=True, freed_by=("moe", "moe_act")),
             *([output] if shape.probabilities == "combine" else []),
             *mask("mixture", "mlp_dropout_mask", model, shape),
@@ -138,7 +138,7 @@ class Experts(LayerKind):
         """
         if not shape.temporaries:
             return 0.0, 0.0
-        there, local = routed(model, shape), local_sizes(model, shape)
+        there, local = routed_rows(model, shape), local_sizes(model, shape)
         away = 2 * there.row_bytes * there.sent if shape.ep * shape.expert_tp > 1 else 0.0
         shared = shape.element_bytes * local.edge_tokens * local.hidden if _moe(model).shared_width else 0.0
         rows = (2 if is_sorted(shape, there) else 1) * there.row_bytes * there.rows
@@ -146,7 +146,7 @@ class Experts(LayerKind):
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of gradients of rows and of the activation's input, both in all and per routed rows."""
-        there = routed(model, shape)
+        there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2
 

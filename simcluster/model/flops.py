@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from simcluster.base.errors import InputError
 from simcluster.model.choices import RecomputeModule
 from simcluster.model.layer_kind import AttentionBackward, Flops
-from simcluster.model.layers import kinds_of, parameters, sorts_of_layers
+from simcluster.model.layers import distinct_layers, kinds_of_layer, parameters
 from simcluster.model.transformer import Model, Recompute
 
 
@@ -42,23 +42,23 @@ def layer_flops(
     those that a token visits and the shared ones; the router's matmul is not counted, as in Megatron-LM.
     """
     tokens = micro_batch * model.sequence_length
-    mixer, behind = kinds_of(model, layer)
+    mixer, behind = kinds_of_layer(model, layer)
     *_, last = mixer.matrices(model)
     into, out = mixer.weights_used(model) - last.elements, last.elements
     return LayerFlops(
-        qkv=_weight_product(2.0 * tokens * into),
+        qkv=_weight_matmul(2.0 * tokens * into),
         core=mixer.core_flops(model, tokens, attention_backward),
-        projection=_weight_product(2.0 * tokens * out),
-        mlp=_weight_product(2.0 * tokens * behind.weights_used(model)),
+        projection=_weight_matmul(2.0 * tokens * out),
+        mlp=_weight_matmul(2.0 * tokens * behind.weights_used(model)),
     )
 
 
 def lm_head_flops(model: Model, micro_batch: int) -> Flops:
     """Return the FLOPs of the LM head's matmul (tied or not), with the unpadded vocabulary."""
-    return _weight_product(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
+    return _weight_matmul(2.0 * micro_batch * model.sequence_length * model.hidden_size * model.vocab_size)
 
 
-def _weight_product(forward: float) -> Flops:
+def _weight_matmul(forward: float) -> Flops:
     return Flops(forward, forward, forward)
 
 
@@ -73,15 +73,15 @@ def model_flops_per_sequence(model: Model, *, attention: float = 1.0) -> float:
     so that the number does not depend on tp). ``attention`` is the part of the core attention that packed documents
     leave: sum(length^2) / sequence_length^2, Megatron-LM's ``seqlen_squared_sum_in_batch``.
     """
-    layers = sum(count * _layer(model, layer, attention).total.total for layer, count in sorts_of_layers(model))
+    layers = sum(count * _layer_flops(model, layer, attention).total.total for layer, count in distinct_layers(model))
     projection = 2.0 * model.sequence_length * 2 * model.hidden_size * model.hidden_size
-    projections = _weight_product(len(model.predicting) * projection)
+    projections = _weight_matmul(len(model.predicting) * projection)
     return layers + (1 + len(model.predicting)) * lm_head_flops(model, 1).total + projections.total
 
 
-def _layer(model: Model, layer: int, attention: float) -> LayerFlops:
+def _layer_flops(model: Model, layer: int, attention: float) -> LayerFlops:
     whole = layer_flops(model, 1, layer=layer)
-    if not kinds_of(model, layer)[0].SQUARE:
+    if not kinds_of_layer(model, layer)[0].SQUARE:
         return whole
     core = whole.core
     return replace(whole, core=Flops(*(attention * part for part in (core.forward, core.input_grad, core.weight_grad))))
@@ -104,8 +104,8 @@ def hardware_flops_per_sequence(
     """
     again: dict[str, Callable[[int, LayerFlops], float]] = {
         "none": lambda number, layer: 0.0,
-        "selective": lambda number, layer: _of_modules(model, modules, number, layer),
-        "operators": lambda number, layer: _every_second_product(model),
+        "selective": lambda number, layer: _recomputed_flops(model, modules, number, layer),
+        "operators": lambda number, layer: _every_second_matmul(model),
         "full": lambda number, layer: layer.total.forward,
     }
     if recompute not in again:
@@ -114,20 +114,20 @@ def hardware_flops_per_sequence(
         raise InputError(f"every {every} must be at least 1: each layer, each second one, ...")
     numbers = [model.kinds(layer) for layer in range(0, model.predicting.stop, every)]
     twice = sum(
-        numbers.count(model.kinds(layer)) * again[recompute](layer, _layer(model, layer, attention))
-        for layer, _ in sorts_of_layers(model)
+        numbers.count(model.kinds(layer)) * again[recompute](layer, _layer_flops(model, layer, attention))
+        for layer, _ in distinct_layers(model)
     )
     return model_flops_per_sequence(model, attention=attention) + twice
 
 
-def _of_modules(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
+def _recomputed_flops(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
     """Return the matmul FLOPs of one layer that its recompute ``modules`` run again."""
     apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
-    kinds = kinds_of(model, number)
+    kinds = kinds_of_layer(model, number)
     return sum(kind.flops_again(model, module, layer.core) for module in apart for kind in kinds)
 
 
-def _every_second_product(model: Model) -> float:
+def _every_second_matmul(model: Model) -> float:
     again = model.query_size + (model.kv_size + model.ffn_hidden_size if model.gated_mlp else 0)
     return 2.0 * model.sequence_length * model.hidden_size * again
 

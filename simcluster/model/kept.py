@@ -16,9 +16,9 @@ from simcluster.model.transformer import Model
 
 _FP8_BYTES = 1.0
 
-Keep = Literal["input", "core", "kept", "other"]
-Half = Literal["F", "I", "W"]
-Cast = Literal["no", "cast", "copied", "input"]
+KeepRule = Literal["input", "core", "kept", "other"]
+PipelinePhase = Literal["F", "I", "W"]
+CastRule = Literal["no", "cast", "copied", "input"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Tensor:
     block: str
     name: str
     bytes: float
-    keep: Keep = "other"
-    made: Half = "F"
-    read: Half = "I"
-    in_fp8: Cast = "no"
+    keep: KeepRule = "other"
+    made: PipelinePhase = "F"
+    read: PipelinePhase = "I"
+    in_fp8: CastRule = "no"
     routed: bool = False
     freed_by: tuple[RecomputeModule, ...] = ()
     moved_by: OffloadModule | None = None
@@ -63,7 +63,7 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
     assert_never(shape.recompute)
 
 
-def as_kept(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
+def in_kept_precision(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
     """Return the tensors in the precision in which they are kept: operands of fp8 or fp4 matmuls as they were cast.
 
     (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8. It keeps the

@@ -100,7 +100,7 @@ class Block:
         return self.entry, self.body, self.exit
 
 
-def in_pieces(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
+def split_matmul(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
     """Return a matmul cut along its rows into equal pieces, each of which reads all weights again.
 
     Rows that do not divide are rounded up, as padding would. Pieces run on several streams, where the next one's tiles

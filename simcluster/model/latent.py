@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from simcluster.documents.kinds import Allowed
 from simcluster.model.attention import Attention, attention_tensors, core_sections
-from simcluster.model.choices import RecomputeModule, again
-from simcluster.model.eager_sections import TURNED, TURNED_BACK, rotation_steps
+from simcluster.model.choices import RecomputeModule, rerun
+from simcluster.model.eager_sections import ROTATION_BACKWARD_STEPS, ROTATION_STEPS, rotation_steps
 from simcluster.model.kept import Tensor
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import layer_block
@@ -70,19 +70,19 @@ class LatentAttention(Attention):
         local = local_sizes(model, shape)
         heads = local.heads
         core = core_sections(model, shape, local)
-        down = _narrowed(shape, local, mla)
+        down = _down_projections(shape, local, mla)
         narrow = replace(local, hidden=mla.kv_lora_rank + (mla.q_lora_rank or 0))
         low = mla.q_lora_rank or local.hidden
         queries = linear("latent_query", shape, local.tokens, low, heads * mla.qk_head_dim, bias=False)
         width = heads * (mla.qk_nope_head_dim + mla.v_head_dim)
         keys = linear("latent_key", shape, local.tokens, mla.kv_lora_rank, width, bias=False)
-        turned = _rotation(shape, local, mla)
+        turned = _head_assembly(shape, local, mla)
         projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
         heads_again = shape.reruns("mla_up_proj")
-        made = again(join((queries, keys), "none"), when=heads_again)
-        block = layer_block("attention", model, shape, local, (made, again(turned, when=heads_again), core, projection))
-        before = again(block.entry, when=shape.reruns("layernorm"))
-        inner = again(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
+        made = rerun(join((queries, keys), "none"), when=heads_again)
+        block = layer_block("attention", model, shape, local, (made, rerun(turned, when=heads_again), core, projection))
+        before = rerun(block.entry, when=shape.reruns("layernorm"))
+        inner = rerun(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
         gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
         return replace(block, entry=join((before, *down, inner), shape.recompute), gathered=gathered)
 
@@ -108,7 +108,7 @@ class LatentAttention(Attention):
         return attention_tensors(model, shape, found, ("mla_up_proj",))
 
 
-def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
+def _down_projections(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
     """Return the matmuls that make narrow vectors: one for keys, values and positions, one for queries."""
 
     def product(name: str, width: int) -> Section:
@@ -122,7 +122,7 @@ def _narrowed(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, .
     return (summed, product("latent_query_down", mla.q_lora_rank), keys)
 
 
-def _rotation(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
+def _head_assembly(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
     """Return the kernels that assemble heads: elements paired, positions rotated, the key's part given to all heads.
 
     With one kernel for queries and one for keys and values, each of which is copied; or in steps, with separate copies
@@ -136,9 +136,9 @@ def _rotation(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
     plain = e * tokens * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     query, keys = e * tokens * local.query, e * tokens * local.kv
     steps = Section(
-        rotation_steps("latent_rope", turned, {"pairs": (2, 1), **TURNED}),
+        rotation_steps("latent_rope", turned, {"pairs": (2, 1), **ROTATION_STEPS}),
         input_grad=rotation_steps(
-            "latent_rope_input_grad", turned, {**TURNED_BACK, "pairs": (4, 4), "pairs_sum": (3, 1)}
+            "latent_rope_input_grad", turned, {**ROTATION_BACKWARD_STEPS, "pairs": (4, 4), "pairs_sum": (3, 1)}
         ),
     )
     given = keys - e * tokens * heads * mla.qk_nope_head_dim  # positions, the same for all heads

@@ -19,7 +19,7 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     both_ways,
-    cast,
+    cast_kernels,
     dropout,
     join,
     linear,
@@ -38,19 +38,19 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
     One that ``stops_early`` repeats neither the last matmul of the MLP nor the kernels after it: backward reads
     neither.
     """
-    entry = norm_of(f"{name}_norm", model, shape, local, residual=True)
+    entry = make_norm(f"{name}_norm", model, shape, local, residual=True)
     if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
         entry = Section(input_grad=entry.input_grad[-1:])
     add = residual_add(name, model, shape, local)
     if model.layer_norms == 4:
-        add = join((norm_of(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
+        add = join((make_norm(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
     if shape.fp8:
         outside, body = cast_pair(name, shape, body, rows=local.tokens, outer=local.edge_tokens * local.hidden)
         entry = replace(entry, forward=(*entry.forward, *outside.forward))
         add = replace(add, input_grad=(*outside.input_grad, *add.input_grad))
     if shape.recompute == "operators":
         joined = join(body, "none")
-        again = (*entry.forward, *_run_again(name, model, shape, local, body))
+        again = (*entry.forward, *_rerun_kernels(name, model, shape, local, body))
         again += add.forward if name == "attention" else ()
         return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
     mode = "full" if name == "mlp" and shape.reruns("mlp") else shape.recompute
@@ -66,14 +66,14 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
     return whole
 
 
-def norm_of(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+def make_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
     """Return the kernels of a norm as the software runs them."""
     if shape.kernels == "eager":
         return eager.norm(name, model, shape, local, residual=residual)
     return norm(name, shape, local, residual=residual)
 
 
-def _run_again(
+def _rerun_kernels(
     name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]
 ) -> tuple[Kernel, ...]:
     """Return the kernels between norm and residual add that run again when every second matmul's result is kept.
@@ -119,7 +119,7 @@ def cast_pair(
     first, *rest, last = body
 
     def made(tensor: str, elements: int) -> tuple[Kernel, ...]:
-        kernels = cast(f"{name}_{tensor}", shape, elements) if elements else ()
+        kernels = cast_kernels(f"{name}_{tensor}", shape, elements) if elements else ()
         return tuple(replace(kernel, launches=launches) for kernel in kernels)
 
     between = (
@@ -167,7 +167,7 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
     )
     pieces = [positions(model, shape, local)]
     if model.embedding_norm:
-        pieces.append(norm_of("embedding_norm", model, shape, local, residual=False))
+        pieces.append(make_norm("embedding_norm", model, shape, local, residual=False))
     if shape.dropout:
         pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
     return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
@@ -186,7 +186,7 @@ def prediction_block(model: Model, shape: RankShape) -> Block:
         forward=(memory("prediction_rows", 2 * size),),
         weight_grad=(memory("prediction_rows_weight_grad", size + shape.gradient_bytes(touched * local.hidden)),),
     )
-    both = [norm_of(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
+    both = [make_norm(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
     product = linear("projection", shape, local.tokens, 2 * local.hidden, local.hidden // shape.tp, bias=False)
     return Block("mtp", entry=join([rows, *both], "none"), body=product, exit=Section(), gathered=2 * local.hidden)
 
@@ -199,13 +199,16 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     local = local_sizes(model, shape)
     logits = local.tokens * local.vocab
     product = linear("logits", shape, local.tokens, local.hidden, local.vocab, bias=False, wide=True)
-    entry = norm_of("final_norm", model, shape, local, residual=False)
+    entry = make_norm("final_norm", model, shape, local, residual=False)
     return Block(
-        "lm_head", entry=entry, body=join((product, _loss(shape, shape.loss_shares * logits)), "none"), exit=Section()
+        "lm_head",
+        entry=entry,
+        body=join((product, _loss_section(shape, shape.loss_shares * logits)), "none"),
+        exit=Section(),
     )
 
 
-def _loss(shape: RankShape, logits: float) -> Section:
+def _loss_section(shape: RankShape, logits: float) -> Section:
     """Return the kernels of the cross-entropy over N ``logits``.
 
     In place: a fused loss reads them for maximum and sum, then reads them and writes their gradient over them; backward

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from simcluster.documents.kinds import Allowed
 from simcluster.model.choices import RecomputeModule
 from simcluster.model.context import Context
-from simcluster.model.kept import Tensor, as_kept
+from simcluster.model.kept import Tensor, in_kept_precision
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_sections import RankShape, local_sizes
 from simcluster.model.transformer import Model
@@ -161,7 +161,7 @@ class LayerKind:
 
     def kept(self, model: Model, shape: RankShape) -> list[Tensor]:
         """Return the tensors that backward reads, in the precision in which they are kept."""
-        return as_kept(self.tensors(model, shape), shape)
+        return in_kept_precision(self.tensors(model, shape), shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
         """Return the bytes of tensors alive only inside the forward: in all, and the part per routed rows."""

@@ -236,7 +236,7 @@ def linear(
 
     Operands of all three have ``shape.cast_bytes`` in fp8 and fp4, unless the matmul is ``wide``; Y and dX have
     ``element_bytes`` in every precision, and dW those of the main gradient. The matmul's epilogue or the next kernel
-    adds the bias (where neither does, see ``biased``); its gradient is a pass over dY. Where the library cannot add
+    adds the bias (if neither: ``bias_section``); its gradient is a pass over dY. Where the library cannot add
     inside the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added
     by a separate kernel.
     """
@@ -257,12 +257,12 @@ def linear(
     return Section((replace(forward, wide=wide),), (), (replace(input_grad, wide=wide),), weight_grad)
 
 
-def biased(name: str, shape: RankShape, tokens: int, width: int) -> Section:
+def bias_section(name: str, shape: RankShape, tokens: int, width: int) -> Section:
     """Return a separate kernel that adds a bias: it reads the matmul's output and writes the sum."""
     return Section(forward=(memory(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
-def cast(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
+def cast_kernels(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
     """Return the kernel that casts a matmul operand to fp8 or fp4, reading 16 bits and writing both orders.
 
     Forward and weight gradient need one order each. The largest value, which sets the scale, is found by the kernel

@@ -27,7 +27,7 @@ LAYER_KINDS: dict[str, LayerKind] = {
 """Every layer kind by its word."""
 
 
-def kinds_of(model: Model, layer: int) -> tuple[LayerKind, ...]:
+def kinds_of_layer(model: Model, layer: int) -> tuple[LayerKind, ...]:
     """Return the layer kinds of one layer in forward order; raise InputError for an unknown name."""
     try:
         return tuple([LAYER_KINDS[word] for word in model.kinds(layer)])
@@ -37,31 +37,31 @@ def kinds_of(model: Model, layer: int) -> tuple[LayerKind, ...]:
         raise InputError(f"there is no layer kind {word!r}{near}; known: {', '.join(LAYER_KINDS)}") from None
 
 
-def sorts_of_layers(model: Model) -> list[tuple[int, int]]:
+def distinct_layers(model: Model) -> list[tuple[int, int]]:
     """Return (first layer, number of layers) for each distinct sort of layer, those without experts first."""
     mixtures = model.moe_layers + sum(map(model.has_experts, model.predicting))
     first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
     return [(layer, mixtures if model.has_experts(layer) else model.predicting.stop - mixtures) for layer in first]
 
 
-def all_kinds(model: Model) -> dict[str, LayerKind]:
+def kinds_by_name(model: Model) -> dict[str, LayerKind]:
     """Return every layer kind of the model by its name, in forward order."""
-    sorts = [kinds_of(model, layer) for layer, _ in sorts_of_layers(model)]
+    sorts = [kinds_of_layer(model, layer) for layer, _ in distinct_layers(model)]
     return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
 
 
-def matrices_of(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
+def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
     """Return the weight matrices of a layer on one rank that an optimizer of whole matrices (such as Muon) updates.
 
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
     """
-    return tuple([matrix for kind in kinds_of(model, layer) for matrix in kind.matrices(model, tp, ep, etp)])
+    return tuple([matrix for kind in kinds_of_layer(model, layer) for matrix in kind.matrices(model, tp, ep, etp)])
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
     """Return the block of the kind that mixes tokens in the model's layers."""
-    return kinds_of(model, 0)[0].block(model, shape)
+    return kinds_of_layer(model, 0)[0].block(model, shape)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:
@@ -103,11 +103,11 @@ def parameters(model: Model) -> ParameterCount:
     tables = table, position_parameters(model), 0 if model.tied_embeddings else table
     norms = model.norm_parameters, model.norm_parameters if model.embedding_norm else 0
     total = active = sum(tables) + sum(norms) + len(model.predicting) * prediction_parameters(model)
-    for layer, count in sorts_of_layers(model):
-        kinds = kinds_of(model, layer)
+    for layer, count in distinct_layers(model):
+        kinds = kinds_of_layer(model, layer)
         total += count * sum(kind.parameters(model) + kind.expert_parameters(model) for kind in kinds)
         active += count * sum(kind.parameters_used(model) for kind in kinds)
-    mixer, *_ = kinds_of(model, 0)
+    mixer, *_ = kinds_of_layer(model, 0)
     layers = model.predicting.stop * model.layer_norm_parameters
     return ParameterCount(
         mixer.parameters(model), LAYER_KINDS["mlp"].parameters(model), model.layer_norm_parameters,
@@ -134,7 +134,7 @@ def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
 
     Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
     """
-    return sum(kind.parameters(model, tp) for kind in kinds_of(model, layer)) + model.layer_norm_parameters
+    return sum(kind.parameters(model, tp) for kind in kinds_of_layer(model, layer)) + model.layer_norm_parameters
 
 
 def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
@@ -145,12 +145,12 @@ def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
     """
     if model.moe or model.mla:
         return (layer_parameters_per_tp_rank(model, tp),)
-    return tuple(each.elements for kind in kinds_of(model, 0) for each in kind.products(model, tp))
+    return tuple(each.elements for kind in kinds_of_layer(model, 0) for each in kind.products(model, tp))
 
 
 def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -> int:
     """Count the parameters of the routed experts that a rank holds of one layer: experts / ep, each split over etp."""
-    return sum(kind.expert_parameters(model, ep, etp) for kind in kinds_of(model, layer))
+    return sum(kind.expert_parameters(model, ep, etp) for kind in kinds_of_layer(model, layer))
 
 
 def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:

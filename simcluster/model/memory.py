@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simcluster.model.choices import OffloadModule
-from simcluster.model.kept import Tensor, as_kept, is_kept
+from simcluster.model.kept import Tensor, in_kept_precision, is_kept
 from simcluster.model.layer_block import embedding_tensors, head_working_bytes, lm_head_tensors, prediction_tensors
 from simcluster.model.layer_kind import incoming_bytes
 from simcluster.model.layer_sections import RankShape
-from simcluster.model.layers import all_kinds, kinds_of
+from simcluster.model.layers import kinds_by_name, kinds_of_layer
 from simcluster.model.transformer import Model
 
 
-def tensors(model: Model, shape: RankShape) -> list[Tensor]:
+def backward_tensors(model: Model, shape: RankShape) -> list[Tensor]:
     """Return every tensor that the backward of a model's parts reads, in the order in which they are made.
 
     Those made in F are what a full backward reads; those made in I exist only where the backward is split. GPT-style
     without tensor parallelism W reads 32 s b h of a layer (14 of inputs, 18 of gradients), as the zero-bubble papers
     have it. Under sequence parallelism I leaves W what it has gathered over tp, whole.
     """
-    layer = [tensor for kind in all_kinds(model).values() for tensor in kind.kept(model, shape)]
-    predicted = as_kept(prediction_tensors(model, shape), shape) if model.predicting else []
+    layer = [tensor for kind in kinds_by_name(model).values() for tensor in kind.kept(model, shape)]
+    predicted = in_kept_precision(prediction_tensors(model, shape), shape) if model.predicting else []
     return [*layer, *embedding_tensors(model, shape), *predicted, *lm_head_tensors(model, shape)]
 
 
@@ -40,13 +40,13 @@ def activation_parts(model: Model, shape: RankShape, layer: int = 0) -> dict[str
     unfused one, the log-sum-exp of a fused one; full keeps the layer's input alone. Source: arXiv:2205.05198 section 4
     and table 2; the Llama form is the same listing for its tensors.
     """
-    return {tensor.name: tensor.bytes for tensor in _layer(model, shape, layer) if is_kept(tensor, shape)}
+    return {tensor.name: tensor.bytes for tensor in _tensors(model, shape, layer) if is_kept(tensor, shape)}
 
 
-def moved_bytes(model: Model, shape: RankShape, layer: int, modules: Sequence[OffloadModule]) -> float:
+def offloaded_bytes(model: Model, shape: RankShape, layer: int, modules: Sequence[OffloadModule]) -> float:
     """Return the bytes of a layer's tensors per microbatch that one rank offloads for the named ``modules``."""
     own = shape if shape.recomputes(layer) else replace(shape, recompute="none")
-    return sum(each.bytes for each in _layer(model, own, layer) if each.moved_by in modules and is_kept(each, own))
+    return sum(each.bytes for each in _tensors(model, own, layer) if each.moved_by in modules and is_kept(each, own))
 
 
 def working_bytes(block: str, model: Model, shape: RankShape) -> float:
@@ -56,7 +56,7 @@ def working_bytes(block: str, model: Model, shape: RankShape) -> float:
 
 def forward_working_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, float]:
     """Return the bytes of tensors alive only inside a block's forward: in all, and the part per routed rows."""
-    kind = all_kinds(model).get(block)
+    kind = kinds_by_name(model).get(block)
     return kind.forward_working_bytes(model, shape) if kind else (0.0, 0.0)
 
 
@@ -69,11 +69,11 @@ def temporary_bytes(block: str, model: Model, shape: RankShape) -> tuple[float, 
     """
     if not shape.temporaries or block in ("embedding", "mtp"):
         return 0.0, 0.0
-    kind = all_kinds(model).get(block)
+    kind = kinds_by_name(model).get(block)
     own, routed = kind.gradient_bytes(model, shape) if kind else (0.0, 0.0)
     return incoming_bytes(model, shape) + own, routed
 
 
-def _layer(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
-    kept = (tensor for kind in kinds_of(model, layer) for tensor in kind.kept(model, shape))
+def _tensors(model: Model, shape: RankShape, layer: int) -> list[Tensor]:
+    kept = (tensor for kind in kinds_of_layer(model, layer) for tensor in kind.kept(model, shape))
     return [tensor for tensor in kept if tensor.made == "F"]

@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_v
 from simcluster.base.errors import InputError
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.documents.spec import Spec
-from simcluster.model.defaults import Count, natural
+from simcluster.model.defaults import Count, validate_natural
 
-Natural = Annotated[int, BeforeValidator(natural), WithJsonSchema({"type": "integer", "minimum": 0})]
+Natural = Annotated[int, BeforeValidator(validate_natural), WithJsonSchema({"type": "integer", "minimum": 0})]
 
 
 class Moe(Spec):
@@ -151,7 +151,7 @@ class ExpertKernels(Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedRows:
     """Numbers and sizes of one microbatch's routed rows on one rank of a mixture.
 
     It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` arrive before its

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.model.choices import again
+from simcluster.model.choices import rerun
 from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_block import cast_pair
 from simcluster.model.layer_sections import (
@@ -26,7 +26,7 @@ from simcluster.model.layer_sections import (
     local_sizes,
     memory,
 )
-from simcluster.model.mixture import Moe, Routed
+from simcluster.model.mixture import Moe, RoutedRows
 from simcluster.model.router_sections import router
 from simcluster.model.transformer import Model
 
@@ -52,7 +52,7 @@ class Mixture:
         return self.router, self.shared, self.dispatch, self.experts, self.combine
 
 
-def routed(model: Model, shape: RankShape) -> Routed:
+def routed_rows(model: Model, shape: RankShape) -> RoutedRows:
     """Return the rows that travel to experts; raise InputError where ep or etp does not divide what it splits."""
     moe, local = model.moe, local_sizes(model, shape)
     assert moe is not None
@@ -68,7 +68,7 @@ def routed(model: Model, shape: RankShape) -> Routed:
     if shape.fp8:
         each = -(-each // shape.cast_rows) * shape.cast_rows
     ffn, row = moe.expert_ffn_hidden_size // etp, shape.element_bytes * local.hidden
-    return Routed(local.edge_tokens, sent, rows, experts, ffn, local.hidden, each, row)
+    return RoutedRows(local.edge_tokens, sent, rows, experts, ffn, local.hidden, each, row)
 
 
 def mixture(model: Model, shape: RankShape) -> Mixture:
@@ -77,7 +77,7 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
     With full recompute, or where the module is named, the forward of each runs again; otherwise the named ones of
     shared experts and activation function.
     """
-    moe, local, there = model.moe, local_sizes(model, shape), routed(model, shape)
+    moe, local, there = model.moe, local_sizes(model, shape), routed_rows(model, shape)
     assert moe is not None
     whole = shape.recompute == "full" or shape.reruns("moe")
 
@@ -85,28 +85,28 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
         return join(pieces, "full" if whole else "none")
 
     return Mixture(
-        router=made(router(moe, shape, local), _branches(moe, shape, local)),
-        shared=again(made(*_shared(model, shape, local)), when=whole or shape.reruns("shared_experts")),
+        router=made(router(moe, shape, local), _branch_gradients(moe, shape, local)),
+        shared=rerun(made(*_shared_sections(model, shape, local)), when=whole or shape.reruns("shared_experts")),
         dispatch=made(_dispatch(moe, shape, local, there)),
         experts=made(
-            _sorted("experts_sort", moe, shape, there),
-            _padded("experts_pad", shape, there),
-            *_experts(model, shape, local, there),
-            _padded("experts_unpad", shape, there),
-            _biased(model, shape, there),
-            _sorted("experts_unsort", moe, shape, there),
+            _sorting("experts_sort", moe, shape, there),
+            _padding("experts_pad", shape, there),
+            *_expert_sections(model, shape, local, there),
+            _padding("experts_unpad", shape, there),
+            _output_bias(model, shape, there),
+            _sorting("experts_unsort", moe, shape, there),
         ),
         combine=made(_combine(moe, shape, local, there)),
     )
 
 
-def _branches(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+def _branch_gradients(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     sums = 1 + bool(moe.shared_width)
     size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
     return Section(input_grad=(replace(memory("mixture_branches_grad", size), launches=sums),))
 
 
-def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
+def _shared_sections(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
     moe = model.moe
     assert moe is not None
     if not moe.shared_width:
@@ -115,10 +115,10 @@ def _shared(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section,
     up = linear("shared_up", shape, local.tokens, local.hidden, widths * width, bias=model.mlp_bias)
     down = linear("shared_down", shape, local.tokens, width, local.hidden, bias=False)
     active = _named("shared", activation(model, shape, replace(local, ffn=width)))
-    return _cast("shared", shape, local.tokens, local.hidden, (up, active, down), 1)
+    return _cast_body("shared", shape, local.tokens, local.hidden, (up, active, down), 1)
 
 
-def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
+def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
     """Return the kernels that copy rows into expert order: a token is read once and written top_k times.
 
     In steps the map is sorted, rows are gathered one by one, and their gradients added to zeros, read and written each.
@@ -139,7 +139,7 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> S
     return join((Section((placed,)), moved), "none")
 
 
-def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Section:
+def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
     """Return the kernels that restore token order, weigh and sum rows; in backward, gradients of rows and weights.
 
     In steps rows are weighed in a separate kernel, and added to zeros, read and written each. The shared experts'
@@ -161,12 +161,12 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: Routed) -> Se
     return found
 
 
-def is_sorted(shape: RankShape, there: Routed) -> bool:
+def is_sorted(shape: RankShape, there: RoutedRows) -> bool:
     """Return whether rows of several ranks meet before several experts, so that they are sorted."""
     return there.experts > 1 and shape.ep * shape.expert_tp > 1
 
 
-def _padded(name: str, shape: RankShape, there: Routed) -> Section:
+def _padding(name: str, shape: RankShape, there: RoutedRows) -> Section:
     """Return the kernels that pad every expert's rows by copies in fp8, unless the routing sends padding."""
     if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
@@ -174,7 +174,7 @@ def _padded(name: str, shape: RankShape, there: Routed) -> Section:
     return both_ways(name, moved, moved)
 
 
-def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
+def _sorting(name: str, moe: Moe, shape: RankShape, there: RoutedRows) -> Section:
     """Return the kernels that sort rows of several ranks by expert, and restore their order afterwards.
 
     Of tokens that are relayed a rank gets one copy, of which it makes a row for each of its experts that the token
@@ -194,38 +194,38 @@ def _sorted(name: str, moe: Moe, shape: RankShape, there: Routed) -> Section:
     return both_ways(name, moved, moved)
 
 
-def _experts(model: Model, shape: RankShape, local: LocalSizes, there: Routed) -> tuple[Section, ...]:
+def _expert_sections(model: Model, shape: RankShape, local: LocalSizes, there: RoutedRows) -> tuple[Section, ...]:
     widths = model.mlp_matrices - 1
-    up = _grouped("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
+    up = _linears("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
     fused = model.mlp_bias and _FUSED[shape.experts.bias]
-    down = _grouped("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
+    down = _linears("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
     active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches, calls=launches))
-    active = again(
-        join((_clamped(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
+    active = rerun(
+        join((_clamping(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
     )
     if _FUSED[shape.experts.casts]:
         return (up, active, down)
     one = there.experts if shape.experts.products != "grouped" else 1
-    return _cast("experts", shape, there.rows, 0 if shape.sent_cast else there.hidden, (up, active, down), one)
+    return _cast_body("experts", shape, there.rows, 0 if shape.sent_cast else there.hidden, (up, active, down), one)
 
 
-def _cast(
+def _cast_body(
     name: str, shape: RankShape, rows: int, outer: int, body: tuple[Section, ...], launches: int
 ) -> tuple[Section, ...]:  # fmt: skip
     outside, inner = cast_pair(name, shape, body, rows=rows, outer=rows * outer, launches=launches)
     return (Section(outside.forward), *inner, Section(input_grad=outside.input_grad))
 
 
-def is_clamped(model: Model, shape: RankShape) -> bool:
+def clamps_separately(model: Model, shape: RankShape) -> bool:
     """Return whether separate kernels clamp the inputs of the experts' activation function."""
     return model.clamped_activation is True and not _FUSED[shape.experts.clamp]
 
 
-def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
+def _clamping(model: Model, shape: RankShape, there: RoutedRows) -> Section:
     """Return the kernels that clamp each half and concatenate both, and those of their gradients."""
-    if not is_clamped(model, shape):
+    if not clamps_separately(model, shape):
         return Section()
     half = shape.element_bytes * there.rows * there.ffn
     return Section(
@@ -234,7 +234,7 @@ def _clamped(model: Model, shape: RankShape, there: Routed) -> Section:
     )
 
 
-def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
+def _output_bias(model: Model, shape: RankShape, there: RoutedRows) -> Section:
     """Return the kernels of the experts' output bias: a product with the probabilities and a sum per expert in fp32.
 
     They are concatenated and cast; in backward the gradients are cast and concatenated, with two products and sums for
@@ -254,7 +254,7 @@ def _biased(model: Model, shape: RankShape, there: Routed) -> Section:
     )
 
 
-def _grouped(name: str, shape: RankShape, there: Routed, width_in: int, width_out: int, *, bias: bool) -> Section:
+def _linears(name: str, shape: RankShape, there: RoutedRows, width_in: int, width_out: int, *, bias: bool) -> Section:
     """Return ``linear`` of every expert on its rows; FLOPs are those of the actual rows, without padding."""
     one = linear(name, shape, there.each, width_in, width_out, bias=bias)
     part = there.rows / (there.each * there.experts)

@@ -27,12 +27,12 @@ Sequences: TypeAlias = Sequence[Sequence[float]]
 Rule: TypeAlias = Callable[[Floats, int, int], Sequences]
 
 
-def padded(documents: Floats, length: int, most: int) -> Sequences:
+def pad_documents(documents: Floats, length: int, most: int) -> Sequences:
     """Give each document a sequence; the rest of a longer document is dropped."""
     return [[min(each, float(length))] for each in documents[:most].tolist()]
 
 
-def cut(documents: Floats, length: int, most: int) -> Sequences:
+def cut_documents(documents: Floats, length: int, most: int) -> Sequences:
     """Concatenate documents and cut them where a sequence is full; the rest begins the next one.
 
     The pretraining data of GPT-2 and Llama are packed like this.
@@ -54,7 +54,7 @@ def first_fit(documents: Floats, length: int, most: int) -> Sequences:
     One that is too long fills whole sequences first, as Ding et al. do (arXiv:2404.10830).
     """
     found: list[list[float]] = []
-    left = np.zeros(most if most < len(documents) else _pieces(documents, length))
+    left = np.zeros(most if most < len(documents) else _count_enough(documents, length))
     for document in documents.tolist():
         whole, rest = divmod(document, length)
         place = int(np.argmax(left[: len(found)] >= rest)) if rest and found else 0
@@ -79,32 +79,32 @@ def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences
     """
     count = int(np.searchsorted(np.cumsum(documents), float(length) * most, side="right"))
     while True:
-        rows = first_fit(-np.sort(-documents[:count]), length, _pieces(documents, length))
+        rows = first_fit(-np.sort(-documents[:count]), length, _count_enough(documents, length))
         if len(rows) <= most:
             return rows
         count -= sum(len(each) for each in rows[most:])
 
 
-def balanced(documents: Floats, length: int, most: int) -> Sequences:
+def balance_documents(documents: Floats, length: int, most: int) -> Sequences:
     """Put documents, the longest first, where room is left and the sum of squares is lowest.
 
     A document that fits nowhere is cut, into the sequences with most room.
     """
     ends = np.minimum(np.cumsum(documents), float(length) * most)
     pieces = np.diff(ends, prepend=0.0)
-    return dealt(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
+    return deal_documents(pieces[pieces > 0], 1, math.ceil(ends[-1] / length), length)[0] if len(ends) else []
 
 
 PACKING: dict[str, Rule] = {
-    "pad": padded,
-    "cut": cut,
+    "pad": pad_documents,
+    "cut": cut_documents,
     "first_fit": first_fit,
     "first_fit_decreasing": first_fit_decreasing,
-    "balanced": balanced,
+    "balanced": balance_documents,
 }
 
 
-def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
+def deal_documents(documents: Floats, replicas: int, microbatches: int, room: int) -> Sequence[Sequences]:
     """Assign documents greedily to replicas and microbatches, each with ``room`` tokens.
 
     The longest comes first, to the replica with the smallest sum of squares that has room for it, and there to the
@@ -138,7 +138,7 @@ def dealt(documents: Floats, replicas: int, microbatches: int, room: int) -> Seq
     return found
 
 
-def _pieces(documents: Floats, length: int) -> int:
+def _count_enough(documents: Floats, length: int) -> int:
     """Return a number of sequences that is always enough for the documents."""
     return int(np.ceil(documents / length).sum())
 
@@ -176,7 +176,7 @@ Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="ki
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackingStatistics:
     """Statistics of sequences of one ``length`` packed with documents.
 
     They are the number of sequences, their real tokens, the sum of squares of documents' lengths, and that of the
@@ -190,7 +190,7 @@ class Packed:
     filled: float
 
     @classmethod
-    def of(cls, sequences: Sequences, length: int) -> Packed:
+    def of(cls, sequences: Sequences, length: int) -> PackingStatistics:
         """Return the statistics of these sequences."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
@@ -215,7 +215,7 @@ class Packed:
         return squares / (self.sequences * float(self.length) ** 2) if self.sequences else 1.0
 
 
-WHOLE = Packed(1, 1, 1.0, 1.0, 1.0)
+UNPACKED = PackingStatistics(1, 1, 1.0, 1.0, 1.0)
 """Sequences of one document each, which fills it."""
 
 

@@ -24,13 +24,13 @@ def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     # not a module of Transformer Engine: never in fp8
     logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
-        logits = _in_fp32(logits, shape, local.edge_tokens, local.hidden)
+        logits = _fp32_logits(logits, shape, local.edge_tokens, local.hidden)
     fused = {"steps": False, "fused": True}[shape.experts.router]
-    pieces = [_fused(moe, shape, local)] if fused else _steps(moe, shape, local)
+    pieces = [_fused_section(moe, shape, local)] if fused else _step_sections(moe, shape, local)
     return join((logits, *pieces), "none")
 
 
-def _in_fp32(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
+def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
     """Return the router's matmul with an fp32 result; in backward weights, inputs and their gradient are cast, too.
 
     Bytes decide: fp32 matmuls take tensor cores as TF32, at 2 FLOP per expert for each element of 4 bytes.
@@ -55,58 +55,60 @@ def _in_fp32(product: Section, shape: RankShape, tokens: int, hidden: int) -> Se
     )
 
 
-def _steps(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
+def _step_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
     """Return one kernel per router step: softmax, selection and sort, scores and map scattered; and their backward."""
     e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
     scores = tokens * moe.experts
     found = [
         Section(
             forward=(
-                _small("router_scores", (e + wide) * scores, 1),
-                _selection("router_choice", wide * scores, tokens),
-                _small("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
+                _kernel("router_scores", (e + wide) * scores, 1),
+                _top_k_kernel("router_choice", wide * scores, tokens),
+                _kernel("router_map", (5 * e + 4 * _INTEGER_BYTES + _MAP_BYTES) * scores, 11),
             ),
-            input_grad=(_small("router_choice_input_grad", (4 * wide + e) * scores, 6),),
+            input_grad=(_kernel("router_choice_input_grad", (4 * wide + e) * scores, 6),),
         )
     ]
     if moe.capacity_factor is not None:  # apply_router_token_dropping: the best tokens of every expert, by column
         kept = (6 * e + 2 * _MAP_BYTES) * scores
-        dropped = (_selection("router_capacity", e * scores, moe.experts), _small("router_drop", kept, 5))
-        found.append(Section(dropped, input_grad=(_small("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),)))
+        dropped = (_top_k_kernel("router_capacity", e * scores, moe.experts), _kernel("router_drop", kept, 5))
+        found.append(
+            Section(dropped, input_grad=(_kernel("router_drop_input_grad", (2 * e + _MAP_BYTES) * scores, 1),))
+        )
     if moe.aux_loss:  # compute_routing_scores_for_aux_loss, and the loss of its sums
         forward = (
-            _small("router_loss_scores", (e + wide) * scores, 1),
-            _selection("router_loss_choice", wide * scores, tokens),
-            _small("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
+            _kernel("router_loss_scores", (e + wide) * scores, 1),
+            _top_k_kernel("router_loss_choice", wide * scores, tokens),
+            _kernel("router_loss", (wide + 4 * _INTEGER_BYTES + 2 * _MAP_BYTES) * scores, 16),
         )
-        back = (_small("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
+        back = (_kernel("router_loss_input_grad", (3 * wide + 4 * e) * scores, 8),)
         found.append(Section(forward, input_grad=back))
     return found
 
 
-def _fused(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+def _fused_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     """Return one kernel per router expression: choice with its map, loss scores, loss; capacity stays in steps."""
     e, wide = shape.element_bytes, FP32_BYTES
     scores = local.edge_tokens * moe.experts
     one = Section(
-        forward=(_small("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
-        input_grad=(_small("router_choice_input_grad", (2 * e + wide) * scores, 1),),
+        forward=(_kernel("router_choice", (2 * e + wide + _MAP_BYTES) * scores, 1),),
+        input_grad=(_kernel("router_choice_input_grad", (2 * e + wide) * scores, 1),),
     )
     if moe.capacity_factor is not None:
-        kept = _steps(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
+        kept = _step_sections(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
         one = join((one, kept), "none")
     if not moe.aux_loss:
         return one
     loss = Section(
-        forward=(_small("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
-        input_grad=(_small("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
+        forward=(_kernel("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
+        input_grad=(_kernel("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
     )
     return join((one, loss), "none")
 
 
-def _small(name: str, size: float, launches: int) -> Kernel:
+def _kernel(name: str, size: float, launches: int) -> Kernel:
     return replace(memory(name, size), launches=launches)
 
 
-def _selection(name: str, size: float, rows: int) -> Kernel:
+def _top_k_kernel(name: str, size: float, rows: int) -> Kernel:
     return replace(memory(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)

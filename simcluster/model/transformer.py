@@ -12,7 +12,7 @@ from pydantic import StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Spec
-from simcluster.model.defaults import Count, listed, with_derived_fields
+from simcluster.model.defaults import Count, add_derived_fields, join_numbers
 from simcluster.model.mixture import Mla, Moe
 
 Recompute = Literal["none", "selective", "operators", "full"]
@@ -91,12 +91,12 @@ class Model(Spec):
     mixer: str | None = None
     """Layer kind that mixes tokens in every layer, by its word in LAYER_KINDS; default: attention."""
 
-    _fill_defaults = model_validator(mode="before")(with_derived_fields)
+    _fill_defaults = model_validator(mode="before")(add_derived_fields)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.heads % self.kv_heads:
-            fitting = listed(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
+            fitting = join_numbers(number for number in range(1, min(self.heads, 1024) + 1) if self.heads % number == 0)
             raise InputError(
                 f"kv_heads {self.kv_heads} does not divide heads {self.heads}, so query heads cannot share them "
                 f"evenly; use one of {fitting}"
@@ -238,8 +238,8 @@ def tensor_shard(model: Model, tp: int) -> TensorShard:
     With more ranks than key-value heads each rank keeps a copy of one of them, as Megatron-LM does. Raises InputError
     where heads, key-value heads or MLP columns do not divide.
     """
-    if not _splits(model, tp):
-        fitting = listed(number for number in range(1, min(model.heads, 1024) + 1) if _splits(model, number))
+    if not _can_split(model, tp):
+        fitting = join_numbers(number for number in range(1, min(model.heads, 1024) + 1) if _can_split(model, number))
         widths = {"heads": model.heads, "kv_heads": model.kv_heads} | split_widths(model)
         *most, last = (f"{name} {width}" for name, width in widths.items())
         raise InputError(f"tp {tp} does not split {', '.join(most)} and {last} evenly; use one of {fitting}")
@@ -258,7 +258,7 @@ def split_widths(model: Model) -> dict[str, int]:
     return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})
 
 
-def _splits(model: Model, tp: int) -> bool:
+def _can_split(model: Model, tp: int) -> bool:
     if tp < 1 or any(width % tp for width in (model.heads, *split_widths(model).values())):
         return False
     return model.kv_heads % tp == 0 or tp % model.kv_heads == 0

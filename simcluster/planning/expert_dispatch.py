@@ -11,7 +11,7 @@ from pydantic import Field
 
 from simcluster.collectives.relayed import COMBINE, DISPATCH
 from simcluster.documents.spec import Spec
-from simcluster.model.mixture import Routed
+from simcluster.model.mixture import RoutedRows
 
 REACH = 0.9
 """What DeepEP reaches of the rate of the links that hold it back, as the topologies here have it: the middle of 16
@@ -62,15 +62,15 @@ class ExpertDispatch(Spec):
         """SMs that a call occupies; those of NCCL are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
-    def out(self, there: Routed, ranks: int, element_bytes: float) -> TokenTransfer:
+    def out(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the call that brings tokens, or gradients of experts' outputs, to ``ranks`` of ep."""
         return self._travel(there, ranks, _bytes_of(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
-    def back(self, there: Routed, ranks: int, element_bytes: float) -> TokenTransfer:
+    def back(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
         """Return the call that brings experts' outputs, or gradients of tokens, back."""
         return self._travel(there, ranks, _bytes_of(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE))
 
-    def _travel(self, there: Routed, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
+    def _travel(self, there: RoutedRows, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
         row = there.hidden * element_bytes
         match self.kind:
             case "allgather":

@@ -9,7 +9,7 @@ from typing import Literal
 
 from simcluster.model.kept import Tensor, is_kept
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import tensors
+from simcluster.model.memory import backward_tensors
 from simcluster.planning.job import Slices
 from simcluster.planning.residency import Residencies, Visit
 from simcluster.schedules import Schedule
@@ -44,7 +44,7 @@ def list_peak_tensors(blocks: Residencies, schedule: Schedule, slices: Slices, s
     found: Counter[tuple[str, str, float]] = Counter()
     for (state, place), count in _alive_at_peak(blocks, schedule, slices, stage).items():
         shape = _shape(blocks, place)
-        for tensor in tensors(blocks.model, shape):
+        for tensor in backward_tensors(blocks.model, shape):
             if tensor.block == place[0] and _is_alive(tensor, state, kept=is_kept(tensor, shape)):
                 found[tensor.block, tensor.name, tensor.bytes] += count
     parts = [PeakTensor(*name, alive) for name, alive in found.items() if alive]

@@ -19,7 +19,7 @@ from typing import assert_never
 
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import LAYER_KINDS, RankShape
-from simcluster.model.mixture_sections import Mixture, mixture, routed
+from simcluster.model.mixture_sections import Mixture, mixture, routed_rows
 from simcluster.model.transformer import Model
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.ops import EXPERTS
@@ -48,7 +48,7 @@ class MixtureOps:
         self._plain = edges(model, plain), mixture(model, plain)
         self._recomputed = edges(model, shape), mixture(model, shape)
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
-        there = routed(model, shape)
+        there = routed_rows(model, shape)
         self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
         how = dispatch or ExpertDispatch()
         out, back = (way(there, shape.ep, shape.element_bytes) for way in (how.out, how.back))

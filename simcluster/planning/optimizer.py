@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 from simcluster.documents.kinds import Allowed
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import WeightMatrix
-from simcluster.model.layers import matrices_of, parameters
+from simcluster.model.layers import layer_matrices, parameters
 from simcluster.model.recipes import Recipe
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment
@@ -178,7 +178,7 @@ class Optimizer:
         model, plan = self.job.model, self.job.plan
         sizes = {"tp": plan.tp, "ep": plan.ep, "etp": plan.expert_tp}
         known = {model.kinds(layer): layer for layer in layers}
-        of_kind = {kind: matrices_of(model, layer, **sizes) for kind, layer in known.items()}
+        of_kind = {kind: layer_matrices(model, layer, **sizes) for kind, layer in known.items()}
         held = [each for layer in layers for each in of_kind[model.kinds(layer)]]
         kinds = ([each for each in held if each.experts == experts] for experts in (False, True))
         return [mine for mine in kinds if mine]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from simcluster.model.layers import (
     RankShape,
     expert_parameters_per_rank,
-    kinds_of,
+    kinds_of_layer,
     layer_parameters_per_tp_rank,
     lm_head_parameters_per_tp_rank,
     prediction_parameters,
@@ -73,7 +73,7 @@ def megatron_te_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, 
     """
     shapes = {
         (each.rows, each.columns)
-        for kinds in {model.kinds(layer): kinds_of(model, layer) for layer in layers}.values()
+        for kinds in {model.kinds(layer): kinds_of_layer(model, layer) for layer in layers}.values()
         for kind in kinds
         for each in kind.products(model, shape.tp, shape.expert_tp)
     }

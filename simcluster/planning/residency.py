@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from simcluster.model.kept import Tensor, is_kept
-from simcluster.model.layers import RankShape, all_kinds, kinds_of
-from simcluster.model.memory import forward_working_bytes, temporary_bytes, tensors, working_bytes
+from simcluster.model.layers import RankShape, kinds_by_name, kinds_of_layer
+from simcluster.model.memory import backward_tensors, forward_working_bytes, temporary_bytes, working_bytes
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import MemoryChange
 
@@ -144,13 +144,13 @@ class Residencies:
 def residencies(model: Model, shape: RankShape) -> Residencies:
     """Return the residencies of all blocks of a model on a rank, cached for all stages and passes."""
     layers = tuple(
-        tuple(kind.name for kind in kinds_of(model, layer)) for layer in range(model.predicting.stop)
+        tuple(kind.name for kind in kinds_of_layer(model, layer)) for layer in range(model.predicting.stop)
     )  # fmt: skip
     return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")), layers)
 
 
 def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
-    everything, kinds = tensors(model, shape), all_kinds(model)
+    everything, kinds = backward_tensors(model, shape), kinds_by_name(model)
     found = {}
     for name in dict.fromkeys(tensor.block for tensor in everything):
         own = [tensor for tensor in everything if tensor.block == name]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from simcluster.model.kernels import Kernel, in_pieces
+from simcluster.model.kernels import Kernel, split_matmul
 from simcluster.planning.ops import MAIN, MemoryChange, Op, Segment
 from simcluster.planning.parallel import communicator
 from simcluster.planning.works import Collective, Compute, Host
@@ -142,7 +142,7 @@ class SegmentBuilder:
             self.collective(called, name, size / pieces, layer)
         for _ in range(pieces - begins - ring):
             self.beside(called, name, size / pieces, layer)
-        for number, piece in enumerate(in_pieces(kernel, pieces)):
+        for number, piece in enumerate(split_matmul(kernel, pieces)):
             self.join(1 if number >= begins + ring else 0)
             self.compute((piece,), kind, name, layer)
 
@@ -164,7 +164,7 @@ class SegmentBuilder:
         (``summed``).
         """
         collective, called, size = reduction
-        for number, piece in enumerate(in_pieces(kernel, pieces)):
+        for number, piece in enumerate(split_matmul(kernel, pieces)):
             self.compute((piece,), kind, name, layer)
             if not ring or number < pieces - 1:
                 self.beside("send_recv" if ring else collective, called, size / pieces, layer)

@@ -27,7 +27,7 @@ from typing import assert_never
 from simcluster.model.kernels import Block, Kernel
 from simcluster.model.layer_block import embedding_block, lm_head_block, prediction_block, weight_casts
 from simcluster.model.layer_sections import local_sizes
-from simcluster.model.layers import RankShape, all_kinds
+from simcluster.model.layers import RankShape, kinds_by_name
 from simcluster.model.transformer import Model
 from simcluster.planning.context_ops import add_attention
 from simcluster.planning.expert_dispatch import ExpertDispatch
@@ -116,7 +116,7 @@ class Passes:
         tokens = shape.micro_batch * model.sequence_length // shape.cp
         self.activation_bytes = shape.element_bytes * tokens * model.hidden_size
         self._token_bytes = _LOSS_BYTES * tokens
-        self._kinds = all_kinds(model)
+        self._kinds = kinds_by_name(model)
         self._recomputed = self._blocks(model, shape)
         self._plain = self._blocks(model, replace(shape, recompute="none"))
         self._shape = shape

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from simcluster.collectives import Phase
 from simcluster.collectives.relayed import RELAYED
-from simcluster.devices.interference import Beside, Interference
+from simcluster.devices.interference import Communication, Interference
 from simcluster.planning.ops import Op, Work
 from simcluster.planning.parallel import RankLayout
 from simcluster.reference.nodes import Node
@@ -109,7 +109,7 @@ class GroupsAndRoutes:
             return 0.0
         hosts = {self._cluster.host_of[rank] for rank in members}
         sent = self._sent(work, members) if interference.by_rate else 0.0
-        return interference.pressure(Beside(len(hosts) > 1, sent, work.moves in RELAYED))
+        return interference.pressure(Communication(len(hosts) > 1, sent, work.moves in RELAYED))
 
     def drag(self, op: Op) -> float:
         """Return the relative slowdown of a communication while one of its ranks computes."""

@@ -1,8 +1,8 @@
 """Account of a step: its time by cause and by stage, in few numbers that a result file can hold.
 
-Two accounts explain why one step is longer than another without either's timeline: the difference, cause by cause,
-summing to it (``attribute``). Entries of the breakdown are differences themselves. Exposed communication changes for
-three reasons that ask for different remedies, so each axis' is split: its transfers take another time on free links
+Two accounts explain the difference of two steps without either's timeline: the difference, cause by cause,
+summing to it (``attribute_difference``). Entries of the breakdown are differences themselves. Exposed communication
+changes for three reasons with different remedies, so each axis' is split: its transfers take another time on free links
 (*traffic*: bytes, algorithm, slower links), another part of them overlaps with compute (*hiding*), or links are shared
 with others (*contention*). The slowdown of compute by concurrent communication is a separate cause (*interference*);
 the entries of compute are without it.
@@ -16,16 +16,16 @@ from typing import Any
 
 from simcluster.base.shown import Shown
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
 
-WAITING = ("bubble", "straggler_wait")
-OWN = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING)
+WAITING_ENTRIES = ("bubble", "straggler_wait")
+WORK_ENTRIES = tuple(name for name in BREAKDOWN if not name.startswith("exposed_") and name not in WAITING_ENTRIES)
 """Entries of a rank's computation, and of its waiting for its host."""
-SINCE = ("checkpoint", "data", "validation", "offload")
+RECENT_ENTRIES = ("checkpoint", "data", "validation", "offload")
 """Entries that older results lack, where they were part of other."""
 _MOST = 1e100
-STATES = (*OWN, "interference", *WAITING)
+STATES = (*WORK_ENTRIES, "interference", *WAITING_ENTRIES)
 """States of a rank without communication; *interference* is the slowdown of its compute by communication."""
 
 
@@ -70,14 +70,14 @@ class Account(Shown):
         breakdown: Mapping[str, float],
         stages: Iterable[Mapping[str, float]],
         slowed: Mapping[str, float],
-        overlap: Mapping[Key, OverlapSeconds],
+        overlap: Mapping[CommKey, OverlapSeconds],
     ) -> Account:
         """Return the account from breakdowns, slowdown of compute by kind, and overlaps, all per step."""
-        states = {name: breakdown[name] for name in (*OWN, *WAITING)}
+        states = {name: breakdown[name] for name in (*WORK_ENTRIES, *WAITING_ENTRIES)}
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
         states["interference"] = sum(slowed.values())
-        axes = {axis: AxisCommunication.of(overlap.get(Key(axis), OverlapSeconds())) for axis in EXPOSED}
+        axes = {axis: AxisCommunication.of(overlap.get(CommKey(axis), OverlapSeconds())) for axis in EXPOSED}
         return cls(sum(breakdown.values()), dict(breakdown), states, axes, tuple(stages))
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Account(Shown):
 
 
 def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    return {name: _number(values.get(name, 0.0) if name in SINCE else values[name]) for name in names}
+    return {name: _number(values.get(name, 0.0) if name in RECENT_ENTRIES else values[name]) for name in names}
 
 
 def _number(value: object) -> float:
@@ -118,22 +118,22 @@ def _number(value: object) -> float:
 
 
 CAUSES = (
-    *OWN,
+    *WORK_ENTRIES,
     "interference",
     *(f"{axis}_{reason}" for axis in EXPOSED for reason in ("traffic", "hiding", "contention")),
-    *WAITING,
+    *WAITING_ENTRIES,
 )
 """Names of all causes, in the order in which they are shown."""
 
 
-def attribute(base: Account, other: Account) -> dict[str, float]:
+def attribute_difference(base: Account, other: Account) -> dict[str, float]:
     """Return the seconds per step by which ``other`` is longer than ``base``, by cause (``CAUSES``), mean over ranks.
 
     They sum to the difference of the step times, as closely as floats add.
     """
     found = {name: other.states[name] - base.states[name] for name in STATES}
     for axis in EXPOSED:
-        parts = _parts(base.axes[axis], other.axes[axis])
+        parts = _split_by_reason(base.axes[axis], other.axes[axis])
         found |= {f"{axis}_{reason}": seconds for reason, seconds in parts.items()}
     return {cause: found[cause] for cause in CAUSES}
 
@@ -149,7 +149,7 @@ def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
     return [{name: after[name] - before[name] for name in before} for before, after in pairs]
 
 
-def _parts(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
+def _split_by_reason(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
     """Return an axis' change by reason: exposed is free x exposed part, each factor changed at the other's mean."""
     part_before = before.exposed / before.free if before.free else None
     part_after = after.exposed / after.free if after.free else None

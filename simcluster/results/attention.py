@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from simcluster.devices.device import kernels_seconds
 from simcluster.model.context import context_of
 from simcluster.model.kernels import Kernel
-from simcluster.model.layers import kinds_of
+from simcluster.model.layers import kinds_of_layer
 from simcluster.scenario.memory_plan import shape_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def attention_reached(scenario: Scenario) -> AttentionReached | None:
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
-    body = kinds_of(scenario.model, 0)[0].block(scenario.model, shape).body
+    body = kinds_of_layer(scenario.model, 0)[0].block(scenario.model, shape).body
     context = context_of(scenario.model, shape) if shape.cp > 1 else None
     precision = scenario.training.precision.removesuffix("-mixed")
     precision = "bf16" if precision == "fp8" else precision

@@ -48,12 +48,12 @@ class Call:
     traffics: tuple[Traffic, ...]
 
 
-def calls(
+def link_calls(
     communicators: Communicators, called: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
 ) -> Iterator[Call]:
     """Generate every kind of call over links once; ``weights[rank]`` is how many ranks a simulated rank represents.
 
-    ``called`` is what ``calls_of`` returns for the spans.
+    ``called`` is what ``call_ids`` returns for the spans.
     """
     call, keys = called
     there = np.flatnonzero(call >= 0)
@@ -66,7 +66,7 @@ def calls(
             yield Call(key.axis, seconds, communicators.traffics(key.communicator, key.kind, size, usages))
 
 
-def calls_of(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
+def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
     """Return for every span the index of its call (-1: none, or the receiver of a send), and the different calls."""
     words = spans.words
     to_stage = np.full(len(ops), -1, dtype=np.int64)
@@ -118,7 +118,7 @@ class FreeCalls:
     def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
         """Return the seconds of every span on free links: its given duration, or at most the simulated one.
 
-        ``called`` is what ``calls_of`` returns for the spans.
+        ``called`` is what ``call_ids`` returns for the spans.
         """
         call, keys = called
         free = np.array([*map(self.seconds, keys), np.nan])[call]

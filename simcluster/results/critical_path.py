@@ -16,7 +16,7 @@ from simcluster.base.shown import Shown
 from simcluster.reference.record import Ops, OpTimes
 from simcluster.results.timeline import Spans
 
-Link = tuple[int, float, float]
+PathOp = tuple[int, float, float]
 """An op on the path with the first and last instant that it is what everything waits for."""
 
 
@@ -83,21 +83,21 @@ def kind_of(stream: str, kind: str) -> str:
 
 def critical_path(ops: Ops, times: OpTimes, spans: Spans, ranks: range, *, steps: int) -> CriticalPath:
     """Return the path that decides when the last of ``ranks`` is done, whose spans these are."""
-    op, start, end = zip(*_walk(ops, times, ranks), strict=True)
+    op, start, end = zip(*_walk_back(ops, times, ranks), strict=True)
     own = np.flatnonzero(spans.kind != spans.code("recv"))  # a receiver's span has the op that waits for it
     of_op = np.full(len(ops), -1)
     of_op[spans.op[own]] = own
-    return CriticalPath(spans, of_op[_shown(ops, np.array(op))], np.array(start), np.array(end), steps)
+    return CriticalPath(spans, of_op[_with_sends(ops, np.array(op))], np.array(start), np.array(end), steps)
 
 
-def _walk(ops: Ops, times: OpTimes, ranks: range) -> list[Link]:
+def _walk_back(ops: Ops, times: OpTimes, ranks: range) -> list[PathOp]:
     ready, end, last, before, waits = times.ready, times.end, times.last, ops.before, ops.waits
     final = np.ones(len(ops), dtype=bool)
     final[before[before >= 0]] = False
     rank = ops.lane_rank[ops.lane]
     finals = np.flatnonzero(final & (rank >= ranks.start) & (rank < ranks.stop))
     op = int(finals[end[finals].argmax()])
-    links: list[Link] = []
+    links: list[PathOp] = []
     while True:
         cause = int(last[op])
         if not ready[op] < ready[cause] <= end[op]:
@@ -110,7 +110,7 @@ def _walk(ops: Ops, times: OpTimes, ranks: range) -> list[Link]:
         op = max(causes, key=lambda other: float(end[other]))  # of equals the one before it on the lane
 
 
-def _shown(ops: Ops, path: Ints) -> Ints:
+def _with_sends(ops: Ops, path: Ints) -> Ints:
     """Return ops with the send of its meeting instead of every receive, which leaves no span."""
     receives = ops.label[path] < 0
     if not receives.any():

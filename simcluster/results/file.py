@@ -92,7 +92,7 @@ _MOST = 1e100
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedResult:
     """A result without its timeline: ``values`` is the result JSON, ``document`` the scenario in it, as resolved."""
 
     name: str
@@ -101,12 +101,12 @@ class Saved:
     values: Mapping[str, Any]
 
 
-def is_saved(path: str | Path) -> bool:
+def is_result_file(path: str | Path) -> bool:
     """Return whether the file is JSON, as results are; scenarios are YAML."""
     return Path(path).suffix == ".json"
 
 
-def read_saved(path: str | Path) -> Saved:
+def read_result(path: str | Path) -> SavedResult:
     """Return a saved result; raise InputError for another file, a truncated one, or one of another version."""
     text = decode(read_bytes(path), str(path))
     try:
@@ -141,7 +141,7 @@ def read_saved(path: str | Path) -> Saved:
         raise InputError(
             f"{path}: the result is incomplete (missing or misspelled: {problem}); run its scenario again"
         ) from None
-    return Saved(name, account, document, values)
+    return SavedResult(name, account, document, values)
 
 
 def _number(text: str) -> float:

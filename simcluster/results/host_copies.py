@@ -18,7 +18,7 @@ from simcluster.results.timeline import Spans
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedCheckpoint:
+class StepCheckpoint:
     """A simulated checkpoint after the step ``after``.
 
     Training stops for ``stands_s`` from the first rank's begin to the barrier; ``bytes`` of the whole job are written
@@ -57,9 +57,9 @@ class PlayedCheckpoint:
         return found
 
 
-def played_checkpoint(
+def measure_checkpoint(
     spans: Spans, weights: Mapping[int, int], *, after: int, steps: int, place: str
-) -> PlayedCheckpoint:
+) -> StepCheckpoint:
     """Return the checkpoint that the spans contain; ``weights[rank]`` is how many ranks a simulated one represents."""
     own = spans.kind == spans.code("checkpoint")
     own &= spans.step == after
@@ -69,7 +69,7 @@ def played_checkpoint(
     worked = float(spans.end[spans.stream != spans.code("storage")].max())
     many = np.array([weights.get(rank, 0) for rank in range(max(weights) + 1)])
     later = steps - 1 - after
-    return PlayedCheckpoint(
+    return StepCheckpoint(
         after=after,
         stands_s=barrier - float(spans.start[own].min()),
         bytes=float((spans.bytes * many[spans.rank])[writes].sum()),
@@ -81,7 +81,7 @@ def played_checkpoint(
     )
 
 
-def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
+def measure_copies(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
     """Return bytes, wire seconds and overlapped seconds of offloading in one direction, per step of the mean rank."""
     found = np.zeros(3)
     for rank, weight in weights.items():
@@ -92,7 +92,7 @@ def copies_of(spans: Spans, weights: Mapping[int, int], direction: str, *, steps
     return dict(zip(("bytes", "wire_s", "hidden_s"), (found / (sum(weights.values()) * steps)).tolist(), strict=True))
 
 
-def activations_in_host(spans: Spans, rank: int) -> float:
+def host_activations(spans: Spans, rank: int) -> float:
     """Return the peak bytes of a simulated rank's activations in host memory, from copy start to copy-back end."""
     own = spans.of_rank(rank)
     of_microbatch = own.microbatch >= 0

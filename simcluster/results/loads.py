@@ -43,7 +43,7 @@ def link_table(result: Result) -> pd.DataFrame:
     return _loads_of(result).table.copy()
 
 
-def hottest(result: Result, n: int = 10) -> pd.DataFrame:
+def hottest_links(result: Result, n: int = 10) -> pd.DataFrame:
     """Return the links with the highest utilisation, then the most bytes; ``links`` counts identical ones.
 
     Links between equal kinds of node with equal numbers are one row, named by the first of them.
@@ -51,14 +51,14 @@ def hottest(result: Result, n: int = 10) -> pd.DataFrame:
     return _loads_of(result).hottest(n)[0]
 
 
-def hottest_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
+def hottest_links_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
     """Return the hottest links, the edges (s) of ``bins`` equal bins, and these links' utilisation: (links, bins)."""
     loads = _loads_of(result)
     table, numbers = loads.hottest(n)
     return table, *loads.over_time(numbers, bins)
 
 
-def utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple[Floats, Floats]:
+def link_utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple[Floats, Floats]:
     """Return the edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each: (links, bins).
 
     ``links`` are (from, to) pairs of node names. Bytes are conserved, so a bin is above 1 where the mean rates of
@@ -113,7 +113,7 @@ class LinkLoads:
         return _frame(rows, LINK_COLUMNS)
 
     def hottest(self, n: int) -> tuple[pd.DataFrame, list[int]]:
-        """Return the table of the hottest links (see ``hottest``) and their classes."""
+        """Return the table of the hottest links (see ``hottest_links``) and their classes."""
         number, kinds = self._cluster.kinds(self._links)
         codes, first, counts = np.unique(
             self._classes * max(1, len(kinds)) + number, return_index=True, return_counts=True

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _SAME = 1e-9
 """Relative difference of step times below which they are equal, since times are rounded to the clock's grid."""
-_TOLD = 2
-WHY = {
+_MAX_LISTED = 2
+CAUSE = {
     "contention": "share links with transfers that came at another time before",
     "interference": "overlap with communication that came at another time before",
     "draws": "drew other random numbers before, some of which made them shorter",
@@ -32,8 +32,8 @@ WHY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Longer:
-    """Ops of one kind ("pp send") on the longest path that take ``seconds`` per step longer, and why (``WHY``)."""
+class SlowerOps:
+    """Ops of one kind ("pp send") on the longest path that take ``seconds`` per step longer, and why (``CAUSE``)."""
 
     kind: str
     why: str
@@ -41,25 +41,27 @@ class Longer:
 
     def in_words(self) -> str:
         """Return a clause that describes the longer ops."""
-        return f"{self.kind} ops on its critical path take {format_seconds(self.seconds)} longer: they {WHY[self.why]}"
+        return (
+            f"{self.kind} ops on its critical path take {format_seconds(self.seconds)} longer: they {CAUSE[self.why]}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON."""
         return asdict(self)
 
 
-def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
+def find_slower_ops(base: Run, other: Run, *, drawn: bool) -> list[SlowerOps]:
     """Return the ops that take longer on the longest path of ``other``, most first; none if its step is not longer.
 
     ``drawn``: compute times are random in one of them. Ranks that fold are compared by their representatives.
     """
     if other.step_time <= base.step_time * (1 + _SAME):
         return []
-    before = _known(base)
+    before = _op_durations(base)
     path, spans = other.critical_path, other.spans
     contended = spans.end - spans.start - other.free_seconds
     found: defaultdict[tuple[str, str], float] = defaultdict(float)
-    for at, key in zip(path.number.tolist(), _keys(other, path.number), strict=True):
+    for at, key in zip(path.number.tolist(), _op_keys(other, path.number), strict=True):
         took, waited = before.get((base.simulated_for(key[0]), *key[1:]), (np.inf, 0.0))
         more = float(spans.end[at] - spans.start[at]) - took
         if more <= 0:
@@ -70,24 +72,24 @@ def longer_on_path(base: Run, other: Run, *, drawn: bool) -> list[Longer]:
             found[kind, "draws" if drawn else "interference"] += more / path.steps
         else:
             found[kind, "contention" if contended[at] > waited else "traffic"] += more / path.steps
-    return [Longer(kind, why, seconds) for (kind, why), seconds in sorted(found.items(), key=lambda item: -item[1])]
+    return [SlowerOps(kind, why, seconds) for (kind, why), seconds in sorted(found.items(), key=lambda item: -item[1])]
 
 
-def in_words(longer: list[Longer]) -> str:
+def describe_slower_ops(longer: list[SlowerOps]) -> str:
     """Return one sentence about the ops that take longest; "" for none."""
-    return "; ".join(each.in_words() for each in longer[:_TOLD])
+    return "; ".join(each.in_words() for each in longer[:_MAX_LISTED])
 
 
-def _known(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
+def _op_durations(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
     """Return by op its duration, and the part of it due to sharing links."""
     spans = run.spans
     took = spans.end - spans.start
     contended = took - run.free_seconds
     every = np.arange(len(spans))
-    return dict(zip(_keys(run, every), zip(took.tolist(), contended.tolist(), strict=True), strict=True))
+    return dict(zip(_op_keys(run, every), zip(took.tolist(), contended.tolist(), strict=True), strict=True))
 
 
-def _keys(run: Run, at: Any) -> list[tuple[Any, ...]]:
+def _op_keys(run: Run, at: Any) -> list[tuple[Any, ...]]:
     """Return a key per op: rank, stream, kind, name, microbatch, chunk, step, layer, and a count of equal ones."""
     spans, words = run.spans, run.spans.words
     columns = (spans.rank, spans.stream, spans.kind, spans.name, spans.microbatch, spans.chunk, spans.step, spans.layer)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
 Table = Literal["compare", "sweep", "plan", "report"]
 """Tables that people read; a column of a table is a metric with a heading."""
-EVERYWHERE: frozenset[Table] = frozenset(get_args(Table))
-NOWHERE: frozenset[Table] = frozenset()
+ALL_TABLES: frozenset[Table] = frozenset(get_args(Table))
+NO_TABLES: frozenset[Table] = frozenset()
 
 
 class TimedStep(Protocol):
@@ -45,7 +45,7 @@ class TimedStep(Protocol):
         """Tokens, FLOP, ranks and peaks of the job."""
 
 
-class PlayedStep(TimedStep, Protocol):
+class SimulatedStep(TimedStep, Protocol):
     """A simulated step (``result.Result``)."""
 
     @property
@@ -77,37 +77,37 @@ class PlayedStep(TimedStep, Protocol):
 class Metric:
     """A number of a step.
 
-    ``of`` takes a PlayedStep, or a TimedStep where the metric is ``timed``: then it is also known where no step is
+    ``of`` takes a SimulatedStep, or a TimedStep where the metric is ``timed``: then it is also known where no step is
     simulated in full. ``heading`` is its heading in the tables of ``columns``.
     """
 
     unit: Unit
     of: Callable[[Any], float]
     heading: str = ""
-    columns: frozenset[Table] = NOWHERE
+    columns: frozenset[Table] = NO_TABLES
     timed: bool = False
 
 
 def timed(
-    unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+    unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = ALL_TABLES
 ) -> Metric:  # fmt: skip
     """Return a metric that follows from the step time and the job.
 
     >>> timed("s", lambda step: step.step_time, "step").timed
     True
     """
-    return Metric(unit, of, heading, columns if heading else NOWHERE, timed=True)
+    return Metric(unit, of, heading, columns if heading else NO_TABLES, timed=True)
 
 
 def played(
-    unit: Unit, of: Callable[[PlayedStep], float], heading: str = "", columns: frozenset[Table] = EVERYWHERE
+    unit: Unit, of: Callable[[SimulatedStep], float], heading: str = "", columns: frozenset[Table] = ALL_TABLES
 ) -> Metric:  # fmt: skip
     """Return a metric of a simulated step; with a heading it is in all tables, or those of ``columns``.
 
     >>> sorted(played("s", exposed_communication, "exposed").columns)
     ['compare', 'plan', 'report', 'sweep']
     """
-    return Metric(unit, of, heading, columns if heading else NOWHERE)
+    return Metric(unit, of, heading, columns if heading else NO_TABLES)
 
 
 def mfu(step: TimedStep) -> float:
@@ -121,12 +121,12 @@ def mfu_bf16(step: TimedStep) -> float:
     return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low and facts.bf16_flops else 1.0)
 
 
-def hfu(step: PlayedStep) -> float:
+def hfu(step: SimulatedStep) -> float:
     """Return the hardware FLOP/s over peak: the MFU with recomputation."""
     return step.facts.hardware_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
-def exposed_communication(step: PlayedStep) -> float:
+def exposed_communication(step: SimulatedStep) -> float:
     """Return the seconds for which communication over any axis delays the mean rank."""
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
 
@@ -168,7 +168,7 @@ METRICS: dict[str, Metric] = {
 """Metrics by name, in the order of the JSON.  Every table begins with the step time, under its own heading."""
 
 
-def numbers_of(step: PlayedStep) -> dict[str, float]:
+def all_metrics(step: SimulatedStep) -> dict[str, float]:
     """Return all metrics of a simulated step."""
     return {name: metric.of(step) for name, metric in METRICS.items()}
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints, within
 from simcluster.base.shown import Shown
-from simcluster.results.span_states import EXPOSED, bits_of, covered, inside
+from simcluster.results.span_states import EXPOSED, bits_of, find_covered, find_inside
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class CommKey:
     """A collective by axis, kind and name; a whole axis without kind and name, all axes together without any."""
 
     axis: str = ""
@@ -59,13 +59,13 @@ class Overlaps(Shown):
     Keys are in order: all, then axis by axis its sum and its collectives.
     """
 
-    of_rank: Mapping[int, Mapping[Key, OverlapSeconds]]
-    mean: Mapping[Key, OverlapSeconds]
+    of_rank: Mapping[int, Mapping[CommKey, OverlapSeconds]]
+    mean: Mapping[CommKey, OverlapSeconds]
 
     @property
     def fraction(self) -> float:
         """Share of the communication time on the wire that overlaps with compute (HolisticTraceAnalysis)."""
-        total = self.mean[Key()]
+        total = self.mean[CommKey()]
         return total.hidden / total.wire if total.wire else 0.0
 
     def rows(self) -> list[dict[str, str | float]]:
@@ -73,7 +73,7 @@ class Overlaps(Shown):
         return [_row(key, value) for key, value in self.mean.items()]
 
 
-def _row(key: Key, value: OverlapSeconds) -> dict[str, str | float]:
+def _row(key: CommKey, value: OverlapSeconds) -> dict[str, str | float]:
     numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
@@ -103,33 +103,33 @@ def overlaps(
     return Overlaps(found, mean)
 
 
-def _in_order(keys: Iterable[Key]) -> list[Key]:
+def _in_order(keys: Iterable[CommKey]) -> list[CommKey]:
     """Return the keys in order: all, then by axis as the breakdown counts them, each axis before its collectives."""
     place = {axis: number for number, axis in enumerate(("", *EXPOSED))}
     return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
 
 
-def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[Key, OverlapSeconds]:
+def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSeconds]:
     rank = Pieces(spans, free)
     every = np.zeros(len(spans), dtype=bool)
-    found: dict[Key, Floats] = {}
+    found: dict[CommKey, Floats] = {}
     for axis in EXPOSED:
         on_axis = spans.stream == spans.code(axis)
         if not on_axis.any():
             continue
         every |= on_axis
-        found[Key(axis)] = rank.measure(on_axis)
+        found[CommKey(axis)] = rank.measure(on_axis)
         names = spans.kind[on_axis] * len(spans.words) + spans.name[on_axis]
         pairs = [divmod(pair, len(spans.words)) for pair in np.unique(names).tolist()]
-        keys = {Key(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
+        keys = {CommKey(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
         for key in _in_order(keys):
             kind, name = keys[key]
             found[key] = rank.measure(on_axis & (spans.kind == kind) & (spans.name == name), counts=True)
-            found[Key(axis)][_COUNTED] += found[key][_COUNTED]
+            found[CommKey(axis)][_COUNTED] += found[key][_COUNTED]
     total = rank.measure(every)
     for whole in (key for key in found if not key.kind):
         total[_COUNTED] += found[whole][_COUNTED]
-    return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {Key(): total, **found}.items()}
+    return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {CommKey(): total, **found}.items()}
 
 
 class Pieces:
@@ -141,7 +141,7 @@ class Pieces:
         self._length = np.diff(self._edges)
         self._start, self._end = (np.searchsorted(self._edges, times) for times in (spans.start, spans.end))
         compute = spans.stream == spans.code("compute")
-        self._computing = covered(len(self._edges), self._start[compute], self._end[compute])
+        self._computing = find_covered(len(self._edges), self._start[compute], self._end[compute])
         self._uncounted = ~self._computing
         took = spans.end - spans.start
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
@@ -156,7 +156,7 @@ class Pieces:
         self._uncounted[place[own]] = False
         late = chosen[spans.ready[chosen] < spans.start[chosen]]
         waiting = (
-            inside(self._edges, spans.ready[late], spans.start[late]) if len(late) else np.zeros(0, dtype=np.int64)
+            find_inside(self._edges, spans.ready[late], spans.start[late]) if len(late) else np.zeros(0, dtype=np.int64)
         )
         return np.array([
             len(chosen), spans.bytes[chosen].sum(), length.sum(), length[computing].sum(), length[~computing].sum(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.reference.record import Ops
-from simcluster.results.contention import alone_seconds, calls_of
+from simcluster.results.contention import alone_seconds, call_ids
 from simcluster.results.critical_path import CriticalPath
 from simcluster.results.played import Run
 from simcluster.results.timeline import Spans
@@ -75,7 +75,7 @@ def _planned(run: Run, spans: Spans) -> Floats:
     ops = run.record.ops
     found = spans.end - spans.start
     if not run.hop_by_hop:
-        called = calls_of(run.folding.communicators, ops, spans, run.ranks.start)
+        called = call_ids(run.folding.communicators, ops, spans, run.ranks.start)
         found = run.free_calls.of_spans(spans, ops, called)
     own = np.flatnonzero((spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0))
     found[own] = ops.seconds[spans.op[own]]

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.reference.record import RankRecord, Record
 from simcluster.results.account import Account
-from simcluster.results.contention import CallKey, FreeCalls, calls_of, slowed_seconds
+from simcluster.results.contention import CallKey, FreeCalls, call_ids, slowed_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.numbers import TimedNumbers
@@ -126,8 +126,8 @@ class Run(TimedNumbers):
 
     @cached_property
     def called(self) -> tuple[Ints, list[CallKey]]:
-        """Index of every span's call, and the different calls (``calls_of``)."""
-        return calls_of(self.folding.communicators, self.record.ops, self.spans, self.ranks.start)
+        """Index of every span's call, and the different calls (``call_ids``)."""
+        return call_ids(self.folding.communicators, self.record.ops, self.spans, self.ranks.start)
 
     @cached_property
     def free_calls(self) -> FreeCalls:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.diagnostics import dotted
-from simcluster.faults.capacities import with_permanent
-from simcluster.results.contention import Call, calls
+from simcluster.faults.capacities import apply_permanent_faults
+from simcluster.results.contention import Call, link_calls
 from simcluster.scenario.link_changes import RATES, changes_of_links
 from simcluster.topology import Cluster
 from simcluster.topology.links import label, resource_of
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 NCCL = "nccl"
 """The limit that is not a link: the rate at which NCCL feeds the links, its pace."""
 
-_CALLED = {"nvlink": " (NVLink)", "pcie": " (PCIe)", "network": "", NCCL: ""}
+_RESOURCE_LABELS = {"nvlink": " (NVLink)", "pcie": " (PCIe)", "network": "", NCCL: ""}
 _MOSTLY = 0.5  # of the seconds of calls over raised links: a limit on a larger share is reported
 _SAME = 1e-6
 _NEXT_TO_NOTHING = 0.05  # of the raise
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class UpgradeLimit:
     """Why links that were raised by ``factor`` speed up communication by ``gain`` only (as factors on its rate).
 
     ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
@@ -76,8 +76,8 @@ class HeldBack:
             rate, now = f"{rate} for {self.flows:g} messages at a time", f"{now} for {self.links_flows:g}"
         whose = " and ".join([part for part in (", ".join(self.axes[:-1]), self.axes[-1]) if part])
         return (
-            f"{self._buys} for {whose}: bound by {self.by}{_CALLED[self.resource]} at {rate}, in series with "
-            f"{self.links}{_CALLED[self.raised]} (now {now}); {self.remedy}"
+            f"{self._buys} for {whose}: bound by {self.by}{_RESOURCE_LABELS[self.resource]} at {rate}, in series with "
+            f"{self.links}{_RESOURCE_LABELS[self.raised]} (now {now}); {self.remedy}"
         )
 
     @property
@@ -103,7 +103,7 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Raise:
+class LinkUpgrade:
     """Link capacities (B/s) and factors on NCCL's pace before and after; ``by_scale``: raised by ``cluster.scale``."""
 
     cluster: Cluster
@@ -114,7 +114,7 @@ class Raise:
     by_scale: bool = True
 
 
-def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
+def find_limit(calls: Iterable[Call], raised: LinkUpgrade) -> UpgradeLimit | None:
     """Return what limits most of the communication over raised links; None if most of it gets the full gain.
 
     ``calls`` are those of the run after. None as well where no link was raised.
@@ -124,11 +124,11 @@ def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
         return None
     looks = [
         (call.seconds, look) for call in calls for traffic in call.traffics
-        if (look := _look(call.axis, traffic, raised, up))
+        if (look := _inspect(call.axis, traffic, raised, up))
     ]  # fmt: skip
     seconds = _seconds(looks)
     if not seconds:
-        return HeldBack(float((raised.after[up] / raised.before[up]).max()), 1.0)
+        return UpgradeLimit(float((raised.after[up] / raised.before[up]).max()), 1.0)
     bound = [each for each in looks if each[1].by]
     if _seconds(bound) <= _MOSTLY * seconds:
         return None
@@ -145,11 +145,11 @@ def held_back(calls: Iterable[Call], raised: Raise) -> HeldBack | None:
     return replace(most, gain=gain, axes=tuple(chain.from_iterable(order)))
 
 
-def _seconds(looks: Iterable[tuple[float, HeldBack]]) -> float:
+def _seconds(looks: Iterable[tuple[float, UpgradeLimit]]) -> float:
     return math.fsum(took for took, _ in looks)
 
 
-def _look(axis: str, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_]) -> HeldBack | None:
+def _inspect(axis: str, traffic: Traffic, raised: LinkUpgrade, up: npt.NDArray[np.bool_]) -> UpgradeLimit | None:
     """Return the gain and limit of one traffic (no limit if it gained fully); None if it crosses no raised link."""
     mine = [(link, flows) for link, flows in traffic.usage if up[link]]
     if not mine:
@@ -160,14 +160,14 @@ def _look(axis: str, traffic: Traffic, raised: Raise, up: npt.NDArray[np.bool_])
     beside, sharing, other = _narrowest(others, raised.after)
     bound_before = traffic.bound / _pace_ratio(raised, traffic.usage)
     was = min(_narrowest(traffic.usage, raised.before).rate, bound_before)
-    found = HeldBack(factor, min(now, beside, traffic.bound) / was, axes=(axis,), beside=not raised.by_scale)
+    found = UpgradeLimit(factor, min(now, beside, traffic.bound) / was, axes=(axis,), beside=not raised.by_scale)
     if found.gain >= factor * (1 - _SAME):
         return found
-    ends, resource = _ends(raised.cluster, link), _resource(raised.cluster, link)
+    ends, resource = _link_ends(raised.cluster, link), _resource(raised.cluster, link)
     found = replace(found, links=ends, raised=resource, links_rate=float(raised.after[link]), links_flows=flows)
     if traffic.bound < beside:  # a rate of each message
         return replace(found, by="NCCL's pace", resource=NCCL, rate=traffic.bound, flows=flows)
-    ends, resource = _ends(raised.cluster, other), _resource(raised.cluster, other)
+    ends, resource = _link_ends(raised.cluster, other), _resource(raised.cluster, other)
     return replace(found, by=ends, resource=resource, rate=float(raised.after[other]), flows=sharing)
 
 
@@ -184,7 +184,7 @@ def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray
     return min(rates, default=_Narrowest(math.inf, 1.0, -1))
 
 
-def _pace_ratio(raised: Raise, usage: Usage) -> float:
+def _pace_ratio(raised: LinkUpgrade, usage: Usage) -> float:
     """Return the factor by which NCCL's pace was raised on these links, of which a NIC or switch is between nodes."""
     if raised.pace_before == raised.pace_after:
         return 1.0
@@ -200,7 +200,7 @@ def _resource(cluster: Cluster, link: int) -> str:
     return resource_of(str(cluster.graph[a][b]["medium"]))
 
 
-def _ends(cluster: Cluster, link: int) -> str:
+def _link_ends(cluster: Cluster, link: int) -> str:
     """Return the kinds of node that a link joins, such as gpu - nic: nearer to the GPU first."""
     a, b = (label(cluster.graph, node) for node in cluster.links[link])
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
@@ -215,23 +215,23 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 """Factors of ``cluster.scale`` that are on links."""
 
 
-def held_between(before: Scenario, after: Scenario, run: Run) -> HeldBack | None:
+def limit_between(before: Scenario, after: Scenario, run: Run) -> UpgradeLimit | None:
     """Return what limits a scenario's ``run`` whose links are faster than those of the one before.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
-    was, now = (with_permanent(each.faults, each.cluster.built, each.seed) for each in (before, after))
+    was, now = (apply_permanent_faults(each.faults, each.cluster.built, each.seed) for each in (before, after))
     if was.capacity.shape != now.capacity.shape or not (now.capacity > was.capacity).any() or was.links != now.links:
         return None
     if run.hop_by_hop:  # calls have no rates of their own
         return None
-    made = calls(run.folding.communicators, run.called, run.spans, run.weights)
+    made = link_calls(run.folding.communicators, run.called, run.spans, run.weights)
     pace = before.cluster.scale.pace, after.cluster.scale.pace
     by_scale = before.cluster.topology == after.cluster.topology
-    return held_back(made, Raise(now, was.capacity, now.capacity, *pace, by_scale))
+    return find_limit(made, LinkUpgrade(now, was.capacity, now.capacity, *pace, by_scale))
 
 
-def held_by_scale(scenario: Scenario, run: Run) -> str:
+def explain_scale_limit(scenario: Scenario, run: Run) -> str:
     """Return a line on what limits a ``run`` whose links ``cluster.scale`` raises; "" if nothing does."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
@@ -239,19 +239,19 @@ def held_by_scale(scenario: Scenario, run: Run) -> str:
         return ""
     plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
     before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
-    return _held(before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()])
+    return _explain(before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()])
 
 
-def held_by_pace(scenario: Scenario, run: Run) -> str:
+def explain_topology_limit(scenario: Scenario, run: Run) -> str:
     """Return a line on what limits a ``run`` whose scenario raises rates of its topology; "" if nothing does."""
     origin = scenario.origin
     changed = [path for path in changes_of_links(origin.written, RATES) if path[1] != "topology"]
-    return _held(origin.without(changed), scenario, run, [*map(dotted, changed)]) if changed else ""
+    return _explain(origin.without(changed), scenario, run, [*map(dotted, changed)]) if changed else ""
 
 
-def _held(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
+def _explain(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
     what = ", ".join(changed)
     if np.array_equal(before.cluster.built.capacity, after.cluster.built.capacity):
         return f"{what}: no gain: the cluster has no such links"
-    held = held_between(before, after, run)
+    held = limit_between(before, after, run)
     return f"{what}: {held.in_words()}" if held else ""

@@ -12,11 +12,11 @@ from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.planning.job import Job
 from simcluster.planning.offload_layers import moves_activations
-from simcluster.results.host_copies import PlayedCheckpoint, activations_in_host, copies_of, played_checkpoint
+from simcluster.results.host_copies import StepCheckpoint, host_activations, measure_checkpoint, measure_copies
 from simcluster.results.memory_timeline import MemoryPeak
-from simcluster.results.numbers import FlatNumbers, hfu, mfu, numbers_of
+from simcluster.results.numbers import FlatNumbers, all_metrics, hfu, mfu
 from simcluster.results.played import Run
-from simcluster.results.raised import held_by_pace, held_by_scale
+from simcluster.results.raised import explain_scale_limit, explain_topology_limit
 from simcluster.results.waits import WaitMatrix, wait_matrix
 from simcluster.scenario.advice import Note, Plain, cautions, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
@@ -142,8 +142,7 @@ class Result(Run, FlatNumbers):
             return 0.0
         stages, box_of = self._stages, self.scenario.cluster.built.box_of
         held = {
-            rank: activations_in_host(self.spans, rank) + self.facts.footprints[stages[rank]].host
-            for rank in self.weights
+            rank: host_activations(self.spans, rank) + self.facts.footprints[stages[rank]].host for rank in self.weights
         }
         of_box: dict[tuple[int, int], float] = {}
         for rank in range(self.facts.ranks):
@@ -151,19 +150,19 @@ class Result(Run, FlatNumbers):
         return max(of_box.values(), default=0.0)
 
     @cached_property
-    def checkpoint(self) -> PlayedCheckpoint | None:
+    def checkpoint(self) -> StepCheckpoint | None:
         """The checkpoint that is taken in its steps; None without one."""
         chosen = self.scenario.checkpoint
         if chosen is None:
             return None
-        return played_checkpoint(self.spans, self.weights, after=chosen.after, steps=self.steps, place=chosen.place)
+        return measure_checkpoint(self.spans, self.weights, after=chosen.after, steps=self.steps, place=chosen.place)
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
         """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, hidden ones too."""
         if self.scenario.memory.offload == HostMemory():
             return {}
-        found = {way: copies_of(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
+        found = {way: measure_copies(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
         return {way: copies for way, copies in found.items() if copies["bytes"]}
 
     @property
@@ -263,7 +262,7 @@ class Result(Run, FlatNumbers):
         if self.folding.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses nodes: its collectives leave the NVLink domain")
         found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
-        found += filter(None, (held_by_scale(self.scenario, self), held_by_pace(self.scenario, self)))
+        found += filter(None, (explain_scale_limit(self.scenario, self), explain_topology_limit(self.scenario, self)))
         again = self.times.breakdown["recompute"]
         return found + list(cautions(self.scenario, self.facts.footprints, again, self.job.schedule))
 
@@ -295,7 +294,7 @@ class Result(Run, FlatNumbers):
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
             "step_time_likely": self.likely.to_dict(),
-            **numbers_of(self),
+            **all_metrics(self),
             "measured": self.measured and self.measured.to_dict(),
             "fit": {"answer": self.fit, "used": self.memory.total / self.facts.memory, "headroom": HEADROOM},
             "schedule_bubble_formula": self.own_bubble.formula,
@@ -334,7 +333,7 @@ class Result(Run, FlatNumbers):
         }
 
 
-def numbers(result: Mapping[str, Any]) -> dict[str, float]:
+def flat_numbers(result: Mapping[str, Any]) -> dict[str, float]:
     """Return the flat numbers of a result JSON, breakdown included, for tables."""
     flat = {name: value for name, value in result.items() if isinstance(value, int | float)}
     return {**flat, **{f"breakdown_s.{name}": value for name, value in result["breakdown_s"].items()}}

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_change
-from simcluster.results.account import OWN
+from simcluster.results.account import WORK_ENTRIES
 from simcluster.results.result import Result
 
 _STANDS_OUT = 0.05  # of the difference of the steps
@@ -40,7 +40,7 @@ def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
     stage = after.job.plan.stages()
     if not difference or not np.array_equal(before.job.plan.stages(), stage):
         return []
-    change = _own(after) - _own(before)
+    change = _own_work(after) - _own_work(before)
     toward, excess, others = np.sign(difference) * change, np.zeros(len(change)), np.zeros(len(change))
     for number in range(stage.max() + 1):
         ranks = np.flatnonzero(stage == number)
@@ -52,7 +52,7 @@ def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
     return [SlowerRank(rank, int(stage[rank]), float(change[rank]), float(others[rank])) for rank in far]
 
 
-def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
+def describe_slower_ranks(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
     """Return a sentence that names the slower ranks; "" for none."""
     if not found:
         return ""
@@ -68,7 +68,7 @@ def in_words(found: Sequence[SlowerRank], gpus: Sequence[str]) -> str:
     )
 
 
-def _own(run: Result) -> Floats:
+def _own_work(run: Result) -> Floats:
     of_rank = run.times.of_rank
-    known = {rank: sum(of_rank[rank].states[name] for name in OWN) / run.steps for rank in run.weights}
+    known = {rank: sum(of_rank[rank].states[name] for name in WORK_ENTRIES) / run.steps for rank in run.weights}
     return np.array([known[run.simulated_for(rank)] for rank in range(len(run.ranks))])

@@ -13,17 +13,17 @@ from simcluster.base.arrays import Bools, Floats, Int32s, Ints
 from simcluster.planning.parallel import STREAMS as COMMUNICATION
 from simcluster.reference.record import RankOps
 
-BESIDE = ("d2h", "h2d", "storage", "host")
+HOST_STREAMS = ("d2h", "h2d", "storage", "host")
 """Streams of copies to and from the host and on to storage, which are not communication between ranks, and of the
 host's work."""
 
 
-def inside(edges: Floats, start: Floats, end: Floats) -> Bools:
+def find_inside(edges: Floats, start: Floats, end: Floats) -> Bools:
     """Return which intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
-    return covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
+    return find_covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
 
 
-def covered(size: int, first: Ints, last: Ints) -> Bools:
+def find_covered(size: int, first: Ints, last: Ints) -> Bools:
     """Return which intervals between this number of edges lie between edges ``first[i]`` and ``last[i]``."""
     depth = np.cumsum(np.bincount(first, minlength=size)[:-1] - np.bincount(last, minlength=size)[:-1])
     return np.asarray(depth > 0)
@@ -43,7 +43,7 @@ STALLS = ("checkpoint", "data", "validation")
 """Kinds of host work, and entries, that stop the rank's process, whether or not other ranks are idle meanwhile."""
 HELD_BY = {"optimizer": "optimizer", "checkpoint": "checkpoint", "offload": "copy"}
 """Entries for concurrent host work that a rank waits for, and its kind; of several at once, the first counts."""
-STREAMS = ("compute", *EXPOSED, *BESIDE)
+STREAMS = ("compute", *EXPOSED, *HOST_STREAMS)
 COMPUTATION = tuple(kind for kinds in COMPUTE_KINDS.values() for kind in kinds)
 
 ENTRIES = (

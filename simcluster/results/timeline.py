@@ -136,15 +136,15 @@ def make_spans(ops: Ops, times: OpTimes, group_name: Callable[[str, int], str]) 
     return Spans(
         tuple(labels.words),
         op=op,
-        step=_wide(ops.step[op]),
-        rank=_wide(ops.lane_rank[lane]),
+        step=_to_int64(ops.step[op]),
+        rank=_to_int64(ops.lane_rank[lane]),
         stream=labels.stream[label],
         kind=labels.kind[label],
         name=labels.name[label],
         layer=labels.layer[label],
-        stage=_wide(ops.lane_stage[lane]),
-        chunk=_wide(ops.chunk[op]),
-        microbatch=_wide(ops.microbatch[op]),
+        stage=_to_int64(ops.lane_stage[lane]),
+        chunk=_to_int64(ops.chunk[op]),
+        microbatch=_to_int64(ops.microbatch[op]),
         group=codes[place[lane], labels.axis[label]],
         bytes=labels.bytes[label],
         ready=ready[order],
@@ -153,13 +153,13 @@ def make_spans(ops: Ops, times: OpTimes, group_name: Callable[[str, int], str]) 
     )
 
 
-def _wide(column: Int32s) -> Ints:
+def _to_int64(column: Int32s) -> Ints:
     return column.astype(np.int64)
 
 
 def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
     """Return the order of spans by rank, start, end and op; sorting rank by rank is faster, as it fits in a cache."""
-    order = np.argsort(narrow(rank), kind="stable")
+    order = np.argsort(narrow_integers(rank), kind="stable")
     begin = start[order]
     for low, high in pairwise([*begins(rank[order]).tolist(), len(order)]):
         order[low:high] = order[low:high][np.argsort(begin[low:high], kind="stable")]
@@ -170,7 +170,7 @@ def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
     return order
 
 
-def narrow(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
+def narrow_integers(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
     """Return the numbers in 16 bits if they fit, since these are sorted in a tenth of the time."""
     fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
     return numbers.astype(np.int16, copy=False) if fit else numbers

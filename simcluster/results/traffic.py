@@ -15,7 +15,7 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
 from simcluster.collectives.tree import Chained
 from simcluster.results.contention import CallKey
-from simcluster.results.overlap import Key, Overlaps
+from simcluster.results.overlap import CommKey, Overlaps
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
 
@@ -98,7 +98,7 @@ def axis_traffic(
 ) -> list[AxisTraffic]:  # fmt: skip
     """Return the traffic of all axes, then by axis its sum and its collectives; empty if durations are given.
 
-    ``called`` is what ``calls_of`` returns for the spans.
+    ``called`` is what ``call_ids`` returns for the spans.
     """
     call, keys = called
     shares = _shares(communicators, keys)
@@ -107,13 +107,13 @@ def axis_traffic(
     part = np.zeros(max(weights) + 1)
     part[list(weights)] = np.array(list(weights.values())) / (sum(weights.values()) * steps)
     moved: Floats = each[call] * part[spans.rank][:, None]
-    sums: dict[Key, Floats] = {}  # calls, buffer, sent, across
+    sums: dict[CommKey, Floats] = {}  # calls, buffer, sent, across
     for key, seconds in overlap.mean.items():
         if key.kind and key.kind != "recv":  # the same transfer as its sender's
-            found = np.array([seconds.calls, seconds.bytes, *moved[_of(spans, key)].sum(axis=0).tolist()])
-            for whole in (Key(), Key(key.axis), key):
+            found = np.array([seconds.calls, seconds.bytes, *moved[_collective_mask(spans, key)].sum(axis=0).tolist()])
+            for whole in (CommKey(), CommKey(key.axis), key):
                 sums[whole] = sums.get(whole, 0.0) + found
-    if Key() not in sums or not sums[Key()][2]:
+    if CommKey() not in sums or not sums[CommKey()][2]:
         return []
     rows = []
     for key, seconds in overlap.mean.items():
@@ -125,7 +125,7 @@ def axis_traffic(
     return rows
 
 
-def _of(spans: Spans, key: Key) -> Bools:
+def _collective_mask(spans: Spans, key: CommKey) -> Bools:
     return np.asarray(
         (spans.stream == spans.code(key.axis))
         & (spans.kind == spans.code(key.kind))

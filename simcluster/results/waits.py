@@ -47,7 +47,7 @@ def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
 
 Unit = Literal["rank", "worker", "machine", "stage"]
 
-READABLE = 256
+MAX_READABLE = 256
 """Rows up to which a matrix is drawn rank by rank, or worker by worker."""
 
 
@@ -86,21 +86,21 @@ def wait_matrix(
 
     ``class_of[rank]`` is equal for ranks with one representative; ``host_of[rank]`` is the rank's node.
     """
-    chosen = unit or _readable(plan, host_of)
+    chosen = unit or _finest_readable_unit(plan, host_of)
     numbers, names = _units(plan, host_of, chosen)
     seconds = np.zeros((len(names), len(names)))
-    for rank, culprit, length in _of_all(waits, plan, class_of):
+    for rank, culprit, length in _expand_waits(waits, plan, class_of):
         np.add.at(seconds, (numbers[rank], numbers[culprit]), length)
     size = np.bincount(numbers, minlength=len(names))
     return WaitMatrix(chosen, names, seconds / size[:, None] / steps)
 
 
-def _readable(plan: Plan, host_of: Sequence[int]) -> Unit:
-    if plan.num_ranks <= READABLE:
+def _finest_readable_unit(plan: Plan, host_of: Sequence[int]) -> Unit:
+    if plan.num_ranks <= MAX_READABLE:
         return "rank"
-    if plan.dp * plan.pp <= READABLE:
+    if plan.dp * plan.pp <= MAX_READABLE:
         return "worker"
-    return "machine" if len(dict.fromkeys(host_of)) <= READABLE else "stage"
+    return "machine" if len(dict.fromkeys(host_of)) <= MAX_READABLE else "stage"
 
 
 def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
@@ -122,7 +122,7 @@ def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[
     return stages * plan.dp + replica, names
 
 
-def _of_all(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
+def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
     """Return (ranks, the culprit of each, seconds) for all ranks of the job."""
     members: dict[int, list[int]] = {}
     for rank in range(plan.num_ranks):

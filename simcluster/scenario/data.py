@@ -19,7 +19,7 @@ from simcluster.faults.data import Packing
 from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Batch
 from simcluster.faults.where import Number
-from simcluster.model.packing import WHOLE, Lengths, Packed
+from simcluster.model.packing import UNPACKED, Lengths, PackingStatistics
 from simcluster.scenario.run_section import Tokens
 
 _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")
@@ -141,13 +141,13 @@ class Data(Spec):
             return tuple(given)
         return (*given, mine)
 
-    def packed(self, seed: int, batch: Batch, dp: int) -> Packed:
+    def packed(self, seed: int, batch: Batch, dp: int) -> PackingStatistics:
         """Return statistics of the packed sequences of all steps."""
         count = batch.microbatches * batch.micro_batch * dp
         if self.drawn is None:
-            return WHOLE
+            return UNPACKED
         rows = [self.drawn.sequences(seed, step, count, batch.length) for step in range(batch.steps)]
-        return Packed.of([row for rows_of_step in rows for row in rows_of_step], batch.length)
+        return PackingStatistics.of([row for rows_of_step in rows for row in rows_of_step], batch.length)
 
 
 def same(one: SequenceLengths, other: SequenceLengths) -> bool:

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.satellites import provided
 from simcluster.base.texts import nearest
 from simcluster.devices.device import Device, load_device
-from simcluster.devices.files import described, names_device_file
+from simcluster.devices.files import names_device_file, read_description
 from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue.models import model_document, preset_near
 from simcluster.documents.csv_numbers import histogram_in, speeds_in
@@ -25,7 +25,7 @@ from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
 from simcluster.documents.own_words import OwnWord, names_function
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
-from simcluster.faults.pace import PACES
+from simcluster.faults.pace import PACE_KEYS
 from simcluster.scenario.data import no_longer_measured
 from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.scenario.rules import oversize
@@ -133,7 +133,7 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     device = fields.get("device")
     if not names_device_file(device):
         return fields
-    whole = described(device, folder)  # type: ignore[arg-type]  # it names a file: a path or a mapping
+    whole = read_description(device, folder)  # type: ignore[arg-type]  # it names a file: a path or a mapping
     validate(Device, whole)
     return {**fields, "device": whole.data}
 
@@ -303,7 +303,7 @@ def _latest(document: Document, place: int, fault: Any) -> Any:
     """Return a fault without its pace where an override sets the pace by another key: ``faults.0.speed=50%``."""
     if not isinstance(fault, Mapping):
         return fault
-    own = [name for name in PACES if name in fault]
+    own = [name for name in PACE_KEYS if name in fault]
     new = [name for name in own if document.mark(("faults", place, name)).place == "override"]
     gone = [name for name in own if name not in new] if new else []
     return {key: value for key, value in fault.items() if key not in gone}

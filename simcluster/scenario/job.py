@@ -18,12 +18,12 @@ from simcluster.base.link_columns import LinkValues
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.devices.device import Device, kernels_seconds, memory_seconds
 from simcluster.devices.interference import Interference
-from simcluster.devices.sensitivity import interference_on, sensitivity_on
-from simcluster.devices.software import Software, latest_of
+from simcluster.devices.sensitivity import get_interference, make_sensitivity
+from simcluster.devices.software import Software, expected_latest
 from simcluster.devices.updates import Pass, buffer_seconds, pass_seconds, sharded_copy_seconds
 from simcluster.faults.capacities import capacity_profiles
 from simcluster.faults.ranks import mean_attention, rank_disturbances
-from simcluster.faults.ranks import slowness as slow_ranks
+from simcluster.faults.ranks import rank_slowness as slow_ranks
 from simcluster.faults.spec import Batch, Setting
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.recipes import Recipe
@@ -51,7 +51,7 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
     """Return the builder of the segments of the scenario's forward and backward passes."""
     precision = scenario.training.precision.removesuffix("-mixed")
     timer = cache_timer(partial(kernels_seconds, device, precision=precision))
-    sensitivity = sensitivity_on(device, interference_of(scenario, device), precision)
+    sensitivity = make_sensitivity(device, interference_of(scenario, device), precision)
     return Passes(
         scenario.model,
         shape_of(scenario),
@@ -220,7 +220,7 @@ def routes_of(scenario: Scenario) -> TokenRoutes | None:
 def interference_of(scenario: Scenario, device: Device) -> Interference | None:
     """Return the mutual slowdown of communication and compute on a GPU."""
     held = scenario.parallel.expert_dispatch.multiprocessors if scenario.model.moe else 0
-    return interference_on(device, scenario.overlap.interference, dispatcher=held)
+    return get_interference(device, scenario.overlap.interference, dispatcher=held)
 
 
 # --- what its software makes of a step beside its passes: time to issue work, updates of parameters -------------------
@@ -236,7 +236,7 @@ def issue_of(scenario: Scenario) -> HostCosts:
     if software is None:
         return NO_HOST_COSTS
     slower = scenario.cluster.scale.launch
-    late = software.late * latest_of(scenario.parallel.tp)
+    late = software.late * expected_latest(scenario.parallel.tp)
     host = (software.kernel, software.collective, software.microbatch)
     idle = (software.gap, late, software.loss, software.sync, software.launch)
     return HostCosts(*(seconds * slower for seconds in host + idle))

@@ -27,7 +27,7 @@ from simcluster.base.units import write_quantity
 from simcluster.documents.diagnostics import in_flow, listed
 from simcluster.documents.kinds import Accepts, OneOf, WordOf, models_in
 from simcluster.documents.spec import Spec
-from simcluster.faults.pace import PACES, Paced
+from simcluster.faults.pace import PACE_KEYS, PaceFault
 from simcluster.scenario.fields import ScenarioFields
 
 Fragment = dict[str, Any]
@@ -225,7 +225,7 @@ class ScenarioKey:
     @property
     def required(self) -> bool:
         """Whether a document must have the key."""
-        one_of_some = issubclass(self.model, Paced) and self.name in PACES
+        one_of_some = issubclass(self.model, PaceFault) and self.name in PACE_KEYS
         return self._field.is_required() and not one_of_some
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from simcluster.base.errors import InputError
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.model.layers import RankShape
-from simcluster.model.memory import moved_bytes
+from simcluster.model.memory import offloaded_bytes
 from simcluster.model.mixture import ExpertKernels
 from simcluster.model.recipes import Recipe, recipe_named
 from simcluster.planning.footprint import Footprint, stage_footprint
@@ -199,7 +199,7 @@ def offload_of(scenario: Scenario) -> Offload:
 
     def kept(layers: Sequence[int]) -> float:
         if chosen.modules:
-            return sum(moved_bytes(model, shape, layer, chosen.modules) for layer in layers)
+            return sum(offloaded_bytes(model, shape, layer, chosen.modules) for layer in layers)
         return sum(map(blocks.kept, layers))
 
     boxes = Counter(cluster.box_of(rank) for rank in range(scenario.gpus)) if chosen.optimizer == "host" else {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.devices.sensitivity import interference_on
+from simcluster.devices.sensitivity import get_interference
 from simcluster.documents.diagnostics import Complaint, listed
 from simcluster.documents.kinds import not_modelled
 from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
@@ -177,7 +177,7 @@ def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
     except InputError:
         return  # said already
     try:
-        interference_on(device, choice, dispatcher=held)
+        get_interference(device, choice, dispatcher=held)
     except InputError as error:
         yield where if not isinstance(choice, str) else ("parallel", "expert_dispatch", "sms"), str(error)
 

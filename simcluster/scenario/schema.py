@@ -18,7 +18,7 @@ from simcluster.documents.catalogue import presets
 from simcluster.documents.kinds import A_PATH, models_in
 from simcluster.documents.laws import Histogram
 from simcluster.documents.shipped import shipped_names
-from simcluster.faults.pace import Paced
+from simcluster.faults.pace import PaceFault
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, form_of, fragment_of
@@ -191,6 +191,6 @@ _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
     Model: _by_preset,
     PresetSpec: _by_preset,
     Parallel: _of_parallel,
-    Paced: _of_paced,
+    PaceFault: _of_paced,
 }
 """Forms of a class's mapping that are allowed in addition to its fields."""

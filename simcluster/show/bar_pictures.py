@@ -16,7 +16,7 @@ from simcluster.base.units import format_change, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.account import CAUSES
 from simcluster.results.critical_path import kind_of
-from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.show.bars import bar_rows, label_axes
@@ -144,7 +144,7 @@ def _collectives(run: Run) -> list[_Row]:
 def _axes_of(named: Sequence[tuple[str, Run]]) -> list[_Row]:
     there = dict.fromkeys(key.axis for _, run in named for key in run.overlap.mean if key.axis and not key.kind)
     return [
-        _Row(f"{axis}  {name}", axis, run.overlap.mean.get(Key(axis), OverlapSeconds()), 0.0 if place else 0.6)
+        _Row(f"{axis}  {name}", axis, run.overlap.mean.get(CommKey(axis), OverlapSeconds()), 0.0 if place else 0.6)
         for axis in there
         for place, (name, run) in enumerate(named)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from simcluster.base.units import format_bytes
-from simcluster.results.overlap import Key, OverlapSeconds
+from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import cause_class, short_seconds
 
@@ -23,12 +23,12 @@ _MOST_RANKS = 16
 def explanation(run: Run, free: Sequence[Free]) -> Answer:
     """Return all tables that explain a run; ``free`` is the answer of ``whatif.what_if_free``."""
     parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
-    if run.overlap.mean[Key()].calls:
+    if run.overlap.mean[CommKey()].calls:
         parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
     return parts
 
 
-def _overlap(mean: Mapping[Key, OverlapSeconds]) -> TableBlock:
+def _overlap(mean: Mapping[CommKey, OverlapSeconds]) -> TableBlock:
     header = ["communication (a step, mean over ranks)", "calls", *_TIMES, "shared"]
     rows = []
     for key, value in mean.items():
@@ -59,10 +59,10 @@ def _ranks(run: Run) -> TableBlock:
     weights, of_rank = run.weights, run.overlap.of_rank
     stages = dict(zip(run.spans.rank.tolist(), run.spans.stage.tolist(), strict=True))
     on_path = run.critical_path.by_rank()
-    longest = sorted(weights, key=lambda rank: (-of_rank[rank][Key()].exposed, rank))[:_MOST_RANKS]
+    longest = sorted(weights, key=lambda rank: (-of_rank[rank][CommKey()].exposed, rank))[:_MOST_RANKS]
     rows = []
     for rank in sorted(longest):
-        value = of_rank[rank][Key()]
+        value = of_rank[rank][CommKey()]
         overlap = f"{value.hidden / value.wire:.1%}" if value.wire else "-"
         place = [str(rank), str(weights[rank]), str(stages[rank])]
         rows.append([*place, *_times(value), overlap, short_seconds(on_path.get(rank, 0.0))])

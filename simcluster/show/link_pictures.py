@@ -19,7 +19,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.argument_types import checked
-from simcluster.results.loads import hottest_over_time, link_table
+from simcluster.results.loads import hottest_links_over_time, link_table
 from simcluster.results.result import Result
 from simcluster.show.bars import label_axes, time_unit
 from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, mix_with_white
@@ -41,7 +41,7 @@ def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = N
     A row represents all links with equal numbers between equal kinds of node ("x64"), named by the first. InputError if
     no link carries anything.
     """
-    table, edges, matrix = hottest_over_time(result, n, bins)
+    table, edges, matrix = hottest_links_over_time(result, n, bins)
     if table.empty:
         raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
     return plot_rows(table, edges, matrix, title=title or f"{result.scenario.title}: hottest links")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.texts import on_a_line
 from simcluster.base.units import format_bytes, format_seconds
-from simcluster.faults.words import all_in_words, in_words
+from simcluster.faults.words import describe_fault, describe_faults
 from simcluster.results.attention import attention_reached
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
@@ -73,14 +73,16 @@ def job_lines(scenario: Scenario) -> list[str]:
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
         f"{training.precision}, {recompute}",
         *([f"data: {data}"] if scenario.data and (data := _data_in_words(scenario.data)) else []),
-        *([f"faults: {all_in_words(scenario.given_faults)}"] if scenario.given_faults else []),
+        *([f"faults: {describe_faults(scenario.given_faults)}"] if scenario.given_faults else []),
     ]
 
 
 def _data_in_words(data: Data) -> str:
     """Describe documents, packing and loader: "documents lognormal median 1000 sigma 1.6, packing cut"."""
     drawn = data.drawn
-    parts = [] if drawn is None else [*in_words(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
+    parts = (
+        [] if drawn is None else [*describe_fault(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
+    )
     parts += [f"{data.unique:.4g} unique tokens"] if data.unique else []
     return ", ".join([*parts, *([data.loader.in_words()] if data.loader else [])])
 

@@ -19,7 +19,7 @@ from simcluster.devices.interference import Interference
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.faults import Fault
-from simcluster.faults.capacities import with_permanent
+from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job, Slices, balanced
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
@@ -207,7 +207,7 @@ def fold(
     job = planned.job
     cluster = scenario.cluster.built
     if scenario.faults:
-        cluster = with_permanent(scenario.faults, cluster, scenario.seed)
+        cluster = apply_permanent_faults(scenario.faults, cluster, scenario.seed)
     disturbances = disturbances_of(scenario, job.plan, cluster, saved=job.saved)
     rates = cluster.link_capacity
     if folded and is_foldable(scenario):

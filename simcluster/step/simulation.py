@@ -21,7 +21,7 @@ from simcluster.base.errors import DeadlockError
 from simcluster.base.telling import in_words, note, require_begun
 from simcluster.base.units import format_seconds
 from simcluster.engine.job_record import simulate_job
-from simcluster.faults.spec import acting
+from simcluster.faults.spec import acting_faults
 from simcluster.planning.footprint import Facts
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.reference.record import Record
@@ -60,7 +60,7 @@ def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
         f"faults.{scenario.faults.index(fault)} ({fault.kind})": {
             link for link in fault.links(cluster) if fault.left(float(cluster.capacity[link])) == 0
         }
-        for fault in acting(scenario.faults, "left")
+        for fault in acting_faults(scenario.faults, "left")
     }
     taken = sorted(set[int]().union(*faults.values()))
     for links in [*([link] for link in taken), *([taken] if taken else [])]:

@@ -14,11 +14,11 @@ from typing import Any, Literal
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
-from simcluster.devices.device import LOW, Device, kernel_seconds
+from simcluster.devices.device import LOW_PRECISIONS, Device, kernel_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.model.kernels import Block, Kernel, Section
 from simcluster.model.layer_block import embedding_block, lm_head_block, prediction_block, weight_casts
-from simcluster.model.layers import RankShape, kinds_of
+from simcluster.model.layers import RankShape, kinds_of_layer
 from simcluster.model.transformer import Model
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.job import facts_of, job_of
@@ -148,7 +148,7 @@ def layer_sections(
     sorts = Counter((shape.recomputes(layer), model.kinds(layer)) for layer in layers)
     first = {model.kinds(layer): layer for layer in reversed(layers)}
     for (again, kinds), count in sorts.items():
-        for kind in kinds_of(model, first[kinds]):
+        for kind in kinds_of_layer(model, first[kinds]):
             add(kind.name, kind.sections(model, shape if again else plain), count)
     if not lm_head:
         return found
@@ -171,7 +171,7 @@ def _row(
     precision = scenario.training.precision.removesuffix("-mixed")
     left = attention if kernel.kind == "attention" else 1.0  # what packed documents leave of it
     seconds = left * kernel_seconds(device, kernel, precision=precision)
-    of_peak = "bf16" if kernel.wide and precision in LOW else precision
+    of_peak = "bf16" if kernel.wide and precision in LOW_PRECISIONS else precision
     ideal: dict[Roof, float] = {
         "compute": left * kernel.flops / device.peak_flops(of_peak),
         "memory": kernel.bytes / device.memory_bandwidth,

@@ -31,8 +31,8 @@ from simcluster.documents.reading import read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
-from simcluster.faults.capacities import in_cluster, joint_capacities, own_machines, with_permanent
-from simcluster.faults.ranks import rank_disturbances, slowness
+from simcluster.faults.capacities import apply_permanent_faults, joint_capacities, number_nodes, to_cluster_numbers
+from simcluster.faults.ranks import rank_disturbances, rank_slowness
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_disturbances, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
@@ -184,9 +184,9 @@ class _Jobs:
     """Simulator of any subset of the jobs on a cluster; link faults of one job act on all of them."""
 
     def __init__(self, jobs: Sequence[Placed], cluster: Cluster, *, folded: bool) -> None:
-        self._faults = [(in_cluster(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]
+        self._faults = [(to_cluster_numbers(job.scenario.faults, job.gpus, cluster), job.scenario.seed) for job in jobs]
         links = [fault for faults, _ in self._faults for fault in faults]
-        self._cluster, self._folded = with_permanent(links, cluster, 0), folded  # none is drawn
+        self._cluster, self._folded = apply_permanent_faults(links, cluster, 0), folded  # none is drawn
 
     def __call__(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
         """Simulate these jobs together, each for its number of steps."""
@@ -200,11 +200,11 @@ class _Jobs:
             own = scenario.cluster  # a scenario scales the GPU that it names
             device = own.device if own.built.device == cluster.device else load_device(cluster.device)
             job, facts = plan_job(scenario, device)
-            hosts, fabric = own_machines(gpus, cluster), PlacedFabric(cluster, gpus)
+            hosts, fabric = number_nodes(gpus, cluster), PlacedFabric(cluster, gpus)
             setting = setting_of(scenario, job.plan, hosts, fabric, cluster.wiring.link_capacity)
             planned.append((job, facts))
             disturbed.append(rank_disturbances(scenario.faults, setting))
-            slow += slowness(scenario.faults, hosts, scenario.seed)
+            slow += rank_slowness(scenario.faults, hosts, scenario.seed)
         plan = JointPlan(tuple(job.plan for job, _ in planned))
         fabric = PlacedFabric(cluster, tuple(gpu for job in jobs for gpu in job.gpus))
         choices, capacity = collective_options(scenarios[0]), cluster.link_capacity

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from simcluster.base.errors import InputError
 from simcluster.base.telling import in_words, require_begun
 from simcluster.documents.argument_types import checked
-from simcluster.model.packing import PACKING, Packed
+from simcluster.model.packing import PACKING, PackingStatistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def compare_packing(
     require_begun(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():
-        found = Packed.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)
+        found = PackingStatistics.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)
         rows[rule] = {"sequences": found.sequences, "utilization": found.utilization, "attention": found.attention,
                       "dropped": float(lengths.sum()) - found.real}  # fmt: skip
         if tokens is not None and batch is not None:

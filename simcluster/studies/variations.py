@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 from simcluster.base.errors import InputError, located
 from simcluster.base.telling import phase
 from simcluster.documents.argument_types import checked
-from simcluster.faults.words import all_in_words
-from simcluster.results.account import attribute
+from simcluster.faults.words import describe_faults
+from simcluster.results.account import attribute_difference
 from simcluster.results.file import result_table
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import numbers_of
+from simcluster.results.numbers import all_metrics
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
@@ -54,7 +54,7 @@ def compare(*variants: Variants, names: Sequence[str] | None = None) -> pd.DataF
         row: dict[str, Any] = {
             "step_time_s": result.step_time, "difference_s": difference, "difference": difference / first,
         }  # fmt: skip
-        row |= numbers_of(result) | {f"breakdown_s.{name}": value for name, value in result.times.breakdown.items()}
+        row |= all_metrics(result) | {f"breakdown_s.{name}": value for name, value in result.times.breakdown.items()}
         rows.append(row | {"recipe": recipe_document(result.scenario)["recipe"]})
     return result_table(rows, index=pd.Index(index, name="variant"))
 
@@ -70,7 +70,7 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
     import pandas as pd
 
     results, index = named_results(variants, names, "differences")
-    rows = [attribute(results[0].account, result.account) for result in results]
+    rows = [attribute_difference(results[0].account, result.account) for result in results]
     return pd.DataFrame(rows, index=pd.Index(index, name="variant"))
 
 
@@ -129,7 +129,7 @@ def in_label(path: str, value: object) -> str:
     ('[tp, pp]', '{experts: 8}', 'none')
     """
     if path == "faults" and isinstance(value, list | tuple):
-        return all_in_words(value) or "none"
+        return describe_faults(value) or "none"
     if isinstance(value, list | tuple):
         return f"[{', '.join(in_label(path, each) for each in value)}]"
     if isinstance(value, Mapping):

@@ -12,7 +12,7 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.interop.trace_comparison.comparison_text import report_blocks
 from simcluster.interop.trace_comparison.trace_difference import TraceDifference, diff_trace
-from simcluster.results.file import is_saved
+from simcluster.results.file import is_result_file
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def run(args: argparse.Namespace, overrides: Sequence[tuple[str, Any]]) -> None:
     """Compare a recorded trace with its simulated scenario: print the difference and draw both timelines."""
-    if is_saved(args.base):
+    if is_result_file(args.base):
         raise InputError(f"{args.base} is a saved result, without spans: name its scenario to compare it with a trace")
     if args.waterfall is not None:
         raise InputError("--waterfall draws two simulated steps; --gantt draws a trace next to its simulation")

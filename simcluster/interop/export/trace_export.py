@@ -43,7 +43,7 @@ from simcluster.interop.export.rank_events import (
 from simcluster.interop.export.rank_work import KernelNaming, RunWork
 from simcluster.interop.kineto import chrome_trace as chrome
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json, to_ns
-from simcluster.results.loads import hottest_over_time
+from simcluster.results.loads import hottest_links_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
 from simcluster.step.simulate import ResultLike, result_of
@@ -78,7 +78,7 @@ def link_counters(result: Result, process: int) -> Iterator[str]:
     """Yield counter events of the hottest links' load in percent; equal links share one counter."""
     if len(result.folding.classes.of_rank) > result.facts.ranks:
         return  # one of several jobs, whose shared cluster the scenario lacks
-    table, edges, matrix = hottest_over_time(result, MAX_LINKS, TIME_BINS)
+    table, edges, matrix = hottest_links_over_time(result, MAX_LINKS, TIME_BINS)
     if table.empty:
         return
     yield chrome.metadata_event("process_name", process, 0, name="~ links (% of capacity)")

@@ -29,7 +29,7 @@ from simcluster.interop.replay import questions
 from simcluster.interop.replay.questions import ReplayAnswer, ReplayQuestion
 from simcluster.interop.replay.step_graph import COPY, HOST, StepGraph, comm_mask, compute_mask, select_by
 from simcluster.interop.replay.straggler_metrics import OpLabel, job_spans
-from simcluster.results.span_states import inside
+from simcluster.results.span_states import find_inside
 from simcluster.results.timeline import Spans
 from simcluster.traffic.nccl.case import bus_factor
 
@@ -114,7 +114,7 @@ def _rank_times(graph: ProfiledStep, ranks: int) -> list[list[float]]:
         width = np.diff(edges)
 
         def on(chosen: Ints, start: Floats, end: Floats, edges: Floats = edges) -> Bools:
-            return inside(edges, start[chosen], end[chosen])
+            return find_inside(edges, start[chosen], end[chosen])
 
         busy, there = on(computes, began, ended), on(comm, began, ended)
         late, going = on(comm, began, arrived), on(comm, arrived, ended)

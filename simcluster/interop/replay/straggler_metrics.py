@@ -31,9 +31,9 @@ from simcluster.interop.replay.step_graph import (
     is_communication,
     select_by,
 )
-from simcluster.results.span_states import inside
+from simcluster.results.span_states import find_inside
 from simcluster.results.timeline import COLUMNS, Spans
-from simcluster.results.waits import READABLE, WaitMatrix
+from simcluster.results.waits import MAX_READABLE, WaitMatrix
 
 WORST_SHARE = 0.03
 """Share of workers that count as the slowest (M_W of arXiv:2505.05713)."""
@@ -185,7 +185,7 @@ def wait_seconds(job: Recorded) -> Floats:
 def wait_matrix(job: Recorded) -> WaitMatrix:
     """Return the mean waits as a labelled matrix: by rank, or by stage if there are too many ranks to draw."""
     seconds = wait_seconds(job)
-    if len(job.ranks) <= READABLE or job.stages == 1:
+    if len(job.ranks) <= MAX_READABLE or job.stages == 1:
         order = np.argsort(job.ranks, kind="stable")
         return WaitMatrix("rank", tuple(str(job.ranks[worker]) for worker in order), seconds[np.ix_(order, order)])
     by_stage = seconds.reshape(job.replicas, job.stages, job.replicas, job.stages).sum(axis=(0, 2)) / job.replicas
@@ -235,7 +235,7 @@ def _exposed_seconds(low: Floats, high: Floats, begin: Floats, end: Floats) -> F
     first = np.maximum(low[order], before)
     last = np.maximum(high[order], first)
     edges = np.unique(np.concatenate([first, last, begin, end]))
-    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~inside(edges, begin, end))])  # by each edge
+    idle = np.concatenate([[0.0], np.cumsum(np.diff(edges) * ~find_inside(edges, begin, end))])  # by each edge
     found = np.empty(len(low))
     found[order] = idle[np.searchsorted(edges, last)] - idle[np.searchsorted(edges, first)]
     return found

@@ -21,7 +21,7 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.interop.kineto import ProfiledJob
 from simcluster.results.result import Result
-from simcluster.results.span_states import EXPOSED, inside
+from simcluster.results.span_states import EXPOSED, find_inside
 from simcluster.results.timeline import COLUMNS, Spans
 
 PHASES = ("forward", "backward", "optimizer", "other")
@@ -174,11 +174,11 @@ class _RankStep:
         self.computing = self._busy_mask(self._computes)
 
     def _busy_mask(self, which: Bools) -> Bools:
-        return inside(self._edges, self._start[which], self._end[which])
+        return find_inside(self._edges, self._start[which], self._end[which])
 
     def _waiting_mask(self, which: Bools) -> Bools:
         late = which & (self._ready < self._start)
-        return inside(self._edges, self._ready[late], self._start[late])
+        return find_inside(self._edges, self._ready[late], self._start[late])
 
     def state_seconds(self, stages: int) -> Iterator[tuple[str, float]]:
         """Yield state names with their seconds; a name may occur several times."""

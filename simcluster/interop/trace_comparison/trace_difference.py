@@ -21,7 +21,7 @@ from simcluster.interop.trace_comparison import step_sides
 from simcluster.interop.trace_comparison.collective_axes import AxisFinder
 from simcluster.interop.trace_comparison.comparison_text import difference_sentences, difference_tables
 from simcluster.interop.trace_comparison.step_accounts import KernelPair, KernelTime, StepAccount, StepPair
-from simcluster.results.file import Saved
+from simcluster.results.file import SavedResult
 from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario
@@ -251,7 +251,7 @@ def report_trace(found: TraceDifference) -> ReportedTrace:
 
 
 @overload
-def diff(base: Side, other: Scenario | Result | Saved) -> Difference: ...
+def diff(base: Side, other: Scenario | Result | SavedResult) -> Difference: ...
 @overload
 def diff(
     base: Side, other: ProfiledJob, *, kernels: str | Path | None = None, steps: Sequence[int] | None = None
@@ -274,7 +274,7 @@ def diff(
     if isinstance(base, str | Path) and is_trace(base):
         raise InputError(f"{base} is a trace: pass the scenario first, as in diff(scenario, {str(base)!r})")
     if isinstance(other, ProfiledJob) or (isinstance(other, str | Path) and is_trace(other)):
-        if isinstance(base, Saved) or (isinstance(base, str | Path) and str(base).endswith(".json")):
+        if isinstance(base, SavedResult) or (isinstance(base, str | Path) and str(base).endswith(".json")):
             raise InputError(
                 "a trace needs a scenario, or a result in memory, to compare with: a saved result has no spans"
             )

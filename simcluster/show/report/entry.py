@@ -15,8 +15,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.planning.footprint import Footprint
 from simcluster.results.account import Account
-from simcluster.results.file import Saved
-from simcluster.results.loads import hottest_over_time
+from simcluster.results.file import SavedResult
+from simcluster.results.loads import hottest_links_over_time
 from simcluster.results.memory_timeline import MemoryPeak
 from simcluster.results.numbers import METRICS
 from simcluster.results.played import Run
@@ -157,7 +157,7 @@ class Entry:
         """The hottest links, and rate / capacity of each in every bin of the run; None if no link carries anything."""
         if self.result is None:
             return None
-        table, _, matrix = hottest_over_time(self.result, _LINKS, _BINS)
+        table, _, matrix = hottest_links_over_time(self.result, _LINKS, _BINS)
         return (table, matrix) if len(table) else None
 
     @cached_property
@@ -203,7 +203,7 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
     )
 
 
-def entry_of_saved(saved: Saved, *, origin: str = "", name: str = "") -> Entry:
+def entry_of_saved(saved: SavedResult, *, origin: str = "", name: str = "") -> Entry:
     """Return the entry of a saved result; InputError for one that lacks numbers."""
     where = origin or saved.name
     names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16

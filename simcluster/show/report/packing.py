@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from simcluster.base.arrays import Bools, Ints, begins, opens
-from simcluster.results.timeline import COLUMNS, Spans, narrow
+from simcluster.results.timeline import COLUMNS, Spans, narrow_integers
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.rows import RankRow, SpanFacts
 
@@ -162,7 +162,7 @@ def _by_lane(spans: Spans) -> Ints:
     lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _place_of_stream(spans)
     same, later = np.diff(spans.rank) == 0, np.diff(spans.start)
     if np.all((np.diff(spans.rank) > 0) | same & ((later > 0) | (later == 0) & (np.diff(spans.end) >= 0))):
-        return np.argsort(narrow(lane), kind="stable")
+        return np.argsort(narrow_integers(lane), kind="stable")
     return np.lexsort((spans.end, spans.start, lane))
 
 

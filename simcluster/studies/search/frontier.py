@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
 from simcluster.studies.search.memory import LayoutMemory
-from simcluster.studies.search.space import REASONS, broken_keys
+from simcluster.studies.search.space import CAUSE, broken_keys
 
 FULL = "too much memory: what its schedule keeps"
 ROOMY = "has been searched: it holds less"
@@ -77,7 +77,7 @@ class BoundCache:
         name = layout._replace(tp=0, sequence_parallel=False, recompute="", cp_comm="", order=())
         if name not in self._wrong:
             key = next(iter(broken_keys(layout.on(self.judge(layout).bounds.base))), "")
-            self._wrong[name] = REASONS.get(key, key)
+            self._wrong[name] = CAUSE.get(key, key)
         return self._wrong[name]
 
     def most(self, number: int) -> float:
@@ -146,7 +146,7 @@ class Frontier:
         try:
             most = self._known.most(number)
         except InputError:
-            return REASONS["pipeline.schedule"]
+            return CAUSE["pipeline.schedule"]
         return FULL if most > self._capacity else ROOMY if self._above and most <= self._above else ""
 
 

@@ -24,7 +24,7 @@ from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.studies.search.layout import Layout, own_layout, same_program
 
 SAME = "the same program as another layout"
-REASONS: Mapping[str, str] = {
+CAUSE: Mapping[str, str] = {
     "parallel": "tp x pp x cp does not divide the GPUs",
     "parallel.tp": "tp does not divide the heads or a width of the model",
     "parallel.sequence_parallel": "sequence parallelism without tensor parallelism",
@@ -124,7 +124,7 @@ class Space:
         for tp, pp, spread in product(tried["parallel.tp"], tried["parallel.pp"], spreads):
             cp, _, _, etp = spread
             if self.gpus % (tp * pp * cp):
-                yield None, REASONS["parallel"], rest
+                yield None, CAUSE["parallel"], rest
                 continue
             if etp == tp and None in tried["parallel.etp"]:
                 yield None, SAME, rest
@@ -175,7 +175,7 @@ class Space:
         tried, software = self.tried["training.recompute"], self.base.software
         core_alone = self.base.training.recompute_modules == ("core_attn",)
         if recompute == "selective" and core_alone and self.base.training.attention == "fused" and "none" in tried:
-            return SAME if software and software.selective == "unfused-core" else REASONS["fused core"]
+            return SAME if software and software.selective == "unfused-core" else CAUSE["fused core"]
         return rules.recompute(recompute)
 
 
@@ -256,17 +256,17 @@ class LayoutRules:
         if cp == 1 and moe is None and ep == 1 and etp is None:
             return ""
         if moe and tp > 1 and not sequence:
-            return REASONS["tokens twice"]
+            return CAUSE["tokens twice"]
         group, together = self._base.fsdp.shard_group, ep * (etp or tp)
         if group and (ep > 1 or together != tp) and group * tp % together:
-            return REASONS["parallel.zero"]
+            return CAUSE["parallel.zero"]
         where = ("parallel.cp", "parallel.ep", "parallel.etp", "training.attention", "memory.offload.optimizer")
         return self._broken(where, tp=tp, sequence_parallel=sequence, cp=cp, cp_comm=comm, ep=ep, etp=etp, dp=dp)
 
     def zero(self, dp: int, zero: int) -> str:
         """Return why this ZeRO stage is illegal with ``dp`` replicas, "" if legal."""
         found = self._broken(("parallel.zero", "overlap.param_gather", "fsdp"), tp=self._gpus // dp, zero=zero)
-        return REASONS["parallel.zero"] if found else ""
+        return CAUSE["parallel.zero"] if found else ""
 
     def recompute(self, recompute: str) -> str:
         """Return why this recomputation is illegal, "" if legal."""
@@ -274,14 +274,14 @@ class LayoutRules:
 
     def batch(self, dp: int, micro: int) -> str:
         """Return why this micro batch is illegal on ``dp`` replicas, "" if legal."""
-        return REASONS["training.global_batch"] if self._base.training.global_batch % (dp * micro) else ""
+        return CAUSE["training.global_batch"] if self._base.training.global_batch % (dp * micro) else ""
 
     def schedule(self, pp: int, schedule: str, chunks: int, microbatches: int) -> str:
         """Return why this schedule is illegal for these stages, chunks and microbatches, "" if legal."""
         if pp == 1 and schedule != "1f1b":
-            return REASONS["one stage"]
+            return CAUSE["one stage"]
         if SCHEDULES[schedule].in_groups and microbatches % pp:
-            return REASONS["groups"]
+            return CAUSE["groups"]
         return self._broken_schedule(pp, schedule, chunks)
 
     def _find_broken_schedule(self, pp: int, schedule: str, chunks: int) -> str:
@@ -290,10 +290,10 @@ class LayoutRules:
         parallel = base.parallel.model_copy(update={"tp": 1, "pp": pp})
         probe = base.model_copy(update={"parallel": parallel, "pipeline": pipeline})
         for path, _ in (*schedule_rules(probe), *stage_rules(probe)):
-            return REASONS[".".join(map(str, path))]
+            return CAUSE[".".join(map(str, path))]
         route = SCHEDULES[schedule].route
         uneven = route and pipeline.layers_per_stage == "even" and base.model.layers % len(route(pp, chunks))
-        return REASONS["pipeline.chunks"] if uneven else ""
+        return CAUSE["pipeline.chunks"] if uneven else ""
 
     def _find_broken(self, where: tuple[str, ...], *, recompute: str = "", **parallel: Any) -> str:
         """Return the first rule broken under these keys, in a scenario of one stage with defaults elsewhere."""
@@ -306,7 +306,7 @@ class LayoutRules:
             "training": base.training.model_copy(update={"recompute": recompute} if recompute else {}),
         }
         keys = broken_keys(base.model_copy(update={"gpus": self._gpus, **sections}))
-        return next((REASONS.get(key, key) for key in keys if key.startswith(where)), "")
+        return next((CAUSE.get(key, key) for key in keys if key.startswith(where)), "")
 
 
 def broken_keys(scenario: Scenario) -> list[str]:

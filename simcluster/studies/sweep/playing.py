@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import however_long, most_seconds
-from simcluster.results.result import numbers
+from simcluster.results.result import flat_numbers
 from simcluster.scenario.scenario import Variant
 from simcluster.step.simulate import simulate_scenario
 
@@ -40,7 +40,7 @@ _AHEAD = 3  # tasks that wait for each worker: few, so that little is simulated 
 def measured(variant: Variant) -> Row:
     """Simulate a variant and return its row: the numbers of its result, or why it is invalid or failed."""
     try:
-        return {"status": "ok", "error": "", **numbers(simulate_scenario(variant.scenario()).to_dict())}
+        return {"status": "ok", "error": "", **flat_numbers(simulate_scenario(variant.scenario()).to_dict())}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end a sweep of thousands

@@ -14,12 +14,12 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.base.units import format_change, format_seconds
 from simcluster.model.recipes import Recipe
-from simcluster.results.account import WAITING, Account, attribute, stage_differences
-from simcluster.results.file import Saved, is_saved, read_saved
-from simcluster.results.longer import Longer
-from simcluster.results.raised import HeldBack, held_between
+from simcluster.results.account import WAITING_ENTRIES, Account, attribute_difference, stage_differences
+from simcluster.results.file import SavedResult, is_result_file, read_result
+from simcluster.results.longer import SlowerOps
+from simcluster.results.raised import UpgradeLimit, limit_between
 from simcluster.results.result import Result
-from simcluster.results.slower_ranks import SlowerRank, in_words, slower_ranks
+from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, slower_ranks
 from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
@@ -28,7 +28,7 @@ from simcluster.studies.whatif.only_faster import slower_although_faster, told
 if TYPE_CHECKING:
     import pandas as pd
 
-Side = ResultLike | Saved
+Side = ResultLike | SavedResult
 
 _TOLD = 0.95  # part of all that changed, up to which causes are reported
 _MOST_TOLD = 5
@@ -81,8 +81,8 @@ class Difference(Shown):
     other: Account
     settings: tuple[ChangedSetting, ...]
     recipe: RecipeChange | None = None
-    held: HeldBack | None = None
-    longer: tuple[Longer, ...] = ()
+    held: UpgradeLimit | None = None
+    longer: tuple[SlowerOps, ...] = ()
     slower: tuple[SlowerRank, ...] = ()
     gpus: tuple[str, ...] = ()
 
@@ -94,7 +94,7 @@ class Difference(Shown):
     @cached_property
     def causes(self) -> dict[str, float]:
         """Difference in seconds per step by cause (``attribution.CAUSES``)."""
-        return attribute(self.base, self.other)
+        return attribute_difference(self.base, self.other)
 
     @cached_property
     def stages(self) -> list[dict[str, float]]:
@@ -139,7 +139,7 @@ class Difference(Shown):
             said += [f"What takes {what}: {', '.join(causes)}."] if causes else []
         said += [self.recipe.in_words()] if self.recipe else []
         said += [self._most_changed()] if share >= _ROUNDING else []
-        return " ".join(filter(None, (*said, in_words(self.slower, self.gpus), told(self.longer))))
+        return " ".join(filter(None, (*said, describe_slower_ranks(self.slower, self.gpus), told(self.longer))))
 
     def _largest(self) -> list[tuple[str, float]]:
         """Return the causes that make up nearly all of the change, largest first."""
@@ -154,7 +154,7 @@ class Difference(Shown):
 
     def _most_changed(self) -> str:
         """Return a sentence on the stage whose work grows most, "" if none stands out."""
-        own = [sum(seconds for name, seconds in stage.items() if name not in WAITING) for stage in self.stages]
+        own = [sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES) for stage in self.stages]
         if len(own) < 2 or self.seconds <= 0:
             return ""
         most = max(own)
@@ -174,23 +174,25 @@ def diff(base: Side, other: Side) -> Difference:
     Raises InputError for a file that is neither a scenario nor a saved result of this version.
     """
     (name, one, before), (other_name, two, after) = map(_side, (base, other))
-    first, second = (each.document if isinstance(each, Saved) else each.scenario.document() for each in (before, after))
+    first, second = (
+        each.document if isinstance(each, SavedResult) else each.scenario.document() for each in (before, after)
+    )
     names = ("A", "B") if name == other_name else (name, other_name)
     settings = tuple(settings_between(first, second))
     recipe = recipe_change(first, second, one.step_time)
-    if isinstance(before, Saved) or isinstance(after, Saved):
+    if isinstance(before, SavedResult) or isinstance(after, SavedResult):
         return Difference(names, one, two, settings, recipe)
-    held = held_between(before.scenario, after.scenario, after)
+    held = limit_between(before.scenario, after.scenario, after)
     longer = slower_although_faster(before, after, before.scenario, after.scenario)
     slower = slower_ranks(before, after)
     gpus = after.scenario.cluster.built.gpus if slower else ()
     return Difference(names, one, two, settings, recipe, held, tuple(longer), tuple(slower), gpus)
 
 
-def _side(side: Side) -> tuple[str, Account, Saved | Result]:
-    if isinstance(side, str | Path) and is_saved(side):
-        side = read_saved(side)
-    if isinstance(side, Saved):
+def _side(side: Side) -> tuple[str, Account, SavedResult | Result]:
+    if isinstance(side, str | Path) and is_result_file(side):
+        side = read_result(side)
+    if isinstance(side, SavedResult):
         return side.name, side.account, side
     result = result_of(side, "diff")
     return result.scenario.name, result.account, result

@@ -16,10 +16,10 @@ from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.results.critical_path import kind_of
-from simcluster.results.longer import longer_on_path
+from simcluster.results.longer import find_slower_ops
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.results.span_states import BESIDE, COMPUTE_KINDS, EXPOSED
+from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED, HOST_STREAMS
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
@@ -75,7 +75,7 @@ def steps_with_parts_free(scenario: Scenario) -> int:
 
 def _without(result: Result, kind: str, on_path: float) -> Free:
     found = simulate_scenario(result.scenario, change=partial(freed, kind=kind))
-    note = told(longer_on_path(result, found, drawn=False))
+    note = told(find_slower_ops(result, found, drawn=False))
     return Free(kind, on_path, result.step_time - on_path, found.step_time, note)
 
 
@@ -118,7 +118,7 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
 
 def _names(stream: str, kind: str) -> list[str]:
     """Return all names of the kind of an op."""
-    if stream in BESIDE:
+    if stream in HOST_STREAMS:
         return [stream, kind_of(stream, kind)]
     if stream != "compute":
         return [COMMUNICATION, stream, kind_of(stream, kind)]

@@ -15,7 +15,7 @@ from simcluster.base.clock import all_on_grid
 from simcluster.base.shown import Shown
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import SAME_OPS, placed
-from simcluster.faults.capacities import with_permanent
+from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
@@ -87,7 +87,7 @@ def _computation(
     scenario: Scenario, base: Result, programs: list[StageProgram], sweep: StageSweep
 ) -> list[Floats]:  # fmt: skip
     """Return the seconds of each stage's ops with nothing concurrent [op, place]."""
-    cluster = with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
+    cluster = apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed)
     disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(slowness(scenario))
     found = []
     for stage, (ops, ranks) in enumerate(zip(sweep.ops, sweep.stage_ranks, strict=True)):

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
-from simcluster.faults.spec import FaultSpec, acting
+from simcluster.faults.spec import FaultSpec, acting_faults
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.loading import without_loader
@@ -100,7 +100,7 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
 def slow_machines(scenario: Scenario) -> list[int]:
     """Return the nodes that have a slow GPU, ascending."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
-    slow = [fault for fault in acting(scenario.faults, "slowness") if not fault.everywhere]
+    slow = [fault for fault in acting_faults(scenario.faults, "slowness") if not fault.everywhere]
     return sorted(dict.fromkeys(hosts[rank] for fault in slow for rank in fault.chosen(hosts)))
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.results.longer import Longer, in_words, longer_on_path
+from simcluster.results.longer import SlowerOps, describe_slower_ops, find_slower_ops
 from simcluster.results.played import Run
 from simcluster.scenario.scenario import Scenario
 
 _LESS_IS_FASTER = ("launch", "latency")
 
 
-def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[Longer]:
+def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[SlowerOps]:
     """Explain why run ``after`` is slower although its scenario only has fewer faults or faster parts.
 
     Returns the ops that take longer on its longest path; none if the scenario differs otherwise or is not slower.
@@ -23,12 +23,12 @@ def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenar
     if after.step_time <= before.step_time or not only_faster(one, other):
         return []
     drawing = [Counter(repr(fault) for fault in each.faults if fault.by_chance) for each in (one, other)]
-    return longer_on_path(before, after, drawn=drawing[0] != drawing[1])
+    return find_slower_ops(before, after, drawn=drawing[0] != drawing[1])
 
 
-def told(longer: Iterable[Longer]) -> str:
+def told(longer: Iterable[SlowerOps]) -> str:
     """Return the ops that take longer as a sentence; "" if there are none."""
-    words = in_words(list(longer))
+    words = describe_slower_ops(list(longer))
     return f"Nothing that differs slows anything down by itself: {words}." if words else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from simcluster.base.units import format_seconds
 from simcluster.documents.suggestions import divisors
 from simcluster.model.layers import parameters
-from simcluster.results.overlap import Key
+from simcluster.results.overlap import CommKey
 from simcluster.results.path_estimate import path_seconds_under
 from simcluster.results.result import Result
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
@@ -175,7 +175,7 @@ def _sharding(result: Result) -> Point:
     if zero > 2 and scenario.fsdp.reshard_after_forward:
         every.append("parameters are gathered")
     bad = pp > 1 and bool(every)
-    seconds = result.overlap.mean[Key("dp")].wire if bad else 0.0
+    seconds = result.overlap.mean[CommKey("dp")].wire if bad else 0.0
     how = f"; {' and '.join(every)} in each of {scenario.microbatches} microbatches"
     wire = f": {format_seconds(seconds)} of dp on the wire a step"
     return Point(

@@ -24,8 +24,8 @@ from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.base.processes import cores, shared_out
 from simcluster.engine.stage_sweep import Duration, StageSweep
 from simcluster.faults import FaultSpec, Jitter, SequenceLengths, Speeds
-from simcluster.faults.capacities import with_permanent
-from simcluster.faults.quick_draws import QuickStreams
+from simcluster.faults.capacities import apply_permanent_faults
+from simcluster.faults.quick_draws import FastStreams
 from simcluster.planning.ops import Item, Work
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
@@ -138,7 +138,7 @@ class _Block:
     def __init__(self, job: _Job, number: int) -> None:
         first = number * BLOCK
         seeds = [seed_of(job.seed, replica) for replica in range(first, min(first + BLOCK, job.replicas))]
-        self._job, self._number, self._replicas, self._streams = job, number, len(seeds), QuickStreams()
+        self._job, self._number, self._replicas, self._streams = job, number, len(seeds), FastStreams()
         self._attention = np.stack([*map(job.attention, seeds)]) if job.attention else None
         slower = [job.speeds[0].slowdowns(job.ranks, seed) for seed in seeds] if job.speeds else None
         self._slower = None if slower is None else [np.stack(slower)[:, ranks] for ranks in job.sweep.stage_ranks]
@@ -192,7 +192,10 @@ class _Block:
 
 
 def _job(scenario: Scenario, base: Result) -> _Job:
-    parallel, cluster = scenario.parallel, with_permanent(scenario.faults, scenario.cluster.built, scenario.seed)
+    parallel, cluster = (
+        scenario.parallel,
+        apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed),
+    )
     sweep = StageSweep(stage_programs(base.job), base.job.plan)
     hosts, batch = cluster.host_of[: scenario.gpus], batch_of(scenario)
     packed = next(iter(_of(SequenceLengths, scenario)), None)

@@ -18,7 +18,7 @@ from simcluster.base.tables import Records, frame_of
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.path_estimate import path_seconds_under
-from simcluster.results.raised import LINKS, HeldBack, held_between
+from simcluster.results.raised import LINKS, UpgradeLimit, limit_between
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -75,7 +75,7 @@ class Sensitivity(Shown):
     step_time: float
     price: float | None = None
     step_time_less: float | None = None
-    held: HeldBack | None = None
+    held: UpgradeLimit | None = None
 
     @property
     def gain(self) -> float:
@@ -173,7 +173,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
     more = simulate_scenario(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
     worse = simulate_scenario(scaled(base.scenario, resource, by, less=True)).step_time
-    held = held_between(base.scenario, more.scenario, more) if resource in LINKS else None
+    held = limit_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
 

@@ -20,7 +20,7 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.faults import Fault
-from simcluster.faults.words import in_words
+from simcluster.faults.words import describe_fault
 from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
@@ -177,7 +177,7 @@ class _Counterfactuals:
         if workers := self._workers(fault):  # their ops take what is typical; steps as the run has them, end to end
             numbers = [dp * self._plan.pp + stage for dp, stage in workers]
             estimate = step * float(self._estimator.share_without(numbers))
-        return Cause(in_words(fault), step, self._without(place), self._only(place), estimate, note)
+        return Cause(describe_fault(fault), step, self._without(place), self._only(place), estimate, note)
 
     def _of_pipeline(self) -> Iterator[Cause]:
         """Yield uneven stages and the LM head as causes, where the step is shorter without them."""
