@@ -81,7 +81,7 @@ def verified_segment(work: float, verify: float, checkpoint: float, silent_rate:
 
 
 def spares_for(share: float, rate: float, repair: float, most: int = 100_000) -> int:
-    """Return the fewest spares with which the job lacks machines for less than that share of time (``stalled``)."""
+    """Return the fewest spares that lack machines for less than that share of time (``shortage_share``)."""
     blocked, load = 1.0, rate * repair
     for server in range(1, most + 2):
         blocked = load * blocked / (server + load * blocked)

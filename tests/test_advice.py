@@ -20,7 +20,7 @@ from simcluster.longrun.studies.advice_nodes import SHORT
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.comparing import compare_policies, difference_table
 from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of
-from simcluster.longrun.studies.policies import Advice, paired
+from simcluster.longrun.studies.policies import Advice, paired_difference
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots
@@ -234,7 +234,7 @@ def test_common_numbers_make_the_interval_of_a_difference_narrow() -> None:
 
 def test_a_difference_of_runs_that_are_known() -> None:
     first, second = np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.0, 4.5])
-    gap = paired(first, second)
+    gap = paired_difference(first, second)
     assert gap.mean == pytest.approx(7 / 6)
     assert gap.half_width == pytest.approx(4.302653 * np.std([1, 1, 1.5], ddof=1) / math.sqrt(3))
     assert gap.gained == pytest.approx((1.0 + np.var(second, ddof=1)) / np.var([1, 1, 1.5], ddof=1))

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.reading import parse_document
-from simcluster.longrun.catalogue import GPUS_A_MACHINE, WatchedFailures, failures_of, watched_failures
+from simcluster.longrun.catalogue import GPUS_PER_NODE, WatchedFailures, resolve_failures, watched_failures
 from simcluster.longrun.fitting import fit_failures
 from simcluster.longrun.lives import WatchedLives
 from simcluster.scenario.run_failures import FailuresSpec
@@ -173,7 +173,7 @@ ENTRIES = watched_failures()
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
 def test_what_was_published_follows_from_the_rates(entry: WatchedFailures) -> None:
     seconds, devices = entry.counted
-    expected = sum(cause.rate(devices, devices / GPUS_A_MACHINE, devices) for cause in entry.causes) * seconds
+    expected = sum(cause.rate(devices, devices / GPUS_PER_NODE, devices) for cause in entry.causes) * seconds
     if "between" in entry.published:
         low, high = entry.published["between"]
         assert low < expected < high
@@ -181,7 +181,7 @@ def test_what_was_published_follows_from_the_rates(entry: WatchedFailures) -> No
         assert expected == pytest.approx(entry.published["count"], rel=1e-3)
     assert len(entry.source) > 30
     assert len(entry.holds) > 20
-    assert failures_of(FailuresSpec(of=entry.name)) == entry.causes
+    assert resolve_failures(FailuresSpec(of=entry.name)) == entry.causes
 
 
 def test_rates_that_papers_print_otherwise() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.cli import main
 from simcluster.longrun import closed_forms
-from simcluster.longrun.budget.critical_batch import effective
+from simcluster.longrun.budget.critical_batch import effective_amount
 from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
 from simcluster.longrun.launch.launch import Launch
 from simcluster.longrun.launch.points import SavingCost
@@ -55,7 +55,7 @@ def test_no_interval_costs_less_than_the_best_one(steps: int, step: float, check
 def test_what_is_written_behind_training_is_at_stake_for_longer() -> None:
     saving = Saving(5.0, write=100.0, slowed=0.1)
     run = LongRun(CheckpointPattern(2.0, 300, saving), (OF_GOLDEN,))
-    waste = closed_forms.behind_waste(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
+    waste = closed_forms.async_waste(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
     assert SavingCost.of(run).whole == pytest.approx(waste, rel=1e-12)
     silent = replace(OF_GOLDEN, name="silent", effect="silent", lasts=FixedTime(seconds="1 h"))
     assert SavingCost.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(2 * SavingCost.of(run).again)
@@ -132,7 +132,7 @@ def test_epochs_against_muennighoff(unique: str, verdict: str) -> None:
     found = point("epochs", {"data": {"unique": unique}})
     assert found.verdict == verdict
     count = float(unique.removesuffix("B")) * 1e9
-    worth = effective(300e9, count, 15.387756) / count
+    worth = effective_amount(300e9, count, 15.387756) / count
     assert f"{300e9 / count:.3g} of" in found.found
     assert f"worth {worth:.3g}" in found.found
     with pytest.raises(AssertionError):

@@ -13,10 +13,10 @@ from long_run_forms import is_near
 from simcluster.base.errors import InputError
 from simcluster.longrun.lives import is_retired
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Spares
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.advice_nodes import healthy_retired, lemon_failures
+from simcluster.longrun.studies.advice_nodes import extra_failures, retired_healthy
 from simcluster.longrun.studies.train import train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
@@ -26,13 +26,13 @@ MACHINES, BAD, TIMES = 50, 10, 20.0
 EACH = 1 / (100 * DAY)
 
 
-def run_of(bad: Bad, days: float = 400) -> LongRun:
+def run_of(bad: DefectiveBatch, days: float = 400) -> LongRun:
     """Nothing takes time, so that failures are a Poisson process of the wall."""
     cause = FailureMode("node", "stop", MACHINES * EACH, MACHINES, bad=bad)
     return LongRun(CheckpointPattern(10.0, 60, Saving(0.0)), (cause,), machines=MACHINES, until=days * DAY)
 
 
-def strikes(bad: Bad, runs: int = 400) -> np.ndarray:
+def strikes(bad: DefectiveBatch, runs: int = 400) -> np.ndarray:
     return simulate_runs(run_of(bad), 5, runs).strikes[:, 0].astype(float)
 
 
@@ -63,7 +63,7 @@ def test_rules(
 def test_each_lemon_fails_as_often_as_it_may(limit: int) -> None:
     """Failures beyond those of healthy machines: n of each, less those of a healthy one in the time that takes."""
     healthy = MACHINES * EACH * 400 * DAY
-    assert is_near(strikes(Bad(BAD, TIMES, 0.0, limit)), healthy + BAD * limit * (1 - 1 / TIMES))
+    assert is_near(strikes(DefectiveBatch(BAD, TIMES, 0.0, limit)), healthy + BAD * limit * (1 - 1 / TIMES))
 
 
 @pytest.mark.parametrize("window", [1 * DAY, 5 * DAY])
@@ -71,28 +71,31 @@ def test_two_failures_in_a_window(window: float) -> None:
     """Gaps of a lemon of rate r are exponential: 1 + 1 / (1 - e^(-r W)) failures until two are so near."""
     often = 1 + 1 / (1 - math.exp(-TIMES * EACH * window))
     expected = MACHINES * EACH * 400 * DAY + BAD * often * (1 - 1 / TIMES)
-    assert is_near(strikes(Bad(BAD, TIMES, 0.0, 2, window)), expected)
+    assert is_near(strikes(DefectiveBatch(BAD, TIMES, 0.0, 2, window)), expected)
 
 
 @pytest.mark.parametrize(("cured", "limit", "days"), [(0.0, math.inf, 60), (0.3, math.inf, 60), (0.3, 2, 20)])
 def test_failures_of_lemons_that_may_be_cured(cured: float, limit: float, days: float) -> None:
-    run = run_of(Bad(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
+    run = run_of(DefectiveBatch(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
     found = simulate_runs(run, 6, 400).strikes[:, 0].astype(float)
     healthy = MACHINES * EACH * days * DAY
-    assert is_near(found, healthy + lemon_failures(run, run.causes[0], limit, days * DAY))
+    assert is_near(found, healthy + extra_failures(run, run.causes[0], limit, days * DAY))
 
 
 def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:
-    cured, never = (simulate_runs(run_of(bad, 100), 2, 20) for bad in (Bad(BAD, TIMES, 1.0), Bad(BAD, TIMES, 0.0)))
-    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 1), 100), 2, 20), cured)
-    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 2, 1e-6), 100), 2, 20), never)
-    assert same(simulate_runs(run_of(Bad(BAD, TIMES, 0.0, 1.9, 1e-6, "fading"), 100), 2, 20), never)
+    cured, never = (
+        simulate_runs(run_of(bad, 100), 2, 20)
+        for bad in (DefectiveBatch(BAD, TIMES, 1.0), DefectiveBatch(BAD, TIMES, 0.0))
+    )
+    assert same(simulate_runs(run_of(DefectiveBatch(BAD, TIMES, 0.0, 1), 100), 2, 20), cured)
+    assert same(simulate_runs(run_of(DefectiveBatch(BAD, TIMES, 0.0, 2, 1e-6), 100), 2, 20), never)
+    assert same(simulate_runs(run_of(DefectiveBatch(BAD, TIMES, 0.0, 1.9, 1e-6, "fading"), 100), 2, 20), never)
     assert not same(cured, never)
 
 
 def test_a_new_machine_takes_its_time() -> None:
     """Each of the retired is away once for as long as a new one takes: 10 waits of it, of a job without spares."""
-    bad = Bad(BAD, 1e5, 0.0, 1, replaced=FixedTime(seconds="20 d"))
+    bad = DefectiveBatch(BAD, 1e5, 0.0, 1, replaced=FixedTime(seconds="20 d"))
     run = run_of(bad)
     cause = replace(run.causes[0], rate=run.causes[0].rate / 1000, repair=FixedTime(seconds="1 s"))
     outcomes = simulate_runs(replace(run, causes=(cause,), spares=Spares()), 1, 20)
@@ -102,16 +105,16 @@ def test_a_new_machine_takes_its_time() -> None:
 
 
 def test_healthy_machines_are_retired_by_chance() -> None:
-    run = run_of(Bad(0, 1.0))
+    run = run_of(DefectiveBatch(0, 1.0))
     cause, seconds = run.causes[0], 400 * DAY
-    assert healthy_retired(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
-    assert healthy_retired(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
+    assert retired_healthy(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
+    assert retired_healthy(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
     draws = np.random.default_rng(1)
     gaps = draws.exponential(1 / EACH, (20_000, 20))
     found = ((gaps[:, 1:] < 2 * DAY) & (gaps.cumsum(axis=1)[:, 1:] < seconds)).any(axis=1)
     error = 4 * math.sqrt(found.mean() / len(found)) + found.mean() * 0.05
-    assert abs(healthy_retired(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
-    rarer = [healthy_retired(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
+    assert abs(retired_healthy(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
+    rarer = [retired_healthy(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
     assert rarer == sorted(rarer)
 
 

@@ -12,11 +12,11 @@ from long_run_forms import fixed, is_near
 
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Part, Spares
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.expected import closed_forms_of
-from simcluster.longrun.studies.states import Parts, StepStates
+from simcluster.longrun.studies.states import JobDevices, StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 
@@ -43,7 +43,7 @@ FEED = {"name": "power feed", "of": "rack", "machines": 2, "mtbf": "10 d", "repa
 
 
 def test_a_rack_is_machines_by_name() -> None:
-    racks = Parts(job([FEED])).of("rack", 3)
+    racks = JobDevices(job([FEED])).of("rack", 3)
     assert [racks.label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
     run = long_run_of(job([FEED]), StepStates(job([FEED])))
     (cause,) = run.causes
@@ -99,7 +99,7 @@ def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
     flap = {"name": "flap", "of": "cable", "effect": "slow", "mtbf": "1 h", "left": [0.5], "lasts": "5 s"}
     states = StepStates(job([flap]))
     run = long_run_of(job([flap]), states)
-    cables = {Parts(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
+    cables = {JobDevices(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
     _, log = simulate_with_log(replace(run, until=DAY), 1)
     named = {row.which for row in log if row.which}
     assert len(named) > 3
@@ -134,7 +134,7 @@ def test_laws_grow_with_the_gpus_of_the_job() -> None:
 def test_a_wrong_diagnosis_is_gone_through_again() -> None:
     """With probability p again and again: p / (1 - p) detections and restarts more of each outage."""
     stop = FailureMode("gpu", "stop", 1 / DAY, detect=fixed(60.0))
-    part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
+    part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
     outcomes = simulate_runs(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
     spent = outcomes.spent()
     each = spent["diagnosis"].sum(), outcomes.outages.sum() * 300.0
@@ -143,7 +143,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
 
 def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
     alarm = FailureMode("alarm", "alarm", 2 / DAY, repair=fixed(600.0))
-    part = Part("restart", fixed(240.0), fixed(240.0), exposed=False)
+    part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
     outcomes = simulate_runs(run_of(alarm, restart=(part,), spares=Spares(hot=1)), 1, 20)
     assert not outcomes.spent()["lost"].any()
     assert not outcomes.spent()["detection"].any()
@@ -169,7 +169,7 @@ def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
 
 
 def test_a_bad_batch_explains_more_failures() -> None:
-    stop = FailureMode("gpu", "stop", 1 / DAY, bad=Bad(4, 20.0, 0.0))
+    stop = FailureMode("gpu", "stop", 1 / DAY, bad=DefectiveBatch(4, 20.0, 0.0))
     run = run_of(stop, until=40 * DAY)
     table = closed_forms_of(run, simulate_runs(run, 1, 20)).set_index("closed_form")
     assert table.loc["failures, rate x wall", "explained"]

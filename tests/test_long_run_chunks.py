@@ -28,8 +28,8 @@ from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import chunks
 from simcluster.longrun.studies.advice import advise
 from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.chunks import digest_of, sendable
-from simcluster.longrun.studies.comparing import PolicyComparison, _changed, compare_policies
+from simcluster.longrun.studies.chunks import digest_of, plain_run
+from simcluster.longrun.studies.comparing import PolicyComparison, _apply_changes, compare_policies
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import train
 from simcluster.results.result import VERSION
@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_is_said(scenario: Scenario, monkeypatch: pytes
 
 
 def test_what_is_sent_plays_alike(run: LongRun) -> None:
-    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(sendable(run), 1, 5).columns()
+    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(plain_run(run), 1, 5).columns()
     assert all(np.array_equal(own[name], sent[name], equal_nan=True) for name in own)
 
 
@@ -199,7 +199,7 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(tmp_path: Path, capsys: py
 
 def killed(folder: Path, arguments: list[str], *, times: int) -> None:
     """Play it with a store, kill it after a few chunks more, so many times; then to its end, and without a store."""
-    script, store, together = folder / "run.py", folder / "runs", chunks.MOST_TOGETHER
+    script, store, together = folder / "run.py", folder / "runs", chunks.MOST_PER_CHUNK
     script.write_text(KILLED)
     command = ["train", *arguments, "--workers", "2", "--store", str(store)]
     before = 0
@@ -251,10 +251,10 @@ def test_a_policy_is_what_train_says_of_it(scenario: Scenario, compared: PolicyC
 
 def test_changes_of_the_run_alone_are_changes_of_the_document(scenario: Scenario) -> None:
     for changes in ({"run.spares.hot": 3, "run.failures": "rsc-1"}, {"run": RUN}, {"training.global_batch": 32}):
-        assert _changed(scenario, changes) == from_document(scenario.document(), changes)
-    assert _changed(scenario, {"run.spares.hot": 3}).cluster is scenario.cluster
+        assert _apply_changes(scenario, changes) == from_document(scenario.document(), changes)
+    assert _apply_changes(scenario, {"run.spares.hot": 3}).cluster is scenario.cluster
     with pytest.raises(InputError, match=r"run\.spares\.hott"):
-        _changed(scenario, {"run.spares.hott": 3})
+        _apply_changes(scenario, {"run.spares.hott": 3})
 
 
 def test_the_same_policy_again_differs_by_nothing(compared: PolicyComparison) -> None:

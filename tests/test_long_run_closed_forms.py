@@ -18,7 +18,7 @@ from long_run_forms import fixed
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.ending import begun_again, check_end, kept_share
+from simcluster.longrun.ending import check_end, expected_reruns, kept_share
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
 from simcluster.longrun.run import FailureMode, LongRun
@@ -34,7 +34,7 @@ NODES, REPAIR = 2048, 2 * DAY
 
 BEST = known.best_interval(C, MU)
 TWO = known.two_levels(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
-BEHIND = known.behind_interval(3.0, 120.0, 0.02, MU)
+BEHIND = known.async_interval(3.0, 120.0, 0.02, MU)
 SEGMENT = known.segment_moments(1800.0, C, R, D, 1 / MU)
 NETCAP = DAY / (NODES * 5e-3)
 AT_98304 = DAY / (98304 / 8 * 419 / (54 * NODES))
@@ -99,15 +99,15 @@ VALUES = {
     ),
     "behind training: interval": (BEHIND, 341.5259873),
     "behind training: waste there, first order": (
-        known.behind_waste(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
+        known.async_waste(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
         0.09828944327,
     ),
     "behind training: efficiency there, exact": (
-        known.behind_efficiency(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
+        known.async_efficiency(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
         0.9075828652,
     ),
     "behind training: efficiency at the exact best": (
-        known.behind_efficiency(337.9354948, 3.0, 120.0, 0.02, MU, 600.0),
+        known.async_efficiency(337.9354948, 3.0, 120.0, 0.02, MU, 600.0),
         0.9075844514,
     ),
     "verified: interval": (known.verified_interval(10.0, 60.0, SILENT, 1 / MU), 1212.903597),
@@ -117,15 +117,15 @@ VALUES = {
     "spares: no more than 20 of 26.624 at once": (1 - known.none_left(20, 26.624), 0.1143936233),
     "spares: no more than 30": (1 - known.none_left(30, 26.624), 0.7780626007),
     "spares: no more than 40": (1 - known.none_left(40, 26.624), 0.9942215242),
-    "spares: stalled with 20": (known.stalled(20, NODES * RSC_1, REPAIR), 0.2853748421),
-    "spares: stalled with 26": (known.stalled(26, NODES * RSC_1, REPAIR), 0.1316859292),
-    "spares: stalled with 30": (known.stalled(30, NODES * RSC_1, REPAIR), 0.06127962406),
-    "spares: stalled with 35": (known.stalled(35, NODES * RSC_1, REPAIR), 0.01552804025),
-    "spares: stalled with 40": (known.stalled(40, NODES * RSC_1, REPAIR), 0.002242137672),
+    "spares: stalled with 20": (known.shortage_share(20, NODES * RSC_1, REPAIR), 0.2853748421),
+    "spares: stalled with 26": (known.shortage_share(26, NODES * RSC_1, REPAIR), 0.1316859292),
+    "spares: stalled with 30": (known.shortage_share(30, NODES * RSC_1, REPAIR), 0.06127962406),
+    "spares: stalled with 35": (known.shortage_share(35, NODES * RSC_1, REPAIR), 0.01552804025),
+    "spares: stalled with 40": (known.shortage_share(40, NODES * RSC_1, REPAIR), 0.002242137672),
     "spares: so many for less than 0.1 %": (forms.spares_for(1e-3, NODES * RSC_1, REPAIR), 42),
-    "spares: 30, and 10 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 10), 0.6243990385),
-    "spares: 30, and 15 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 15), 0.4366020755),
-    "spares: 30, and 30 crews": (known.stalled(30, NODES * RSC_1, REPAIR, 30), 0.06319319635),
+    "spares: 30, and 10 crews": (known.shortage_share(30, NODES * RSC_1, REPAIR, 10), 0.6243990385),
+    "spares: 30, and 15 crews": (known.shortage_share(30, NODES * RSC_1, REPAIR, 15), 0.4366020755),
+    "spares: 30, and 30 crews": (known.shortage_share(30, NODES * RSC_1, REPAIR, 30), 0.06319319635),
     "largest of 8 normals": (forms.largest_normal(8), 1.423600306),
     "largest of 128": (forms.largest_normal(128), 2.594597369),
     "largest of 2,048": (forms.largest_normal(2048), 3.441799099),
@@ -175,10 +175,10 @@ def test_exact_forms_become_first_order_ones() -> None:
         best.overhead, rel=2e-3
     )
     assert forms.two_level_pattern(1800.0, 1, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
-        known.segment(1800.0, C, 0, 0, 1 / MU)
+        known.segment_time(1800.0, C, 0, 0, 1 / MU)
     )
     assert forms.verified_segment(1800.0, 0.0, C, 1e-30, 1 / MU) == pytest.approx(
-        known.segment(1800.0, C, 0, 0, 1 / MU)
+        known.segment_time(1800.0, C, 0, 0, 1 / MU)
     )
 
 
@@ -194,7 +194,7 @@ def test_renewals_of_exponential_lives_are_poisson() -> None:
 
 def test_a_restart_that_is_hardly_ever_over_leaves_nothing() -> None:
     """Tried again for longer than a float can say."""
-    assert known.segment(1800.0, C, 1e9, 0.0, 1e-5) == math.inf
+    assert known.segment_time(1800.0, C, 1e9, 0.0, 1e-5) == math.inf
     assert known.efficiency(1800.0, C, 1e9, 60.0, 1e-5) == 0.0
 
 
@@ -235,7 +235,7 @@ def test_a_write_has_to_come_through_as_well() -> None:
 
 def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() -> None:
     run = run_of(silent(1 / 400, fixed(1_000)))
-    assert begun_again(run) == pytest.approx((run.end_at - 1_000) / 400)
+    assert expected_reruns(run) == pytest.approx((run.end_at - 1_000) / 400)
     for play in (lambda: simulate_runs(run, 0, 2), lambda: simulate_with_log(run, 0)):
         with pytest.raises(InputError, match=r"silent errors \(SDC\) are found when all 1 kept checkpoints, 101 s"):
             play()
@@ -249,9 +249,9 @@ def test_a_law_of_several_draws_is_followed() -> None:
     mean = ExponentialTime(kind="exponential", mean="500 s")
     run = run_of(silent(1e-4, mean))
     reach, whole = 101.0, run.end_at  # E[(T - l) where l > a] = e^-a/mu (T - a - mu), but for what is longer than T
-    assert begun_again(run) == pytest.approx(1e-4 * math.exp(-reach / 500) * (whole - reach - 500), rel=1e-3)
+    assert expected_reruns(run) == pytest.approx(1e-4 * math.exp(-reach / 500) * (whole - reach - 500), rel=1e-3)
     staged = StagedTime.model_validate({"kind": "staged", "first": "600 s", "second": "400 s", "probability": 0.5})
-    assert begun_again(run_of(silent(1e-4, staged))) == pytest.approx(1e-4 * (whole - 800), rel=1e-3)
+    assert expected_reruns(run_of(silent(1e-4, staged))) == pytest.approx(1e-4 * (whole - 800), rel=1e-3)
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -260,7 +260,7 @@ def test_how_long_a_run_takes_that_begins_again_is_the_closed_form(keep: int) ->
     life, rate = 1_000.0, 1 / 4_000
     run = run_of(silent(rate, fixed(life)), keep=keep, goal=6_000)
     whole, span = run.end_at, run.end_at - life
-    m = begun_again(run)
+    m = expected_reruns(run)
     assert m == pytest.approx(rate * span)
     struck = 1 / rate - span / math.expm1(rate * span)
     expected = whole + math.expm1(m) * (struck + life)

@@ -19,7 +19,7 @@ from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Part, Spares
+from simcluster.longrun.run import FailureMode, LongRun, Outcomes, RestartPhase, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TimeSpec, WeibullTime
 
@@ -30,8 +30,8 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 MU = 3 * HOUR
 
 
-def part(name: str, seconds: float, *, exposed: bool = False) -> Part:
-    return Part(name, fixed(seconds), fixed(seconds), exposed)
+def part(name: str, seconds: float, *, exposed: bool = False) -> RestartPhase:
+    return RestartPhase(name, fixed(seconds), fixed(seconds), exposed)
 
 
 def every(work: float, saving: Saving, verify: float = 0.0) -> CheckpointPattern:
@@ -145,14 +145,14 @@ def test_two_levels(scale: float, beyond: float) -> None:
 
 def test_checkpoints_behind_training() -> None:
     """A stall of 3 s, a write of 120 s that takes 2 % of the work, 3 h, 600 s to restart: 0.907583, exact."""
-    work = known.behind_interval(3.0, 120.0, 0.02, MU)
+    work = known.async_interval(3.0, 120.0, 0.02, MU)
     run = LongRun(
         every(work, Saving(3.0, 120.0, 0.02)),
         (FailureMode("gpu", "stop", 1 / MU),),
         until=60 * DAY,
         restart=(part("restart", 600.0),),
     )
-    near(share(simulate_runs(run, 5, 300)), known.behind_efficiency(work, 3.0, 120.0, 0.02, MU, 600.0))
+    near(share(simulate_runs(run, 5, 300)), known.async_efficiency(work, 3.0, 120.0, 0.02, MU, 600.0))
 
 
 def test_silent_errors_and_verification() -> None:
@@ -204,7 +204,7 @@ def test_spares_and_crews(spares: int, crews: int | None, law: TimeSpec) -> None
     for until in (12 * DAY, 40 * DAY):
         run = LongRun(every(1.0, Saving(0.0)), (cause,), until=until, spares=Spares(hot=spares, crews=crews))
         waits.append(simulate_runs(run, 8, 150).spent()["waiting"])
-    near((waits[1] - waits[0]) / (28 * DAY), known.stalled(spares, cause.rate, 2 * DAY, crews))
+    near((waits[1] - waits[0]) / (28 * DAY), known.shortage_share(spares, cause.rate, 2 * DAY, crews))
 
 
 def test_replicas_that_are_down_by_themselves() -> None:
@@ -253,6 +253,6 @@ def test_airesim_with_lost_work() -> None:
     run = replace(run, causes=(replace(run.causes[0], bad=None),), goal=64.0 * 4 * 180)  # 4 days of work
     outcomes = simulate_runs(run, 2, 100)
     rate = SERVERS * RATE
-    near(outcomes.wall, 4 * 180 * known.segment(480.0, 60.0, 0.0, 1200.0, rate))
+    near(outcomes.wall, 4 * 180 * known.segment_time(480.0, 60.0, 0.0, 1200.0, rate))
     theirs = forms.duration_without_lost_work(4 * DAY, rate, 1200.0)
     assert outcomes.wall.mean() / theirs == pytest.approx(1.282, abs=0.01)

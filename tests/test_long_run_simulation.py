@@ -20,7 +20,16 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Outcomes, Part, Spares, StrikeTimes
+from simcluster.longrun.run import (
+    DefectiveBatch,
+    FailureMode,
+    LongRun,
+    Maintenance,
+    Outcomes,
+    RecordedFailures,
+    RestartPhase,
+    Spares,
+)
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TIMES, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
 
@@ -52,7 +61,11 @@ def drawn_pattern(rng: random.Random) -> CheckpointPattern:
 
 def drawn_causes(rng: random.Random, mu: float) -> tuple[FailureMode, ...]:
     """A cause that stops the job every ``mu`` seconds, and perhaps one of each other effect."""
-    bad = Bad(5, rng.choice([3.0, 10.0]), rng.choice([0.3, 1.0]), rng.choice([0, 2])) if rng.random() < 0.3 else None
+    bad = (
+        DefectiveBatch(5, rng.choice([3.0, 10.0]), rng.choice([0.3, 1.0]), rng.choice([0, 2]))
+        if rng.random() < 0.3
+        else None
+    )
     if bad and bad.retire and rng.random() < 0.6:
         window, rule, replaced = rng.choice([3e3, 1e5]), rng.choice(["window", "fading"]), exponential(40000.0)
         bad = replace(bad, retire=rng.choice([1.2, 2.0, 3.0]), window=window, rule=rule, replaced=replaced)
@@ -95,9 +108,9 @@ def drawn_run(seed: int) -> LongRun:
     if until < math.inf and rng.random() < 0.5:
         goal = math.inf
     parts = (
-        Part("stop", fixed(30.0), fixed(30.0), False),
-        Part("load", exponential(20.0), exponential(200.0)),
-        Part("warm", fixed(5.0), fixed(5.0)),
+        RestartPhase("stop", fixed(30.0), fixed(30.0), False),
+        RestartPhase("load", exponential(20.0), exponential(200.0)),
+        RestartPhase("warm", fixed(5.0), fixed(5.0)),
     )
     short = () if spares.unlimited else rng.choice([(), (1.1, 1.25), (1.1, 1.1, 1.25)])
     run = LongRun(
@@ -125,7 +138,10 @@ def drawn_log(rng: random.Random, cause: FailureMode) -> FailureMode:
     """The cause, striking at times of a log, which knows how long some strikes lasted."""
     at = sorted(rng.uniform(0.0, 2e5) for _ in range(rng.choice([0, 3, 20])))
     return replace(
-        cause, lives=None, bad=None, struck=StrikeTimes(tuple(at), tuple(rng.choice([math.nan, 500.0]) for _ in at[1:]))
+        cause,
+        lives=None,
+        bad=None,
+        struck=RecordedFailures(tuple(at), tuple(rng.choice([math.nan, 500.0]) for _ in at[1:])),
     )
 
 
@@ -181,7 +197,7 @@ def test_every_field_of_a_run_is_simulated() -> None:
         "maintenance week",
         FailureMode: "name effect rate devices lives struck bad detect repair machines survives lasts shares paces "
         "column label",
-        Bad: "machines times cured retire window rule replaced",
+        DefectiveBatch: "machines times cured retire window rule replaced",
     }
     for kind, names in known.items():
         assert [field.name for field in fields(kind)] == names.split()
@@ -212,7 +228,7 @@ PLAIN = LongRun(
     PATTERN,
     (FailureMode("gpu", "stop", 1 / 7200, detect=exponential(60.0), survives=STORAGE),),
     goal=6000,
-    restart=(Part("load", fixed(200.0), fixed(200.0)),),
+    restart=(RestartPhase("load", fixed(200.0), fixed(200.0)),),
 )
 
 
@@ -225,7 +241,7 @@ def with_stall(run: LongRun, stall: float) -> LongRun:
 
 
 def with_restart(run: LongRun, seconds: float) -> LongRun:
-    return replace(run, restart=(Part("load", fixed(seconds), fixed(seconds)),))
+    return replace(run, restart=(RestartPhase("load", fixed(seconds), fixed(seconds)),))
 
 
 def goodput(run: LongRun, count: int = 60) -> float:

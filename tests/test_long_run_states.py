@@ -12,12 +12,12 @@ import pytest
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Part
+from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.in_theory import Interval, Savings, interval_of
-from simcluster.longrun.studies.states import Parts, StepStates, fabric_of
+from simcluster.longrun.studies.states import JobDevices, StepStates, fabric_of
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
 from simcluster.scenario.run_section import CheckpointSpec
@@ -58,7 +58,7 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
     scenario = load(name)
     built = scenario.cluster.topology.build()  # not the one that is shared, whose graph others may have asked for
     scenario.cluster.__dict__.update(unscaled=built, built=built)
-    cluster, parts = scenario.cluster.built, Parts(scenario)
+    cluster, parts = scenario.cluster.built, JobDevices(scenario)
     assert "graph" not in cluster.wiring.__dict__
     found = {of: parts.of(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}
     assert "graph" not in cluster.wiring.__dict__  # none is made for names and counts
@@ -311,7 +311,7 @@ def efficiency(savings: Savings, causes: tuple[FailureMode, ...], found: Interva
     """The share of time that is kept, played on the same failures for every interval."""
     pattern = CheckpointPattern(10.0, found.steps, savings.storage, savings.memory, found.cycles, savings.verify)
     now = FixedTime(seconds="60 s")
-    run = LongRun(pattern, causes, until=20 * 86400.0, restart=(Part("all", now, now),))
+    run = LongRun(pattern, causes, until=20 * 86400.0, restart=(RestartPhase("all", now, now),))
     outcomes = simulate_runs(run, 0, 40)
     return float(outcomes.steps.mean()) * 10.0 / run.until
 

@@ -19,9 +19,9 @@ from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.longrun.budget.critical_batch import (
     CriticalBatch,
     RepeatedData,
-    effective,
+    effective_amount,
     kaplan_critical_batch,
-    seen_for,
+    required_amount,
 )
 from simcluster.longrun.budget.loss_fit import fit_loss_law
 from simcluster.longrun.budget.loss_laws import DEFAULT_LAW, LossLaw, ModelSize, TokenLaw, any_law, law_names, loss_law
@@ -197,12 +197,12 @@ def test_no_other_model_is_cheaper_to_train_and_serve(name: str, compute: float,
 
 @given(tokens=st.floats(1e6, 1e15), unique=st.floats(1e6, 1e13), fading=st.floats(1, 50))
 def test_repeated_data_are_worth_less(tokens: float, unique: float, fading: float) -> None:
-    worth = effective(tokens, unique, fading)
+    worth = effective_amount(tokens, unique, fading)
     assert worth <= tokens * (1 + 1e-12)
     assert worth <= unique * (1 + fading)
-    assert worth <= effective(2 * tokens, unique, fading)
+    assert worth <= effective_amount(2 * tokens, unique, fading)
     if worth < unique * (1 + 0.999 * fading):
-        assert seen_for(worth, unique, fading) == pytest.approx(tokens, rel=1e-6)
+        assert required_amount(worth, unique, fading) == pytest.approx(tokens, rel=1e-6)
 
 
 @given(size=sizes, tokens=seen, unique=st.floats(1e9, 1e13))

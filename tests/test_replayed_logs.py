@@ -18,13 +18,13 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, columns_of, log_of, log_rows, read_log
+from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, event_log, log_rows, parse_columns, read_log
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.events.record import RunRow
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part, Spares
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, Spares
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.replayed import exposed_of, fit_log, replay_log
+from simcluster.longrun.studies.replayed import exposed_seconds, fit_log, replay_log
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime
@@ -117,7 +117,7 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
         "# sacct\nStart,End,Reason,NodeList\n2024-07-01 05:00:00,2024-07-01T05:20:00,machine,n7\n"
         "2024-07-02T10:00:00Z,2024-07-02 10:01:00,flap,n9\n"
     )
-    columns = columns_of("time=Start, end=End,cause=Reason,device=NodeList")
+    columns = parse_columns("time=Start, end=End,cause=Reason,device=NodeList")
     assert read_log(named, columns=columns, began="2024-07-01") == read_log(plain)
     assert read_log(plain).end == 34 * 3600 + 60
 
@@ -220,11 +220,11 @@ def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, t
     run, missed = training.run, 0
     for number in range(24):
         rows = simulate_with_log(run, scenario.seed, number)[1]
-        log = log_of(rows)
+        log = event_log(rows)
         counts = Counter(each.cause for each in log.incidents)
         for cause in run.causes:
             low, high = poisson_interval(counts[cause.name])
-            missed += not low <= cause.rate * exposed_of(run, log, log.end, stops=cause.stops) <= high
+            missed += not low <= cause.rate * exposed_seconds(run, log, log.end, stops=cause.stops) <= high
     assert missed < 10
 
 
@@ -246,17 +246,17 @@ MINUTE = FixedTime(seconds="1 min")
 LOAD = LognormalTime(kind="lognormal", median="4 min", sigma=0.5)
 
 
-def run_of(restart: tuple[Part, ...] | None = None, **changed: object) -> LongRun:
+def run_of(restart: tuple[RestartPhase, ...] | None = None, **changed: object) -> LongRun:
     """Days with one cause of every effect, spares that run out, and planned work."""
     causes = (
-        FailureMode("gpu", "stop", 1 / 12000, 64, detect=MINUTE, repair=HOURS, bad=Bad(4, 5.0, 0.5)),
+        FailureMode("gpu", "stop", 1 / 12000, 64, detect=MINUTE, repair=HOURS, bad=DefectiveBatch(4, 5.0, 0.5)),
         FailureMode("host", "stop", 1 / 40000, 8, detect=LOAD, repair=HOURS, survives=1),
         FailureMode("heat", "slow", 1 / 20000, 64, lasts=LOAD, shares=(0.5, 0.5), paces=np.array([[1.1], [1.5]])),
         FailureMode("flap", "pause", 1 / 20000, lasts=MINUTE),
         FailureMode("corrupt", "silent", 1 / 150000, lasts=LOAD),
         FailureMode("false alarm", "alarm", 1 / 50000, repair=HOURS),
     )
-    parts = (Part("stop", MINUTE, MINUTE, False), Part("load", LOAD, LOAD))
+    parts = (RestartPhase("stop", MINUTE, MINUTE, False), RestartPhase("load", LOAD, LOAD))
     pattern = CheckpointPattern(13.7, 80, Saving(5.0, 60.0, 0.02), Saving(1.0), 4, keep=3)
     made = LongRun(
         pattern, causes, 16, 128, goal=20_000, restart=parts if restart is None else restart,
@@ -271,7 +271,7 @@ def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: st
     played, rows = simulate_with_log(run_of(), seed=55)
     write_log(tmp_path / f"log.{ending}", rows)
     log = read_log(tmp_path / f"log.{ending}")
-    assert log == log_of(rows)
+    assert log == event_log(rows)
     again = replay_log(run_of(), log)
     for same in (simulate_with_log(again, seed=55)[0], simulate_runs(again, 55, 2)):
         assert same.wall[0] == pytest.approx(played.wall[0], abs=1e-6)
@@ -284,9 +284,11 @@ def test_what_if_a_restart_took_half_as_long() -> None:
     """The same strikes: what comes of it is half of the restarts, and nothing else where nothing else is drawn."""
     plain = {"causes": run_of().causes[:1], "spares": Spares(unlimited=True), "maintenance": None, "wrong": 0.0}
     long, short = (FixedTime(seconds=text) for text in ("20 min", "10 min"))
-    run = run_of((Part("all", long, long, False),), **plain)
+    run = run_of((RestartPhase("all", long, long, False),), **plain)
     played, rows = simulate_with_log(run, seed=3)
-    half = simulate_with_log(replay_log(run_of((Part("all", short, short, False),), **plain), log_of(rows)), seed=9)[0]
+    half = simulate_with_log(
+        replay_log(run_of((RestartPhase("all", short, short, False),), **plain), event_log(rows)), seed=9
+    )[0]
     count = int(played.strikes.sum())
     assert half.strikes.sum() == count > 15
     assert played.wall[0] - half.wall[0] == pytest.approx(600 * count, abs=1e-6)

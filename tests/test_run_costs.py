@@ -11,7 +11,16 @@ import pytest
 from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue import presets
-from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_of, draw_with, drawn_by, power_curve, watts_of
+from simcluster.longrun.power import (
+    KWH,
+    DevicePower,
+    PowerCurve,
+    category_watts,
+    device_power,
+    power_curve,
+    run_power,
+    step_power,
+)
 from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.longrun.text import format_energy
@@ -232,29 +241,29 @@ def test_the_command_tells_money_and_energy(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "power.png").stat().st_size > 10_000
 
 
-H100 = draw_of("h100")
+H100 = device_power("h100")
 
 
 def test_every_draw_has_a_source() -> None:
     assert all(entry["source"] for entry in presets("power.yaml").values())
     with pytest.raises(InputError, match="did you mean 'h100'"):
-        draw_of("h1000")
+        device_power("h1000")
 
 
 def test_what_a_run_says_stands_above_the_catalogue() -> None:
-    assert draw_with("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
-    assert draw_with("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
-    assert draw_with("my_gpu", PowerSpec(idle=10, full=300)) == DrawSpec(idle=10, full=300)
-    assert draw_with("my_gpu", PowerSpec(node=300)) is None
+    assert run_power("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
+    assert run_power("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
+    assert run_power("my_gpu", PowerSpec(idle=10, full=300)) == DevicePower(idle=10, full=300)
+    assert run_power("my_gpu", PowerSpec(node=300)) is None
     with pytest.raises(InputError, match="the power of 'my_gpu' is unknown"):
-        draw_with("my_gpu", PowerSpec(full=300))
+        run_power("my_gpu", PowerSpec(full=300))
     with pytest.raises(InputError, match="below idle"):
-        draw_with("h100", PowerSpec(full=50))
+        run_power("h100", PowerSpec(full=50))
 
 
 def test_llama_3_405b_at_its_limit_takes_21_588_mwh() -> None:
     seconds = 30.84e6 * 3600 / 16384
-    assert watts_of("productive", H100, 16384 * H100.full, 16384) * seconds / KWH / 1e3 == pytest.approx(21_588)
+    assert category_watts("productive", H100, 16384 * H100.full, 16384) * seconds / KWH / 1e3 == pytest.approx(21_588)
 
 
 def test_all_gpus_between_700_and_200_w_swing_by_8_2_mw() -> None:
@@ -283,7 +292,7 @@ def test_a_node_at_gpt_3s_mfu_is_nearer_to_the_measured_one_than_its_rating() ->
 
 def test_the_curve_is_the_sum_of_its_ranks() -> None:
     rng = np.random.default_rng(0)
-    draw = DrawSpec(idle=50, full=450, node=1000, gpus=4)
+    draw = DevicePower(idle=50, full=450, node=1000, gpus=4)
     rank, start = rng.integers(0, 5, 200), rng.integers(0, 90, 200) / 8
     end = start + rng.integers(1, 16, 200) / 8
     share = rng.random(200)
@@ -315,7 +324,7 @@ def result() -> Result:
 
 
 def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
-    curve = drawn_by(result)
+    curve = step_power(result)
     assert curve.instants[-1] == pytest.approx(result.step_time)
     node = 4 * H100.beside
     assert curve.watts.min() >= 4 * H100.idle + node
@@ -325,8 +334,8 @@ def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
 
 
 def test_power_is_by_fate(result: Result) -> None:
-    step = drawn_by(result).mean
-    drawn = {fate: watts_of(fate, H100, step, 4) for fate in ("productive", "lost", "detection", "restart")}
+    step = step_power(result).mean
+    drawn = {fate: category_watts(fate, H100, step, 4) for fate in ("productive", "lost", "detection", "restart")}
     assert drawn["productive"] == drawn["lost"] == step
     assert drawn["restart"] == pytest.approx(4 * (70 + 350))
     assert drawn["detection"] == pytest.approx(4 * (70 + 0.09 * 630 + 350))

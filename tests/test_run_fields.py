@@ -10,7 +10,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.chunks import RunPlayer
+from simcluster.longrun.studies.chunks import RunSimulator
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import PreparedStage, TrainingRun, simulate_policies
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, FailuresSpec, WeibullLaw
@@ -212,7 +212,7 @@ def changes(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def outcome(states: StepStates, base: dict[str, Any], **change: Any) -> tuple[Any, ...]:
     """Return all that a run comes to, and its notes."""
     scenario = load("tiny_dp", {"run": base, **change})
-    runs = simulate_policies({"": (scenario, [PreparedStage.of(scenario, states)])}, 3, RunPlayer())[""]
+    runs = simulate_policies({"": (scenario, [PreparedStage.of(scenario, states)])}, 3, RunSimulator())[""]
     assert isinstance(runs, TrainingRun)
     numbers = [runs.outcomes.columns()[name] for name in ("wall", "at", "steps", "fates", "strikes", "weekly")]
     money, energy = runs.money, runs.energy

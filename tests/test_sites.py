@@ -10,7 +10,7 @@ from conftest import Tiny
 
 from simcluster import load_cluster, simulate
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.amortised import amortised, amortised_answer
+from simcluster.longrun.studies.amortised import amortised_answer, amortised_rows
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.layers import parameters
 from simcluster.scenario.job import planned_footprints
@@ -142,7 +142,7 @@ def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> No
     wan = 4.0 * parameters(scenario.model).total / RATE
     assert found == pytest.approx(wan + 2 * (LATENCY + 4e-6), rel=0.02)
     result = simulate(scenario)
-    (row,) = amortised(result)
+    (row,) = amortised_rows(result)
     assert (row.name, row.seconds, row.every) == ("outer step", found, 100)
     assert amortised_answer(result)[1]["amortised"]["step_time_s"] == result.step_time + found / 100
     assert StepStates(scenario).healthy == result.step_time + found / 100

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simcluster
-from simcluster.longrun.launch.small import STEPS, document_of, layout_on, small_version
+from simcluster.longrun.launch.small import STEPS, layout_on, short_document, small_version
 from simcluster.model.layers import layer_parameters_per_tp_rank
 from simcluster.scenario.scenario import Scenario, from_document
 
@@ -26,7 +26,7 @@ def test_a_small_version_is_a_scenario_of_one_machine_with_the_same_ranks(name: 
     whole = simcluster.load(name)
     found = small_version(whole)
     small = found.scenario
-    assert simcluster.load_text(found.text()) == small == from_document(document_of(small))
+    assert simcluster.load_text(found.text()) == small == from_document(short_document(small))
     assert len(set(small.cluster.built.host_of[: small.gpus])) == 1
     assert found.result.fits
     parallel, before = small.parallel, whole.parallel

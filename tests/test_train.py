@@ -19,7 +19,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.eventlog import read_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.chunks import MOST_TOGETHER, _parts
+from simcluster.longrun.studies.chunks import MOST_PER_CHUNK, _split_chunks
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.replayed import replay_log
 from simcluster.longrun.studies.replays import log_path
@@ -197,10 +197,10 @@ def test_writes_behind_training_have_their_own_form() -> None:
 
 @pytest.mark.parametrize(("count", "members"), [(1, 4), (7, 3), (10_000, 2), (100_001, 3)])
 def test_chunks_are_all_runs_once(count: int, members: int) -> None:
-    parts = list(_parts(count, members))
+    parts = list(_split_chunks(count, members))
     assert [run for first, many in parts for run in (first, first + many)][1:-1:2] == [first for first, _ in parts[1:]]
     assert sum(many for _, many in parts) == count
-    assert max(many for _, many in parts) <= MOST_TOGETHER
+    assert max(many for _, many in parts) <= MOST_PER_CHUNK
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

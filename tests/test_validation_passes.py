@@ -18,7 +18,7 @@ from simcluster.cli import main
 from simcluster.longrun.pattern import CheckpointPattern, Saving
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.amortised import amortised
+from simcluster.longrun.studies.amortised import amortised_rows
 from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.states import StepStates, validation_pass
 from simcluster.planning.job import Offload
@@ -93,12 +93,12 @@ def test_a_validation_that_cannot_be_is_told() -> None:
 
 def test_what_comes_every_so_many_steps_is_told_by_the_step() -> None:
     result = simulate(running(validation={"every": 1000, "batches": 50}))
-    checkpoint, validation = amortised(result)
+    checkpoint, validation = amortised_rows(result)
     assert (checkpoint.seconds, checkpoint.every) == (0.06, 83)
     assert validation.each_step == pytest.approx(50 * validation_pass(result.scenario).step_time / 1000)
-    assert amortised(simulate(load("tiny_3d"))) == ()
+    assert amortised_rows(simulate(load("tiny_3d"))) == ()
     never = running(checkpoint={"stall": "60 ms"})  # auto, and nothing fails
-    assert amortised(simulate(never)) == ()
+    assert amortised_rows(simulate(never)) == ()
 
 
 def test_an_auto_interval_is_that_of_the_run() -> None:
@@ -107,7 +107,7 @@ def test_an_auto_interval_is_that_of_the_run() -> None:
         {"name": "hot", "effect": "slow", "mtbf": "2 h", "by": [1.5], "lasts": "1 h"},
     ]
     scenario = running(failures=failures, checkpoint={"stall": "1 s"}, validation={"every": 100, "batches": 9})
-    (row, _) = amortised(simulate(scenario))
+    (row, _) = amortised_rows(simulate(scenario))
     assert row.every == long_run_of(scenario, StepStates(scenario)).pattern.steps
 
 

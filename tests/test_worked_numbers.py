@@ -15,7 +15,7 @@ import simcluster
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Part
+from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named, state_bytes
@@ -68,7 +68,7 @@ def test_best_intervals_as_played(checkpoint: float, between: float, restart: fl
         CheckpointPattern(work / 64, 64, Saving(float(checkpoint))),
         (FailureMode("gpu", "stop", 1 / between),),
         until=100 * DAY,
-        restart=(Part("restart", takes, takes, exposed=True),),
+        restart=(RestartPhase("restart", takes, takes, exposed=True),),
     )
     outcomes = simulate_runs(run, 1, 50)
     kept = outcomes.steps * run.pattern.step / outcomes.wall

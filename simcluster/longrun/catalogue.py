@@ -13,11 +13,11 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 
-GPUS_A_MACHINE = 8
+GPUS_PER_NODE = 8
 """Of those that were watched."""
 
 
-def failures_of(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
+def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     """Return the catalogue failures that a run names, and its own; InputError for an unknown name."""
     known: tuple[FailureSpec, ...] = ()
     if spec.of is not None:
@@ -68,7 +68,7 @@ class WatchedFailures:
 
     def rate(self, gpus: int) -> float:
         """Return the failure rate (1/s) of a job of ``gpus`` GPUs, or of as many network devices."""
-        hosts = gpus / GPUS_A_MACHINE
+        hosts = gpus / GPUS_PER_NODE
         devices = {cause.name: hosts if cause.of == "host" else gpus for cause in self.causes}
         return sum(cause.rate(devices[cause.name], hosts, gpus) for cause in self.causes)
 

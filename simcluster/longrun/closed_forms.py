@@ -12,12 +12,12 @@ from dataclasses import dataclass
 _LARGEST = 709.0  # largest exponent whose power of e is a float
 
 
-def grown(exponent: float) -> float:
+def exp_or_inf(exponent: float) -> float:
     """Return e to the exponent; infinite on overflow, for a segment so long that it never succeeds."""
     return math.exp(exponent) if exponent < _LARGEST else math.inf
 
 
-def gained(exponent: float) -> float:
+def expm1_or_inf(exponent: float) -> float:
     """Return e to the exponent minus 1, exact for small exponents."""
     return math.expm1(exponent) if exponent < _LARGEST else math.inf
 
@@ -58,16 +58,16 @@ def best_interval(checkpoint: float, mu: float) -> float:
     return mu * (1 + float(lambertw(-math.exp(-checkpoint / mu - 1)).real))
 
 
-def segment(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
+def segment_time(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
     """Return the mean time (s) of a segment: (mu + D) e^(rate R) (e^(rate (w + C)) - 1). Exact, exponential."""
-    return (1 / rate + down) * grown(rate * recovery) * gained(rate * (work + checkpoint))
+    return (1 / rate + down) * exp_or_inf(rate * recovery) * expm1_or_inf(rate * (work + checkpoint))
 
 
 def efficiency(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> float:
     """Return the share of time that is kept work. Exact for exponential failures."""
     if not rate:
         return work / (work + checkpoint)
-    return work / segment(work, checkpoint, recovery, down, rate)
+    return work / segment_time(work, checkpoint, recovery, down, rate)
 
 
 def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: float) -> float:
@@ -127,18 +127,18 @@ def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: 
     return TwoLevels(overhead, cycles, pattern)
 
 
-def behind_interval(stall: float, write: float, slowed: float, mu: float) -> float:
+def async_interval(stall: float, write: float, slowed: float, mu: float) -> float:
     """Return the best interval (s) of asynchronous checkpoints, to first order: max(B, sqrt(2 (S + x B) mu))."""
     return max(write, math.sqrt(2 * (stall + slowed * write) * mu))
 
 
-def behind_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
+def async_efficiency(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
     """Return the share of kept work with asynchronous checkpoints. Exact without failures in restarts, w >= B."""
     exponent = (work + stall + slowed * write) / mu
     return work * math.exp(-exponent - write / mu) / (-math.expm1(-exponent) * (mu + restart))
 
 
-def kept_share(
+def kept_work_share(
     work: float, stall: float, write: float, slowed: float, recovery: float, down: float, rate: float
 ) -> float:
     """Return the share of kept work; ``write`` 0 is blocking. Exact for exponential failures."""
@@ -146,11 +146,11 @@ def kept_share(
         return work / (work + stall + slowed * write)
     if not write:
         return efficiency(work, stall, recovery, down, rate)
-    outage = (down and down * grown(rate * recovery)) + gained(rate * recovery) / rate
-    return behind_efficiency(work, stall, write, slowed, 1 / rate, outage)
+    outage = (down and down * exp_or_inf(rate * recovery)) + expm1_or_inf(rate * recovery) / rate
+    return async_efficiency(work, stall, write, slowed, 1 / rate, outage)
 
 
-def behind_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
+def async_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
     """Return the share lost with asynchronous checkpoints, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
 
@@ -168,7 +168,7 @@ def erlang_b(servers: int, load: float) -> float:
     return blocked
 
 
-def stalled(spares: int, rate: float, repair: float, crews: int | None = None) -> float:
+def shortage_share(spares: int, rate: float, repair: float, crews: int | None = None) -> float:
     """Return the share of time in which a job is short of nodes, which stops it and its failures.
 
     ``rate`` is that of the whole job, ``repair`` the mean. Exact with unlimited crews (Erlang B with one server more

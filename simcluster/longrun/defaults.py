@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
-from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.catalogue import resolve_failures
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.run import FailureMode, LongRun, Spares
 from simcluster.longrun.text import duration
@@ -64,7 +64,7 @@ def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
         if idle and path not in told and _is_stated(getattr(section, owner) if owner else section, key):
             told.add(path)
             yield f"run.{path} has no effect: {why}"
-    known = {spec.name for spec in failures_of(section.failures)}
+    known = {spec.name for spec in resolve_failures(section.failures)}
     for number, spec in enumerate(section.failures.also):
         idle_keys = {key: why for key, idle, why in reversed(_idle_keys(spec, section)) if idle}
         for key, why in idle_keys.items() if spec.name in known else ():
@@ -146,14 +146,14 @@ def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
             if of_a_node and spec.repair is None and spec.name in names:
                 yield f"{spec.name}: the job restarts on the same nodes, none is repaired (run.failures: repair)"
     if any(cause.repair is not None for cause in run.causes):
-        yield from _of_repairs(section.failures, section.spares, run)
+        yield from _repair_assumptions(section.failures, section.spares, run)
     if not run.pattern.keep:
         yield "no checkpoint is written, because nothing fails (run.checkpoint.every, run.failures)"
     elif "mode" not in section.checkpoint.model_fields_set:
         yield "a checkpoint stops training until it is written (run.checkpoint.mode)"
 
 
-def _of_repairs(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Iterator[str]:
+def _repair_assumptions(failures: FailuresSpec, spares: SparesSpec, run: LongRun) -> Iterator[str]:
     own = {spec.name for spec in failures.also}
     known = [(cause.rate, cause.repair.mean) for cause in run.causes if cause.repair and cause.name not in own]
     if failures.of is not None and known:

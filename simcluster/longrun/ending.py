@@ -40,7 +40,7 @@ def check_end(run: LongRun) -> None:
             f"{down + exposed:.4g} s, a checkpoint {saving.stall + saving.write:.4g} s; "
             "set run.days, or change failures, restart or checkpoint"
         )
-    again = begun_again(run, known)
+    again = expected_reruns(run, known)
     if again > _NEVER or (again and again / math.expm1(again) < _LEAST):
         pattern, names = run.pattern, ", ".join(cause.name for cause in run.causes if cause.effect == "silent")
         times = f"{math.expm1(again):.3g}" if again < _NEVER else "over 1e21"
@@ -79,7 +79,7 @@ def stop_rate(run: LongRun) -> float:
     return sum(cause.rate for cause in run.causes if cause.stops)
 
 
-def _lasting(run: LongRun, cause: FailureMode) -> float:
+def _persistent_rate(run: LongRun, cause: FailureMode) -> float:
     """Return how often a cause stops the job (1/s), with defective nodes that are never cured nor retired."""
     bad = cause.bad
     if bad is None or bad.cured or bad.retire:
@@ -100,26 +100,26 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
 def kept_share(run: LongRun) -> float:
     """Return the share of kept work, the lower of memory's and storage's; 0 where almost no segment succeeds."""
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
-    rate = sum(_lasting(run, cause) for cause in stops)
+    rate = sum(_persistent_rate(run, cause) for cause in stops)
     if not rate:
         return 1.0
     if pattern.memory is None:
-        return _share(run, pattern.steps, pattern.storage, rate)
-    deep = sum(_lasting(run, cause) for cause in stops if cause.survives == STORAGE)
-    over_all = _share(run, pattern.steps * pattern.cycles, pattern.storage, deep) if deep else 1.0
-    return min(_share(run, pattern.steps, pattern.memory, rate), over_all)
+        return _segment_share(run, pattern.steps, pattern.storage, rate)
+    deep = sum(_persistent_rate(run, cause) for cause in stops if cause.survives == STORAGE)
+    over_all = _segment_share(run, pattern.steps * pattern.cycles, pattern.storage, deep) if deep else 1.0
+    return min(_segment_share(run, pattern.steps, pattern.memory, rate), over_all)
 
 
-def _share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
+def _segment_share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
     """Return the share of kept work for snapshots ``steps`` apart, or over the whole run if shorter."""
     down, exposed = restart_seconds(run)
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
         return 0.0
-    return closed_forms.kept_share(work, stall, saving.write, saving.slowed, exposed, down, rate)
+    return closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, exposed, down, rate)
 
 
-def begun_again(run: LongRun, kept: float = 1.0) -> float:
+def expected_reruns(run: LongRun, kept: float = 1.0) -> float:
     """Return m, the mean number of errors that send a whole run back to its begin, if it ran on meanwhile.
 
     ``kept`` is the share of time that is work: in wall time, kept snapshots reach back longer by its inverse.
@@ -129,10 +129,10 @@ def begun_again(run: LongRun, kept: float = 1.0) -> float:
         return 0.0  # found before the next snapshot
     reach = (pattern.keep * pattern.period + pattern.storage.write) / kept
     silent = [cause for cause in run.causes if cause.effect == "silent"]
-    return sum(cause.rate * _outlived(cause, reach, run.end_at) for cause in silent)
+    return sum(cause.rate * _mean_excess(cause, reach, run.end_at) for cause in silent)
 
 
-def _outlived(cause: FailureMode, reach: float, whole: float) -> float:
+def _mean_excess(cause: FailureMode, reach: float, whole: float) -> float:
     """Return E[(whole - l)+ where l > reach] of the time l until an error is found."""
     places = np.arange(_PARTS) + 0.5
     golden = [places / _PARTS] + [(places * 2 ** (-1 / (1 + each))) % 1 for each in range(1, cause.lasts.draws)]

@@ -22,7 +22,7 @@ from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.expressions import Cell
 from simcluster.documents.packed import python_rows, read_parquet
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
-from simcluster.longrun.run import MAINTENANCE, SOON, LongRun
+from simcluster.longrun.run import MAINTENANCE, TIME_TOLERANCE, LongRun
 
 NAMES = ("time", "cause", "device", "lasts", "end", "of", "count", "age", "since")
 """Columns of a log that is not a run's own."""
@@ -48,7 +48,7 @@ def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | 
                 f"--columns: {path} has no column {theirs!r}{did_you_mean(theirs, rows[0].cells)}; "
                 f"it has {', '.join(rows[0].cells)}"
             )
-    start = None if began is None else _instant(began, "--began")
+    start = None if began is None else _parse_date(began, "--began")
     found = []
     for row in rows:
         cells = {**row.cells, **{own: row.cells.get(theirs) for own, theirs in columns.items()}}
@@ -60,7 +60,7 @@ def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | 
     return tuple(found)
 
 
-def columns_of(text: str | None) -> dict[str, str]:
+def parse_columns(text: str | None) -> dict[str, str]:
     """Parse "time=Start,cause=Reason" into the file's column names by ours; InputError if malformed."""
     found = {}
     for part in (text or "").split(",") if text else ():
@@ -101,7 +101,7 @@ def _json_lines(path: Path) -> list[Row]:
             works = 'write one object per line, as in {"time": 3600, "cause": "NIC"}'
             raise InputError(f"{path}:{number}: is not a JSON object: {row}; {works}")
         rows += [row] if row is not None else []
-    return _typed(rows, f"{path}: has no rows; one line per event is expected, with time and cause")
+    return _typed_rows(rows, f"{path}: has no rows; one line per event is expected, with time and cause")
 
 
 def _parquet(path: Path) -> list[Row]:
@@ -111,10 +111,10 @@ def _parquet(path: Path) -> list[Row]:
         if isinstance(problem, InputError):
             raise
         raise InputError(f"{path}: cannot be read as Parquet; write it again, or rename it if it is CSV") from None
-    return _typed(rows, f"{path}: has no rows; one row per event is expected, with time and cause")
+    return _typed_rows(rows, f"{path}: has no rows; one row per event is expected, with time and cause")
 
 
-def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
+def _typed_rows(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
     found = []
     for number, row in enumerate(rows, 1):
         cells: dict[str, Cell] = {str(name): None if value != value else value for name, value in row.items()}
@@ -127,13 +127,13 @@ def _typed(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
 def _seconds_since(began: datetime | None, text: str, where: str) -> float:
     if began is None:
         raise InputError(f"{where}: {text!r} is a date; set when the job began: --began {text[:10]!r}")
-    since = (_instant(text, where) - began).total_seconds()
+    since = (_parse_date(text, where) - began).total_seconds()
     if since < 0:
         raise InputError(f"{where}: {text!r} is before the begin, {began:%Y-%m-%d %H:%M:%S}")
     return since
 
 
-def _instant(text: str, where: str) -> datetime:
+def _parse_date(text: str, where: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -176,7 +176,7 @@ class EventLog:
         return max([row.end for row in self.rows] or until, default=0.0)
 
 
-def log_of(rows: Sequence[RunRow]) -> EventLog:
+def event_log(rows: Sequence[RunRow]) -> EventLog:
     """Return the event log of rows from ``simulate_with_log``."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
     stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
@@ -192,7 +192,7 @@ def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
     for row in rows:
         if row.what not in (STRIKE, MAINTENANCE):
             continue
-        place = bisect_left(begun, row.begin + SOON)
+        place = bisect_left(begun, row.begin + TIME_TOLERANCE)
         again = begun[place] if place < len(begun) else max(each.end for each in rows)
         lasts = again - row.begin if row.cause in stands else math.nan
         found.append(Incident(row.begin, row.cause, places.get((row.begin, row.cause), ""), lasts))
@@ -205,14 +205,14 @@ def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, bega
     Either one that ``train --log`` wrote, or a real one with columns time, cause and, as far as known, device and lasts
     (or end); ``columns`` and ``began`` as in ``log_rows``. InputError, with the row, for an invalid file.
     """
-    return log_in(log_rows(Path(path), columns, began), str(path))
+    return log_from_rows(log_rows(Path(path), columns, began), str(path))
 
 
-def log_in(rows: Sequence[Row], name: str) -> EventLog:
+def log_from_rows(rows: Sequence[Row], name: str) -> EventLog:
     """Return the event log in the rows of a file called ``name``."""
     places = [(row, f"{name}: row {row.number}") for row in rows]
-    if is_own(rows):
-        return log_of([_own(row, where) for row, where in places])
+    if is_simulated_log(rows):
+        return event_log([_simulated_row(row, where) for row, where in places])
     found = []
     for row, where in places:
         cause, time = row.texts.get("cause", "").strip(), row.cells.get("time")
@@ -232,12 +232,12 @@ def log_in(rows: Sequence[Row], name: str) -> EventLog:
     return EventLog(tuple(sorted(found, key=lambda each: each.time)))
 
 
-def is_own(rows: Sequence[Row]) -> bool:
+def is_simulated_log(rows: Sequence[Row]) -> bool:
     """Return whether the rows are a simulated run's log rather than incidents."""
     return "begin_s" in rows[0].cells
 
 
-def _own(row: Row, where: str) -> RunRow:
+def _simulated_row(row: Row, where: str) -> RunRow:
     missing = [name for name in COLUMNS[:6] if name not in row.cells]
     if missing:
         raise InputError(f"{where}: has no {', '.join(missing)}; a run's log has {', '.join(COLUMNS)}")

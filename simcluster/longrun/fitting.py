@@ -23,7 +23,7 @@ from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.longrun.eventlog import seconds_of
 from simcluster.longrun.lives import WatchedLives, WeibullFit
 
-FEW = 10
+FEW_FAILURES = 10
 """Below so many failures a rate is little more than its order of magnitude."""
 _BEATS = 6.635 / 2  # log-likelihood: chi-squared of one degree of freedom, 1 %
 _ENDS = {**dict.fromkeys(("failed", "dead", "true", "1", "yes"), True),
@@ -117,23 +117,23 @@ def fit_failures(
         raise InputError(f"--days {days:g}: the observed time must be positive")
     of = {row.texts.get("cause", "").strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
     if "age" in columns:
-        lives, causes, batches = _lives_of(rows, by)
+        lives, causes, batches = _read_lives(rows, by)
         cells = []
         for cause, batch in product(filter(None, dict.fromkeys(causes)), dict.fromkeys(batches)):
             here = np.array([each == batch for each in batches])
             ended = lives.ended & np.array([each == cause for each in causes])  # others are censored
             chosen = WatchedLives(lives.age[here], ended[here], lives.since[here], lives.weight[here])
-            cells.append(_of_lives(chosen, cause, batch, of.get(cause, "gpu")))
-        total, notes = _of_lives(lives, "all", "", "gpu"), [_LIVES]
+            cells.append(_fit_lives(chosen, cause, batch, of.get(cause, "gpu")))
+        total, notes = _fit_lives(lives, "all", "", "gpu"), [_LIVES]
         if by is not None:
             notes.append(f"Each {by} has a separate law: a run takes those of the {by} of its nodes.")
     else:
         assert gpus is not None
         assert days is not None
-        counted, seconds = _counts(rows, by), days * DAY
-        cells = [_of_counts(found, kind, gpus, seconds, of.get(kind[0], "job")) for kind, found in counted.items()]
+        counted, seconds = _read_counts(rows, by), days * DAY
+        cells = [_fit_counts(found, kind, gpus, seconds, of.get(kind[0], "job")) for kind, found in counted.items()]
         everything = [each for found in counted.values() for each in found]
-        total = _of_counts(everything, ("all", ""), gpus, seconds, "job")
+        total = _fit_counts(everything, ("all", ""), gpus, seconds, "job")
         notes = [
             f"{gpus:,} GPUs are assumed observed for all of {days:g} d.  Hours in which the job stood still count as "
             "exposed: if it trained 90 % of them, each rate is 1/0.9 as high.  Counts have no ages: without "
@@ -145,46 +145,50 @@ def fit_failures(
 
 # --- counts -----------------------------------------------------------------------------------------------------------
 
-Seen = tuple[float, float, str]
+RowFailures = tuple[float, float, str]
 """Failures of a row: how many, when (s; nan: unknown), on which device."""
 
 
-def _counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[Seen]]:
-    found: dict[tuple[str, str], list[Seen]] = {}
+def _read_counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[RowFailures]]:
+    found: dict[tuple[str, str], list[RowFailures]] = {}
     for row in rows:
         cause = row.texts.get("cause", "").strip()
         if not cause:
             raise InputError(f"row {row.number}: has no cause; every failure needs one: write it, if only 'unknown'")
         time = row.cells.get("time")
         when = math.nan if time is None else seconds_of(time, f"row {row.number}: time")
-        seen = _many(row), when, row.texts.get("device", "").strip()
+        seen = _failure_count(row), when, row.texts.get("device", "").strip()
         found.setdefault((cause, row.texts.get(by, "") if by else ""), []).append(seen)
     return found
 
 
-def _many(row: Row) -> float:
+def _failure_count(row: Row) -> float:
     count = row.cells.get("count", 1)
     if not is_number(count) or count < 0:
         raise InputError(f"row {row.number}: count: {row.texts['count']!r} is not a number of failures (0 or more)")
     return float(count)
 
 
-def _of_counts(found: Sequence[Seen], kind: tuple[str, str], gpus: int, seconds: float, of: str) -> CauseFit:
+def _fit_counts(found: Sequence[RowFailures], kind: tuple[str, str], gpus: int, seconds: float, of: str) -> CauseFit:
     times = [when for many, when, _ in found for _ in range(round(many)) if not math.isnan(when)]
     if times and max(times) > seconds:
         last, watch = max(times) / DAY, seconds / DAY
         over = f"{kind[0]} at {last:.4g} d is after the observed {watch:g} d; every failure must lie within them"
         raise InputError(f"{over}: raise --days to {math.ceil(last)} or more, or remove later rows")
     notes = []
-    if len(times) >= FEW:  # Laplace's test of whether failures come more often with time: standard normal if not
+    if (
+        len(times) >= FEW_FAILURES
+    ):  # Laplace's test of whether failures come more often with time: standard normal if not
         score = (float(np.mean(times)) / seconds - 0.5) * math.sqrt(12 * len(times))
         how = "more" if score > 0 else "less"
         if abs(score) > 2.58:
             notes.append(f"came {how} and {how} often (Laplace {score:+.1f}): one rate does not describe it")
-    return _fitted(kind, of, sum(many for many, _, _ in found), seconds, [*notes, *_lemon(found, gpus)])
+    return _cause_fit(
+        kind, of, sum(many for many, _, _ in found), seconds, [*notes, *_defective_device_note(found, gpus)]
+    )
 
 
-def _fitted(
+def _cause_fit(
     kind: tuple[str, str], of: str, count: float, watched: float, notes: Sequence[str],
     lives: WeibullFit | None = None, oldest: tuple[float, float] = (0.0, 0.0),
 ) -> CauseFit:  # fmt: skip
@@ -192,11 +196,11 @@ def _fitted(
     few = f"never seen: at most every {watched / high / DAY:.3g} d (95 %)"
     if count:
         few = f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"
-    notes = (*([few] if count < FEW else []), *notes)
+    notes = (*([few] if count < FEW_FAILURES else []), *notes)
     return CauseFit(*kind, of, count, watched, low, high, lives, oldest, notes)
 
 
-def _lemon(found: Sequence[Seen], gpus: int) -> list[str]:
+def _defective_device_note(found: Sequence[RowFailures], gpus: int) -> list[str]:
     """Return a note on a device with more failures than chance gives any of ``gpus`` devices."""
     from scipy.stats import poisson
 
@@ -221,7 +225,7 @@ _LIVES = (
 # --- lives ------------------------------------------------------------------------------------------------------------
 
 
-def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
+def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
     ages, since, ended, weight = [], [], [], []
     for row in rows:
         where = f"row {row.number}"
@@ -237,17 +241,17 @@ def _lives_of(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[s
             raise InputError(f"{where}: has no cause; every failure has one, if only 'unknown'")
         ages.append(age)
         ended.append(_ENDS[text])
-        weight.append(_many(row))
+        weight.append(_failure_count(row))
     lives = WatchedLives(np.array(ages), np.array(ended), np.array(since), np.array(weight))
     causes = [row.texts["cause"].strip() if end else "" for row, end in zip(rows, ended, strict=True)]
     return lives, causes, [row.texts[by] if by else "" for row in rows]
 
 
-def _of_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
+def _fit_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
     alive, notes, law = lives.age[~lives.ended], [], None
     oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
     try:
         law = lives.weibull()
     except InputError as problem:
         notes.append(f"no shape: {problem}")
-    return _fitted((cause, batch), of, lives.failures, lives.watched, notes, law, oldest)
+    return _cause_fit((cause, batch), of, lives.failures, lives.watched, notes, law, oldest)

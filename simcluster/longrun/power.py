@@ -32,7 +32,7 @@ _TRAINS = ("productive", "write", "validation", "lost")
 _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or most GPUs wait in a collective
 
 
-class DrawSpec(Spec):
+class DevicePower(Spec):
     """Power of an accelerator (W): ``idle``, at its limit (``full``), and of the rest of its node.
 
     A node has ``gpus`` of them; its rest draws ``node`` (None: unknown, not counted). ``communication`` is the
@@ -57,7 +57,7 @@ class DrawSpec(Spec):
         return (self.node or 0.0) / self.gpus
 
 
-def draw_of(device: str) -> DrawSpec:
+def device_power(device: str) -> DevicePower:
     """Return the power of a device in the catalogue; InputError if its figures are not known."""
     known = presets("power.yaml")
     if device not in known:
@@ -65,10 +65,10 @@ def draw_of(device: str) -> DrawSpec:
             f"run.power: the power of {device!r} is unknown{did_you_mean(device, known)}; known are "
             f"{', '.join(known)}; or give idle and full, in W"
         )
-    return DrawSpec.model_validate(known[device])
+    return DevicePower.model_validate(known[device])
 
 
-def draw_with(device: str, own: PowerSpec) -> DrawSpec | None:
+def run_power(device: str, own: PowerSpec) -> DevicePower | None:
     """Return the power of a run's device, which the run may override; None if neither knows it.
 
     InputError if the run states a part of it, and the catalogue does not know the rest.
@@ -78,7 +78,7 @@ def draw_with(device: str, own: PowerSpec) -> DrawSpec | None:
     if not known and not given.keys() & {"idle", "full"}:
         return None
     alone = not known and {"idle", "full"} <= given.keys()
-    found = DrawSpec.model_validate(({} if alone else dict(draw_of(device))) | given)
+    found = DevicePower.model_validate(({} if alone else dict(device_power(device))) | given)
     if found.full < found.idle:
         raise InputError(
             f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W); raise full, or lower idle"
@@ -120,7 +120,7 @@ class PowerCurve:
 
 
 def power_curve(
-    draw: DrawSpec,
+    draw: DevicePower,
     rank: Ints,
     start: Floats,
     end: Floats,
@@ -155,7 +155,7 @@ def power_curve(
     return PowerCurve(np.append(instants[inside], until), np.asarray(watts[inside], dtype=np.float64))
 
 
-def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
+def category_watts(fate: str, draw: DevicePower, step: float, gpus: int) -> float:
     """Return the power (W) of all GPUs and nodes of a job in a time category.
 
     Where a job trains, or redoes lost work, it draws ``step`` (in total, ``PowerCurve.mean``); where all wait in a
@@ -166,7 +166,7 @@ def watts_of(fate: str, draw: DrawSpec, step: float, gpus: int) -> float:
     return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)
 
 
-def drawn_by(result: Result, draw: DrawSpec | None = None, *, computing: bool = False) -> PowerCurve:
+def step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:
     """Return the power curve of a simulated step (W).
 
     ``draw`` defaults to that of the scenario's device (InputError if it is not known). Computation of layers has as
@@ -175,7 +175,7 @@ def drawn_by(result: Result, draw: DrawSpec | None = None, *, computing: bool = 
     ``communication``, as do memory-bound ops (the optimizer); ``computing``: both as an idle GPU.
     """
     spans, device = result.spans, result.scenario.cluster.device
-    draw = draw_of(device.name) if draw is None else draw
+    draw = device_power(device.name) if draw is None else draw
     communication, waiting = (0.0, 0.0) if computing else (draw.communication, draw.waiting)
     matmul, fp8, share = device.matmul, device.peak.fp8 == result.facts.peak_flops, 1.0
     if isinstance(matmul, TilesMatmul):

@@ -28,7 +28,7 @@ from simcluster.scenario.run_times import FixedTime, TimeSpec
 
 
 @dataclass(frozen=True)
-class StrikeTimes:
+class RecordedFailures:
     """Recorded failure times of a cause: ``at``, ascending, in seconds of its exposed time; none after the last.
 
     ``lasts`` is the duration of each (s; nan, or by default: drawn by the cause's law).
@@ -49,8 +49,8 @@ class StrikeTimes:
 
 
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
-NOW = FixedTime(seconds="0 s")
-SOON = 1e-6
+ZERO_TIME = FixedTime(seconds="0 s")
+TIME_TOLERANCE = 1e-6
 """Seconds within which a machine that comes back is there: of sums of weeks no more is exact."""
 
 FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause", "maintenance")
@@ -59,7 +59,7 @@ verification and validation."""
 
 
 @dataclass(frozen=True)
-class Bad:
+class DefectiveBatch:
     """Defective batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
 
     A repair cures with probability ``cured``. A node that reaches ``retire`` by the ``rule`` within ``window`` seconds
@@ -92,13 +92,13 @@ class FailureMode:
     rate: float
     devices: int = 1
     lives: Lives | None = None
-    struck: StrikeTimes | None = None
-    bad: Bad | None = None
-    detect: TimeSpec = NOW
+    struck: RecordedFailures | None = None
+    bad: DefectiveBatch | None = None
+    detect: TimeSpec = ZERO_TIME
     repair: TimeSpec | None = None
     machines: int = 1
     survives: int = MEMORY
-    lasts: TimeSpec = NOW
+    lasts: TimeSpec = ZERO_TIME
     shares: tuple[float, ...] = (1.0,)
     paces: Floats | None = None
     column: Ints | None = None
@@ -111,7 +111,7 @@ class FailureMode:
 
 
 @dataclass(frozen=True)
-class Part:
+class RestartPhase:
     """One phase of a restart and its duration for each snapshot tier.
 
     In an ``exposed`` phase causes that stop the job strike; others strike only while it trains.
@@ -180,12 +180,12 @@ class LongRun:
     gpus: int = 8
     goal: float = math.inf
     until: float = math.inf
-    restart: tuple[Part, ...] = ()
+    restart: tuple[RestartPhase, ...] = ()
     spares: Spares = field(default_factory=lambda: Spares(unlimited=True))
     short: tuple[float, ...] = ()
     running: tuple[float, ...] = ()
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
-    noticed: TimeSpec = NOW
+    noticed: TimeSpec = ZERO_TIME
     wrong: float = 0.0
     timeout: float = math.inf
     maintenance: Maintenance | None = None
@@ -225,7 +225,7 @@ MAINTENANCE, REGROWTH = "maintenance", "machines missing"
 """What outages are counted under that no cause of the run has: planned work, and replicas that come and go."""
 
 
-def names_of(run: LongRun) -> list[str]:
+def cause_names(run: LongRun) -> list[str]:
     """Return the names of the causes that seconds are counted under."""
     return [*(cause.name for cause in run.causes), MAINTENANCE, REGROWTH]
 

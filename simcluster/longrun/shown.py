@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from simcluster.longrun.studies.training_run import TrainingRun
 
 
-def _first(found: FirstScenario) -> str:
+def _first_scenario_line(found: FirstScenario) -> str:
     return named_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
 
 
-def _check(found: LaunchCheck) -> str:
+def _check_line(found: LaunchCheck) -> str:
     bad = f"failed: {', '.join(found.failed)}" if found.failed else ""
     return named_line(
         found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80)
     )
 
 
-def _weeks(training: TrainingRun | StagedTraining) -> str:
+def _training_line(training: TrainingRun | StagedTraining) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
     parts = f"{float(training.wall.mean()) / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
     return named_line(training, training.scenario.title, *parts)
 
 
-def _policies(found: PolicyComparison) -> str:
+def _policies_line(found: PolicyComparison) -> str:
     return named_line(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
                   f"best {clipped(found.best, 60)}")  # fmt: skip
 
 
-def _walls(found: Walls) -> str:
+def _walls_line(found: Walls) -> str:
     tokens = "" if found.tokens is None else f"{format_count(found.tokens)} tokens"
     return named_line(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
 
 
-def _scaling(found: Scaling) -> str:
+def _scaling_line(found: Scaling) -> str:
     asked, best, goal = found.asked, found.best, found.to_loss
     parts = [asked.law.name, *([asked.model] if asked.model else [])]
     if found.compute is not None and best is not None:
@@ -70,13 +70,13 @@ LINES: Mapping[str, Callable[[Any], str]] = {
     "FailureReplay": lambda found: named_line(
         found, found.name, f"{found.last.days:,.4g} days", f"goodput {found.last.goodput:.2%}"
     ),
-    "FirstScenario": _first,
-    "LaunchCheck": _check,
-    "PolicyComparison": _policies,
-    "Scaling": _scaling,
-    "StagedTraining": _weeks,
-    "TrainingRun": _weeks,
-    "Walls": _walls,
+    "FirstScenario": _first_scenario_line,
+    "LaunchCheck": _check_line,
+    "PolicyComparison": _policies_line,
+    "Scaling": _scaling_line,
+    "StagedTraining": _training_line,
+    "TrainingRun": _training_line,
+    "Walls": _walls_line,
 }
 
 

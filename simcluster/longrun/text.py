@@ -47,12 +47,12 @@ def cells_of(row: Mapping[str, Any], columns: Columns) -> list[str]:
     return [_Cells().vformat(form, (), row) for _, form in columns]
 
 
-def remarks(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
+def remark_lines(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
     """Return the block of an answer's assumptions and notes."""
     return Lines([*assumed_lines(assumed), *(f"note: {note}" for note in notes)], "warning")
 
 
-def frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> pd.DataFrame:
+def make_frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> pd.DataFrame:
     """Return rows of values as a DataFrame, with one of its columns as the index."""
     import pandas as pd
 
@@ -71,12 +71,12 @@ def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """Return a value for JSON: numbers that are not finite (the interval of one run) become None."""
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
+        return {str(name): json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [json_value(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -87,10 +87,10 @@ def percent(share: float, digits: int = 2) -> str:
 
 def points(gap: float, half: float) -> str:
     """Return a difference of shares as text: "1.23 +- 0.04 points"."""
-    return f"{within(100 * gap, 100 * half)} points"
+    return f"{format_with_half(100 * gap, 100 * half)} points"
 
 
-def within(value: float, half: float, digits: int = 2) -> str:
+def format_with_half(value: float, half: float, digits: int = 2) -> str:
     """Return a value and half its interval as text, "1.23 +- 0.04"; with more digits if the half would be 0."""
     if half > 0:
         digits = max(digits, min(5, math.ceil(-math.log10(half))))

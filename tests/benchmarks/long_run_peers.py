@@ -19,7 +19,7 @@ import sys
 import time
 
 from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Outcomes, Part, Spares
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, Spares
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import FixedTime, StagedTime
 
@@ -39,14 +39,16 @@ def saved(stall: float, every: float) -> CheckpointPattern:
 def published_case(pattern: CheckpointPattern = FREE, *, priced: bool = False) -> LongRun:
     """AIReSim's case with these checkpoints."""
     repair = StagedTime.model_validate(StagedTime.EXAMPLE)
-    cause = FailureMode("server", "stop", SERVERS * RATE, repair=repair, bad=Bad(round(0.15 * 4160), 6.0, 0.76))
+    cause = FailureMode(
+        "server", "stop", SERVERS * RATE, repair=repair, bad=DefectiveBatch(round(0.15 * 4160), 6.0, 0.76)
+    )
     recovery = FixedTime(seconds="20 min")
     return LongRun(
         pattern,
         (cause,),
         machines=SERVERS,
         goal=WORK / pattern.step,
-        restart=(Part("recovery", recovery, recovery, exposed=False),),
+        restart=(RestartPhase("recovery", recovery, recovery, exposed=False),),
         spares=Spares(hot=64, cold=200, ready=(0.0, 0.0, 23 * MINUTE)) if priced else Spares(hot=264),
     )
 

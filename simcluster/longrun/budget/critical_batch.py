@@ -47,7 +47,7 @@ class CriticalBatch:
         return self.least_tokens * (1 + batch / self.tokens)
 
 
-def effective(seen: float, unique: float, fading: float) -> float:
+def effective_amount(seen: float, unique: float, fading: float) -> float:
     """Return the worth of ``seen`` tokens in fresh ones, at most unique x (1 + ``fading``)."""
     if seen <= unique:
         return seen
@@ -56,7 +56,7 @@ def effective(seen: float, unique: float, fading: float) -> float:
     return unique * (1 - fading * math.expm1(-(seen / unique - 1) / fading))
 
 
-def seen_for(worth: float, unique: float, fading: float) -> float:
+def required_amount(worth: float, unique: float, fading: float) -> float:
     """Return how many tokens must be seen to be worth ``worth`` fresh ones; infinite if no repetition suffices."""
     if worth <= unique:
         return worth
@@ -89,11 +89,13 @@ class RepeatedData:
 
     def tokens(self, seen: float) -> float:
         """Return the worth of ``seen`` tokens in fresh tokens."""
-        return effective(seen, self.unique, self.fading.tokens)
+        return effective_amount(seen, self.unique, self.fading.tokens)
 
     def parameters(self, count: float) -> float:
         """Return the effective number of parameters on these data."""
-        return effective(count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters)
+        return effective_amount(
+            count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters
+        )
 
     def loss(self, parameters: float, seen: float) -> float:
         """Return the loss L(N', D') of a model after ``seen`` tokens, repeated ones among them."""
@@ -108,5 +110,5 @@ class RepeatedData:
             return fresh
         return max(
             self.unique,
-            seen_for(self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.fading.tokens),
+            required_amount(self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.fading.tokens),
         )

@@ -75,8 +75,8 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
         )
     numbers = []  # [row, (N, D, loss)]
     for row in rows:
-        parameters, loss = (positive(row, columns[name], source) for name in ("parameters", "loss"))
-        seen = positive(row, columns["tokens"] or columns["compute"], source)
+        parameters, loss = (read_positive(row, columns[name], source) for name in ("parameters", "loss"))
+        seen = read_positive(row, columns["tokens"] or columns["compute"], source)
         tokens = seen if columns["tokens"] is not None else seen / (FLOP_PER_TOKEN * parameters)
         numbers.append((parameters, tokens, loss))
     table = np.array(numbers)
@@ -88,10 +88,10 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
         if np.ptp(np.log(table[:, column])) < 1e-9:
             raise InputError(f"{source}: all rows have the same {name}; a loss law needs several values")
     with located(source):
-        return _fitted(table, source, left_out, draws)
+        return _fit_table(table, source, left_out, draws)
 
 
-def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
+def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     from scipy.optimize import minimize
 
     logs = np.log(table)
@@ -110,7 +110,7 @@ def _fitted(table: Floats, source: str, left_out: int, draws: int) -> LossFit:
     best = min(good, key=lambda each: float(each.fun))
     a, b, e, alpha, beta = (float(value) for value in best.x)
     spans = [(float(column.min()), float(column.max())) for column in table[:, :2].T]
-    errors = _errors(best.x, logs, draws) if draws > 1 else {}
+    errors = _bootstrap_errors(best.x, logs, draws) if draws > 1 else {}
     try:
         law = LossLaw(
             name="fitted", E=_exp(e), A=_exp(a), alpha=alpha, B=_exp(b), beta=beta, errors=errors,
@@ -157,7 +157,7 @@ def _exp(power: float) -> float:
     return math.exp(power)
 
 
-def _errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
+def _bootstrap_errors(best: Floats, logs: Floats, draws: int) -> dict[str, float]:
     from scipy.optimize import minimize
 
     generator = np.random.Generator(np.random.Philox(0))
@@ -178,7 +178,7 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
     }
 
 
-def positive(row: Row, column: str | None, source: str) -> float:
+def read_positive(row: Row, column: str | None, source: str) -> float:
     """Return the number in a column of a row; raise InputError unless it is positive."""
     assert column is not None
     value = row.cells[column]
@@ -240,7 +240,7 @@ class ComputeLaw:
         }  # fmt: skip
 
 
-def of_compute_alone(rows: Sequence[Row]) -> bool:
+def has_compute_only(rows: Sequence[Row]) -> bool:
     """Return whether the rows have compute and loss, but neither parameters nor tokens."""
     found = columns_of_rows(rows)
     return found["compute"] is not None and found["parameters"] is None and found["tokens"] is None
@@ -255,7 +255,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
     columns = columns_of_rows(rows)
     if columns["loss"] is None or columns["compute"] is None:
         raise InputError(f"{source}: a compute law is fitted to columns compute (FLOP) and loss")
-    table = np.array([[positive(row, columns[name], source) for name in ("compute", "loss")] for row in rows])
+    table = np.array([[read_positive(row, columns[name], source) for name in ("compute", "loss")] for row in rows])
     table = table[np.sort(np.argsort(table[:, 1], kind="stable")[: max(0, len(table) - left_out)])]
     if len(table) < 2 or np.ptp(np.log(table[:, 0])) < 1e-9:
         raise InputError(f"{source}: a compute law needs two or more runs, of different compute; {len(table)} are left")
@@ -263,10 +263,10 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
         raise InputError(
             f"{source}: the losses do not fall with compute, so no law fits; give larger runs with lower losses"
         )
-    return _fitted_to_compute(table, left_out)
+    return _fit_to_compute(table, left_out)
 
 
-def _fitted_to_compute(table: Floats, left_out: int) -> ComputeLaw:
+def _fit_to_compute(table: Floats, left_out: int) -> ComputeLaw:
     """Fit L = L_inf + b exp(-alpha u) with u = ln C minus its mean, so that constants have similar sizes."""
     from scipy.optimize import least_squares
 

@@ -142,11 +142,11 @@ class LossLaw(Spec):
 
     def beyond(self, size: ModelSize) -> str:
         """Return how far a model lies outside the law's range, e.g. "N x 3.3, D x 12"; empty inside it."""
-        return _outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
+        return _describe_outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
     def range_words(self) -> str:
         """Return the range of the fitted runs, as text."""
-        return _range_words({"parameters": self.parameters, "tokens": self.tokens})
+        return _describe_range({"parameters": self.parameters, "tokens": self.tokens})
 
     def _room(self, loss: float) -> float:
         """Return the loss left for both terms above the irreducible one; negative below it."""
@@ -177,11 +177,11 @@ class TokenLaw(Spec):
 
     def beyond(self, size: ModelSize) -> str:
         """Return how far the compute of a model lies outside the law's range, as text; empty inside it."""
-        return _outside({"C": (size.compute, self.compute)})
+        return _describe_outside({"C": (size.compute, self.compute)})
 
     def range_words(self) -> str:
         """Return the range of the fitted runs, as text."""
-        return _range_words({"FLOP": self.compute})
+        return _describe_range({"FLOP": self.compute})
 
 
 class KaplanConstants(Spec):
@@ -224,10 +224,10 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
                 f"{', '.join(known)}; or give your own: {_OWN}"
             )
         name = named[what.lower()]
-        return _made({"name": name, **known[name]})
+        return _make_law({"name": name, **known[name]})
     if not isinstance(what, Mapping):
         raise InputError(f"a loss law is a name or a mapping, as in {_OWN}; got {what!r}")
-    return _made(what)
+    return _make_law(what)
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
@@ -246,7 +246,7 @@ def law_names() -> tuple[str, ...]:
 _OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
 
 
-def _made(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
+def _make_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
         raise InputError(f"a loss law has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
@@ -264,7 +264,7 @@ def _inverse(constant: float, left: float, exponent: float) -> float:
         return math.inf
 
 
-def _outside(values: Mapping[str, tuple[float, Interval | None]]) -> str:
+def _describe_outside(values: Mapping[str, tuple[float, Interval | None]]) -> str:
     found = []
     for name, (value, fitted) in values.items():
         if fitted is not None and value > fitted[1]:
@@ -274,7 +274,7 @@ def _outside(values: Mapping[str, tuple[float, Interval | None]]) -> str:
     return ", ".join(found)
 
 
-def _range_words(ranges: Mapping[str, Interval | None]) -> str:
+def _describe_range(ranges: Mapping[str, Interval | None]) -> str:
     words = []
     for name, fitted in ranges.items():
         if fitted is not None:

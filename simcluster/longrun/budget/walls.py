@@ -119,7 +119,7 @@ def walls(
     memory. No default is assumed for the MFU or the price. InputError for an input that is not a number, or that
     another input needs.
     """
-    _check(tokens, mfu, achievable, price, days, budget, recipe, bytes_per_parameter, zero)
+    _check_inputs(tokens, mfu, achievable, price, days, budget, recipe, bytes_per_parameter, zero)
     known = load_device(device)
     chosen = None if bytes_per_parameter is not None else recipe_named(recipe or DEFAULT_RECIPE)
     total = chosen.total if chosen else parse_count(bytes_per_parameter, "bytes")
@@ -138,11 +138,11 @@ def walls(
         parameters=size, device=device, precision=precision, peak=peak, memory=known.memory, bytes_per_parameter=total,
         recipe=chosen, recipe_by_default=recipe is None and chosen is not None, zero=zero, gpus=number,
         at_peak=mfu is None, state_bytes=state, least_gpus=math.ceil(state / known.memory), state_bytes_a_gpu=held,
-        fits=None if held is None else held <= known.memory, **given, **_limits(size, peak, number, given),
+        fits=None if held is None else held <= known.memory, **given, **_compute_limits(size, peak, number, given),
     )  # fmt: skip
 
 
-def _check(
+def _check_inputs(
     tokens: object, mfu: object, achievable: object, price: object, days: object, budget: object, recipe: object,
     bytes_per_parameter: object, zero: int,
 ) -> None:  # fmt: skip
@@ -166,7 +166,7 @@ def _check(
             raise InputError(problem)
 
 
-def _limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
+def _compute_limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return times and costs; missing numbers are nan here, and None in the answer."""
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
@@ -200,10 +200,10 @@ def walls_answer(run: Walls) -> Answer:
     number = "" if run.gpus is None else f"{run.gpus:,} x "
     gpu = f"{run.device} ({run.memory / 1e9:.4g} GB, {run.peak / 1e12:.4g} TFLOP/s in {run.precision})"
     head = f"{format_count(run.parameters)} parameters{tokens}, {number}{gpu}"
-    return [Lines([head], "head"), Figures([*_memory(run), *_time_and_cost(run), *_budget(run)])]
+    return [Lines([head], "head"), Figures([*_memory_facts(run), *_time_and_cost_facts(run), *_budget_facts(run)])]
 
 
-def _memory(run: Walls) -> Iterator[Fact]:
+def _memory_facts(run: Walls) -> Iterator[Fact]:
     recipe, kept = run.recipe, f"{run.bytes_per_parameter:g} B per parameter"
     if recipe is not None:
         name = recipe.name + (", by default" if run.recipe_by_default else "")
@@ -219,14 +219,14 @@ def _memory(run: Walls) -> Iterator[Fact]:
         yield Fact("", f"{how} {where}: {format_bytes(run.state_bytes_a_gpu)} per GPU, {verdict}")
 
 
-def _time_and_cost(run: Walls) -> Iterator[Fact]:
+def _time_and_cost_facts(run: Walls) -> Iterator[Fact]:
     if run.flops is None or run.gpu_hours is None:
         return
-    days = "" if run.days is None else f"; {_days(run.days)} on {_gpus(run.gpus)}"
+    days = "" if run.days is None else f"; {_format_days(run.days)} on {_format_gpus(run.gpus)}"
     yield Fact("time", format_flop(run.flops), " (6 x parameters x tokens; without attention)")
-    yield Fact("", f"{_how(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
+    yield Fact("", f"{_mfu_words(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
     if run.gpus_needed is not None:
-        yield Fact("", f"in {run.days_wanted:g} days: {_gpus(run.gpus_needed)}")
+        yield Fact("", f"in {run.days_wanted:g} days: {_format_gpus(run.gpus_needed)}")
     hours = f"{run.gpu_hours:,.0f} GPU-hours"
     if run.dollars is None:
         yield Fact("cost", hours, "; set --price (dollars per GPU-hour) for dollars")
@@ -234,42 +234,42 @@ def _time_and_cost(run: Walls) -> Iterator[Fact]:
     peak = ", at peak" if run.at_peak else ""
     yield Fact("cost", hours, f" at ${run.price:.2f}: {format_dollars(run.dollars)}{peak}")
     if run.budget is None:
-        yield from _lost(run)
+        yield from _loss_facts(run)
 
 
-def _budget(run: Walls) -> Iterator[Fact]:
+def _budget_facts(run: Walls) -> Iterator[Fact]:
     if run.budget is None or run.bought_gpu_hours is None:
         return
-    days = "" if run.bought_days is None else f"; {_days(run.bought_days)} of {_gpus(run.gpus)}"
+    days = "" if run.bought_days is None else f"; {_format_days(run.bought_days)} of {_format_gpus(run.gpus)}"
     share = "" if run.dollars is None else f", {run.budget / run.dollars:.1%} of the run"
     hours = f" at ${run.price:.2f} buys {run.bought_gpu_hours:,.0f} GPU-hours{days}"
     yield Fact("budget", format_dollars(run.budget), hours)
     tokens = format_count(run.bought_tokens or 0.0)
-    yield Fact("", f"{_how(run)}: {format_flop(run.bought_flops or 0.0, 5)}, {tokens} tokens{share}")
-    yield from _lost(run)
+    yield Fact("", f"{_mfu_words(run)}: {format_flop(run.bought_flops or 0.0, 5)}, {tokens} tokens{share}")
+    yield from _loss_facts(run)
 
 
-def _lost(run: Walls) -> Iterator[Fact]:
+def _loss_facts(run: Walls) -> Iterator[Fact]:
     if run.wasted is None or run.lost_dollars is None or run.achievable is None:
         return
-    at = f"{_percent(run.achievable)} MFU"
+    at = f"{_format_percent(run.achievable)} MFU"
     less = f"{format_dollars(run.lost_dollars)} less ({run.wasted:.1%} is lost)"
     more = f"at {at} the same for {less}, or {run.more_training or 0.0:.1%} more training for the same money"
     yield Fact("", more if run.wasted else f"nothing lost against {at}")
 
 
-def _how(run: Walls) -> str:
-    return "at peak, which no run reaches (set --mfu)" if run.at_peak else f"at {_percent(run.mfu or 0.0)} MFU"
+def _mfu_words(run: Walls) -> str:
+    return "at peak, which no run reaches (set --mfu)" if run.at_peak else f"at {_format_percent(run.mfu or 0.0)} MFU"
 
 
-def _gpus(number: int | None) -> str:
+def _format_gpus(number: int | None) -> str:
     return "1 GPU" if number == 1 else f"{number:,} GPUs"
 
 
-def _days(days: float) -> str:
+def _format_days(days: float) -> str:
     years = f" ({days / 365.25:.1f} years)" if days > 730 else ""
     return f"{days:,.2f} days{years}" if days < 100 else f"{days:,.1f} days{years}"
 
 
-def _percent(part: float) -> str:
+def _format_percent(part: float) -> str:
     return f"{100 * part:.4g}%"

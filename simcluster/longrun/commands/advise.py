@@ -19,7 +19,7 @@ from simcluster.show.pictures import picture
 def run(args: argparse.Namespace) -> None:
     """Simulate what the question needs; print the answer and its assumptions."""
     options: dict[str, Any] = {
-        name: _share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
+        name: _parse_share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     how: dict[str, Any] = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     common.draw(args, (args.plot, lambda: picture("advice")(found)))
 
 
-def _share(name: str, text: str) -> float:
+def _parse_share(name: str, text: str) -> float:
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:

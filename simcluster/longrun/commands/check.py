@@ -22,7 +22,9 @@ def run(args: argparse.Namespace) -> None:
 
     def text() -> str:
         more = [] if small is None else [Lines([f"{common.wrote(args, args.small)}: {small.summary()}"])]
-        return re.sub("^(WARN|FAIL)", _coloured, text_of([*answer_of(found), *more], bold=common.bold), flags=re.M)
+        return re.sub(
+            "^(WARN|FAIL)", _colour_verdict, text_of([*answer_of(found), *more], bold=common.bold), flags=re.M
+        )
 
     common.answer(args, text, lambda: document)
     if small is not None:
@@ -34,5 +36,5 @@ def run(args: argparse.Namespace) -> None:
         )
 
 
-def _coloured(verdict: re.Match[str]) -> str:
+def _colour_verdict(verdict: re.Match[str]) -> str:
     return styled(verdict[0], "yellow" if verdict[0] == "WARN" else "red")

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError, located
 from simcluster.base.units import DAY
 from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.eventlog import columns_of, is_own, log_rows
+from simcluster.longrun.eventlog import is_simulated_log, log_rows, parse_columns
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.studies.replayed import fit_log
 from simcluster.longrun.studies.replays import log_path
@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> None:
             name = "a log" if given[0] == "log" else f"--{given[0]}"
             raise InputError(f"--list lists built-in failures; {name} is for fitting a log: remove one of them")
         gpus = args.gpus or _GPUS
-        rows = _list(gpus)
+        rows = _list_failures(gpus)
         common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
         raise InputError("which log? simcluster failures LOG.csv; built-in failures: simcluster failures --list")
-    log = log_rows(log_path(args.log), columns_of(args.columns), args.began)
-    if is_own(log) and not args.scenario:
+    log = log_rows(log_path(args.log), parse_columns(args.columns), args.began)
+    if is_simulated_log(log) and not args.scenario:
         raise InputError(f"{args.log}: is the log of a run; name its scenario: --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     if args.output:
         common.write_text(args.output, _yaml(fits))
     written = common.wrote(args, args.output) if args.output else ""
-    common.answer(args, lambda: _answer(fits, written=written), lambda: _document(fits))
+    common.answer(args, lambda: _fit_answer(fits, written=written), lambda: _fits_document(fits))
 
 
 def _yaml(fits: FailureFits) -> str:
@@ -64,7 +64,7 @@ def _yaml(fits: FailureFits) -> str:
     return "\n".join(["failures:  # for the run: section of a scenario", *lines]) + "\n"
 
 
-def _answer(fits: FailureFits, *, written: str) -> Answer:
+def _fit_answer(fits: FailureFits, *, written: str) -> Answer:
     rows = (*fits.causes, fits.total)
     lives = any(each.lives for each in rows)
     columns = [("cause", "{name}"), ("failures", "{count:g}"), ("95 % interval", "{low:.1f} to {high:.1f}"),
@@ -78,29 +78,34 @@ def _answer(fits: FailureFits, *, written: str) -> Answer:
     section = Lines([written]) if written else Lines(_yaml(fits).splitlines(), "layout")
     notes = [gain] if lives else []
     return [
-        *table_block(map(_row, rows), [*columns, *(more if lives else [])], notes=notes, indent=0),
+        *table_block(map(_fit_row, rows), [*columns, *(more if lives else [])], notes=notes, indent=0),
         Lines([f"{', '.join(names)}: {note}" for note, names in whose.items()]),
         Lines(fits.notes),
         section,
     ]
 
 
-def _row(fit: CauseFit) -> dict[str, Any]:
+def _fit_row(fit: CauseFit) -> dict[str, Any]:
     law, years = fit.lives, 365.25 * DAY
     row: dict[str, Any] = {name: getattr(fit, name) for name in ("name", "count", "low", "high", "law")}
-    row |= {"every": _every(1 / fit.rate, "") if fit.count else "never", "shape": "", "scale": "", "gain": math.nan}
+    row |= {
+        "every": _format_interval(1 / fit.rate, "") if fit.count else "never",
+        "shape": "",
+        "scale": "",
+        "gain": math.nan,
+    }
     if law is not None:
         scale = f"{law.scale / years:.3g} +- {law.scale_error / years:.2g} y"
         row |= {"shape": f"{law.shape:.3f} +- {law.shape_error:.3f}", "scale": scale, "gain": law.gain}
     return row
 
 
-def _every(seconds: float, comma: str = ",") -> str:
+def _format_interval(seconds: float, comma: str = ",") -> str:
     hours = seconds / 3600
     return f"{hours:{comma}.4g} h" if hours < 2000 else f"{hours / 24 / _YEAR:{comma}.4g} y"
 
 
-def _document(fits: FailureFits) -> dict[str, Any]:
+def _fits_document(fits: FailureFits) -> dict[str, Any]:
     return {
         "causes": [_cause_document(each) for each in fits.causes],
         "total": _cause_document(fits.total),
@@ -124,7 +129,7 @@ def _cause_document(fit: CauseFit) -> dict[str, Any]:
 # --- the built-in failures --------------------------------------------------------------------------------------------
 
 
-def _list(gpus: int) -> list[dict[str, Any]]:
+def _list_failures(gpus: int) -> list[dict[str, Any]]:
     rows = []
     for entry in watched_failures():
         job = 1 / entry.rate(gpus) if entry.device == "gpu" else None
@@ -140,9 +145,11 @@ def _list(gpus: int) -> list[dict[str, Any]]:
 def _list_answer(entries: list[dict[str, Any]], gpus: int) -> Answer:
     rows, notes = [], []
     for row in entries:
-        job = "" if row["job_mtbf_s"] is None else _every(row["job_mtbf_s"])
+        job = "" if row["job_mtbf_s"] is None else _format_interval(row["job_mtbf_s"])
         rate = "" if row["rate_low"] is None else f"x {row['rate_low']:.2f} to {row['rate_high']:.2f}"
-        rows.append({**row, "every": _every(row["mtbf_s"]), "job": job, "rate": rate, "count": len(row["causes"])})
+        rows.append(
+            {**row, "every": _format_interval(row["mtbf_s"]), "job": job, "rate": rate, "count": len(row["causes"])}
+        )
         notes += textwrap.wrap(f"{row['name']}: {row['holds']}", _WIDE, subsequent_indent="  ")
         notes += textwrap.wrap(row["source"], _WIDE, initial_indent="  ", subsequent_indent="  ")
     columns = [("name", "{name}"), ("per", "{device}"), ("fails every", "{every}"),

@@ -14,7 +14,7 @@ from simcluster.cli.answers import answer_of
 from simcluster.cli.common import overrides_of
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, of_compute_alone
+from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, has_compute_only
 from simcluster.longrun.budget.loss_laws import LossLaw
 from simcluster.longrun.scaling.scale import Scaling, scaling
 from simcluster.scenario.scenario import load
@@ -22,12 +22,12 @@ from simcluster.show.blocks import Fact, Figures
 from simcluster.show.pictures import picture
 
 _DRAWS, _DEVICE = 100, "h100"
-_ASKED = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "serve", "unique", "price")
+_QUESTION_OPTIONS = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "loss", "serve", "unique", "price")
 
 
 def run(args: argparse.Namespace) -> None:
     """Fit a law if requested, print the answer, and draw the pictures."""
-    given = {name: value for name in _ASKED if (value := getattr(args, name)) is not None}
+    given = {name: value for name in _QUESTION_OPTIONS if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
         raise InputError("--leave-out excludes rows from a fit; give the rows: --fit rows.csv")
     if args.leave_out < 0:
@@ -35,24 +35,24 @@ def run(args: argparse.Namespace) -> None:
     if args.fit and args.law:
         raise InputError("--fit and --law both set the law; give one of them")
     rows = read_csv(Path(args.fit)) if args.fit else ()
-    if rows and of_compute_alone(rows):
+    if rows and has_compute_only(rows):
         _answer_by_compute(args, rows, given)
         return
     fit = None
     if args.fit:
         fit = fit_loss_law(rows, Path(args.fit).name, left_out=args.leave_out, draws=_DRAWS)
-    head, document = ([], {}) if fit is None else ([_loss_fit(fit)], {"fit": fit.to_dict()})
+    head, document = ([], {}) if fit is None else ([_loss_fit_figures(fit)], {"fit": fit.to_dict()})
     if fit is not None and not args.scenario and not given:
         if args.plot or args.costs:
             raise InputError("--plot and --costs draw an answer; ask a question, as in --compute 1e22 or --loss 2.0")
         common.answer(args, lambda: head, lambda: document)
         return
-    found = _answer(args, given, None if fit is None else fit.law)
+    found = _answer_question(args, given, None if fit is None else fit.law)
     common.answer(args, lambda: [*head, *answer_of(found)], lambda: document | found.to_dict())
     common.draw(args, (args.plot, lambda: picture("isoflop")(found)), (args.costs, lambda: picture("costs")(found)))
 
 
-def _answer(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> Scaling:
+def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | None) -> Scaling:
     scenario, law = None, fitted or args.law
     if args.scenario and args.device:
         raise InputError(f"--device is for a budget without a scenario; change it with --cluster.device {args.device}")
@@ -72,7 +72,7 @@ def _answer(args: argparse.Namespace, given: dict[str, Any], fitted: LossLaw | N
     return scaling(scenario, **given, **how, vary=dict(expand_vary(text) for text in args.vary))
 
 
-def _loss_fit(fit: LossFit) -> Figures:
+def _loss_fit_figures(fit: LossFit) -> Figures:
     law = fit.law
     constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
     own = ", ".join(f"{name}: {getattr(law, name):.6g}" for name in law.errors)
@@ -105,10 +105,10 @@ def _answer_by_compute(args: argparse.Namespace, rows: Sequence[Row], given: Map
         document["budget"] = {"flops": asked["compute"], "loss": law.loss(asked["compute"])}
     if "loss" in asked:
         document["to_loss"] = {"loss": asked["loss"], "flops": law.compute_to(asked["loss"])}
-    common.answer(args, lambda: [_compute_fit(law, asked)], lambda: document)
+    common.answer(args, lambda: [_compute_fit_figures(law, asked)], lambda: document)
 
 
-def _compute_fit(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:
+def _compute_fit_figures(law: ComputeLaw, asked: Mapping[str, float]) -> Figures:
     constants = ", ".join(f"{name} {getattr(law, name):.5g} +- {error:.2g}" for name, error in law.errors.items())
     constants += " (standard errors)"
     if law.rows == 2:

@@ -20,7 +20,7 @@ from simcluster.cli.common import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.longrun.eventlog import columns_of, read_log
+from simcluster.longrun.eventlog import parse_columns, read_log
 from simcluster.longrun.studies.comparing import Policy, compare_policies
 from simcluster.longrun.studies.replays import log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
@@ -54,24 +54,24 @@ def run(args: argparse.Namespace) -> None:
         if given := [option for option in options if getattr(args, option)]:
             raise InputError(f"--{given[0]} {reason}")
     if several:
-        _compare(args, scenario)
+        _compare_policies(args, scenario)
     elif args.replay:
-        log = read_log(log_path(args.replay), columns=columns_of(args.columns), began=args.began)
+        log = read_log(log_path(args.replay), columns=parse_columns(args.columns), began=args.began)
         found = replay_failures(scenario, log, dict(overrides_of(args, args.scenario)), played=args.played)
         found = replace(found, name=Path(args.replay).stem)
         common.answer(args, lambda: answer_of(found), found.to_dict)
-        _write(args, found.last, found.compared)
+        _write_files(args, found.last, found.compared)
     else:
         how = {"played": args.played, "workers": common.workers_of(args), "store": args.store}
         with show_progress(args) as bar:
             training = train(scenario, **how, progress=bar)
         common.answer(args, lambda: answer_of(training), training.to_dict)
-        _write(args, training, {scenario.name: training})
+        _write_files(args, training, {scenario.name: training})
     if args.verbose:
         print(f"{time.perf_counter() - begun:.2f} s, {common.peak_memory()}", file=sys.stderr)
 
 
-def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
+def _compare_policies(args: argparse.Namespace, scenario: Scenario) -> None:
     policies, how = policies_of(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
@@ -89,7 +89,7 @@ def _compare(args: argparse.Namespace, scenario: Scenario) -> None:
         common.write_table(args.output, found.frame())
 
 
-def _write(
+def _write_files(
     args: argparse.Namespace,
     training: TrainingRun | StagedTraining,
     compared: Mapping[str, TrainingRun | StagedTraining],
@@ -139,13 +139,13 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
     if grid:
         for values in product(*(values for _, values in grid)):
             changes = {path: value for (path, _), value in zip(grid, values, strict=True)}
-            found.append((_named(changes), changes))
+            found.append((_policy_name(changes), changes))
     for text in args.against:
         if not text.strip():
             raise InputError("--against: changes nothing; write it as 'run.spares.hot=8 run.short=shrink'")
         if "=" in text:
-            changes = dict(_changes(text))
-            found.append((_named(changes), changes))
+            changes = dict(_parse_changes(text))
+            found.append((_policy_name(changes), changes))
         else:
             try:
                 other = load(text, overrides_of(args))
@@ -158,7 +158,7 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
     return dict(zip(names, (policy for _, policy in found), strict=True))
 
 
-def _changes(text: str) -> Iterator[tuple[str, Any]]:
+def _parse_changes(text: str) -> Iterator[tuple[str, Any]]:
     """Yield the changes in text such as "run.spares.hot=8 run.noticed='5 min'"."""
     try:
         words = shlex.split(text)
@@ -172,7 +172,7 @@ def _changes(text: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _named(changes: Mapping[str, Any]) -> str:
+def _policy_name(changes: Mapping[str, Any]) -> str:
     shown = {path: str(value).lower() if isinstance(value, bool) else value for path, value in changes.items()}
     return ", ".join(
         f"{path.removeprefix('run.')} {'null' if value is None else value}" for path, value in shown.items()

@@ -15,53 +15,64 @@ import simpy
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.ending import check_end
-from simcluster.longrun.events.outages import calendar, clean_snapshot, corrupt, outage, pace_of, pause, plan, spell
+from simcluster.longrun.events.outages import (
+    clean_snapshot,
+    corrupt_weights,
+    pause_job,
+    plan_outage,
+    schedule_maintenance,
+    slow_down,
+    stop_job,
+    worst_pace,
+)
 from simcluster.longrun.events.record import TRAINING, RunRow
-from simcluster.longrun.events.state import Doing, JobState, TrainingStretch
+from simcluster.longrun.events.state import JobState, SimProcess, TrainingStretch
 from simcluster.longrun.lives import Lives, is_retired
 from simcluster.longrun.pattern import MEMORY
-from simcluster.longrun.run import MAINTENANCE, REGROWTH, Bad, FailureMode, LongRun, Outcomes
+from simcluster.longrun.run import MAINTENANCE, REGROWTH, DefectiveBatch, FailureMode, LongRun, Outcomes
 
 
 def start_causes(job: JobState) -> None:
     """Start a process for every cause, and another for the extra failures of its defective batch."""
     for number, cause in enumerate(job.run.causes):
-        batch = None if cause.bad is None else BadMachines(job, cause, cause.bad)
-        job.env.process(_cause(job, number, cause, batch, extra=False))
+        batch = None if cause.bad is None else DefectiveNodes(job, cause, cause.bad)
+        job.env.process(_run_cause(job, number, cause, batch, extra=False))
         if batch is not None:
-            job.env.process(_cause(job, number, cause, batch, extra=True))
+            job.env.process(_run_cause(job, number, cause, batch, extra=True))
 
 
-def _cause(job: JobState, number: int, cause: FailureMode, batch: BadMachines | None, *, extra: bool) -> Doing:
+def _run_cause(
+    job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, *, extra: bool
+) -> SimProcess:
     """Let a cause fail repeatedly, or (``extra``) its defective batch beyond the rate of other nodes."""
-    parts = None if cause.lives is None else AgedParts(cause.lives, cause.name, job)
+    parts = None if cause.lives is None else PartLives(cause.lives, cause.name, job)
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
     while True:
         if cause.struck is not None:
-            left = _to_go(job, cause, cause.struck.gap(occurrence))
+            left = _exposed_time_left(job, cause, cause.struck.gap(occurrence))
         else:
             hazard = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
             if extra and batch is not None:
                 left = batch.to_go(hazard)
             elif parts is not None:
-                left = _to_go(job, cause, parts.next(hazard))
+                left = _exposed_time_left(job, cause, parts.next(hazard))
             else:
-                left = _to_go(job, cause, hazard / cause.rate if cause.rate else math.inf)
+                left = _exposed_time_left(job, cause, hazard / cause.rate if cause.rate else math.inf)
         yield from job.exposure.passes(left, stops=cause.stops)
         if parts is not None:
             parts.ended(occurrence)
         occurrence += 1
-        _strike(job, number, cause, batch, extra)
+        _fail(job, number, cause, batch, extra)
         yield job.env.timeout(0)
 
 
-def _to_go(job: JobState, cause: FailureMode, seconds: float) -> Callable[[], float]:
+def _exposed_time_left(job: JobState, cause: FailureMode, seconds: float) -> Callable[[], float]:
     until = job.exposure.seconds(stops=cause.stops) + seconds
     return lambda: until - job.exposure.seconds(stops=cause.stops)
 
 
-def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines | None, extra: bool) -> None:
+def _fail(job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, extra: bool) -> None:
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
     job.record.struck(cause.name, job.now_at())
@@ -69,12 +80,12 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
         job.retired.add(number)
     match cause.effect:
         case "slow":
-            job.env.process(spell(job, number, cause, occurrence))
+            job.env.process(slow_down(job, number, cause, occurrence))
             return
         case "alarm":
-            plan(job, number)
+            plan_outage(job, number)
         case "silent":
-            corrupt(job, number, cause, occurrence)
+            corrupt_weights(job, number, cause, occurrence)
         case "stop" | "pause":
             job.struck.append((number, occurrence))
         case _:
@@ -82,10 +93,10 @@ def _strike(job: JobState, number: int, cause: FailureMode, batch: BadMachines |
     job.wake()
 
 
-class BadMachines:
+class DefectiveNodes:
     """Remaining defective nodes of a cause, and the hazard they have accumulated beyond other nodes."""
 
-    def __init__(self, job: JobState, cause: FailureMode, batch: Bad) -> None:
+    def __init__(self, job: JobState, cause: FailureMode, batch: DefectiveBatch) -> None:
         self.job, self.cause, self.batch = job, cause, batch
         self.machines, self.each = job.run.machines, cause.rate / job.run.machines
         self.times: list[list[float]] = [[] for _ in range(batch.machines)]  # when each has failed
@@ -120,7 +131,7 @@ class BadMachines:
         return retired
 
 
-class AgedParts:
+class PartLives:
     """Lives of a cause's parts: the initial ones in the order of their ends, and their replacements."""
 
     def __init__(self, lives: Lives, name: str, job: JobState) -> None:
@@ -158,14 +169,14 @@ def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcome
     weekly: list[float] = []
     job.process = job.env.process(_train(job))
     start_causes(job)
-    job.env.process(_weeks(job, weekly))
+    job.env.process(_record_weeks(job, weekly))
     if run.maintenance is not None:
-        job.env.process(calendar(job, run.maintenance.every))
+        job.env.process(schedule_maintenance(job, run.maintenance.every))
     if math.isfinite(run.until):
         job.env.run(until=job.env.any_of([job.process, job.env.timeout(run.until)]))
     else:
         job.env.run(until=job.process)
-    _trained(job, job.now_at())
+    _log_training(job, job.now_at())
     job.record.end(job.now_at())
     at, log = job.now_at(), sorted(job.record.log + job.record.strikes, key=lambda row: row.begin)
     numbers = np.array([job.env.now]), np.array([at]), np.array([job.kept(at)])
@@ -174,30 +185,30 @@ def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcome
     return Outcomes(run, *numbers, job.record.fates, job.record.parts, *counts, weeks), log
 
 
-def _weeks(job: JobState, weekly: list[float]) -> Doing:
+def _record_weeks(job: JobState, weekly: list[float]) -> SimProcess:
     while True:
         yield job.env.timeout(job.run.week)
         weekly.append(job.kept(job.now_at()))
 
 
-def _train(job: JobState) -> Doing:
+def _train(job: JobState) -> SimProcess:
     while job.at < job.run.end_at:
-        begins = _next(job)
+        begins = _next_outage(job)
         if begins is not None:
             yield from begins
             continue
-        job.stretch = TrainingStretch(job.at, job.env.now, *pace_of(job))
+        job.stretch = TrainingStretch(job.at, job.env.now, *worst_pace(job))
         job.expose("all")
         target = max(job.at, min(job.planned.at, job.wrong.verified_at, job.run.end_at))
         try:
             yield job.env.timeout((target - job.at) * job.stretch.pace)
-            _trained(job, target)
+            _log_training(job, target)
         except simpy.Interrupt:
-            _trained(job, job.now_at())
+            _log_training(job, job.now_at())
     job.record.end(job.now_at())
 
 
-def _trained(job: JobState, at: float) -> None:
+def _log_training(job: JobState, at: float) -> None:
     stretch, now = job.stretch, job.env.now
     if stretch is None:
         return
@@ -212,37 +223,37 @@ def _trained(job: JobState, at: float) -> None:
     job.at = at
 
 
-def _next(job: JobState) -> Doing | None:
+def _next_outage(job: JobState) -> SimProcess | None:
     job.due.sort(key=lambda due: _ORDER.index(due[0]))
     while job.due:
-        begins = _due(job, *job.due.pop(0))
+        begins = _handle_due(job, *job.due.pop(0))
         if begins is not None:
             return begins
     if job.struck:
         number, occurrence = job.struck.pop(0)
         cause = job.run.causes[number]
         if cause.effect == "pause":
-            return pause(job, number, occurrence)
-        return outage(job, number, job.safe(cause.survives))
+            return pause_job(job, number, occurrence)
+        return stop_job(job, number, job.safe(cause.survives))
     if job.at >= job.wrong.verified_at:
-        return outage(job, job.wrong.number, job.safe(MEMORY))
+        return stop_job(job, job.wrong.number, job.safe(MEMORY))
     if job.at >= job.planned.at:
         taken = int(job.run.pattern.taken(np.array([job.at]))[0])
-        return outage(job, job.planned.number, taken, planned=True)
+        return stop_job(job, job.planned.number, taken, planned=True)
     return None
 
 
-def _due(job: JobState, what: str, number: int) -> Doing | None:
+def _handle_due(job: JobState, what: str, number: int) -> SimProcess | None:
     """Handle a due event: plan it, or return the outage that begins now."""
     if what in (MAINTENANCE, REGROWTH):
         job.planned.maintains |= what == MAINTENANCE
-        plan(job, job.names.index(what))
+        plan_outage(job, job.names.index(what))
         return None
     if what == "found":
-        return outage(job, number, clean_snapshot(job))
+        return stop_job(job, number, clean_snapshot(job))
     if not any(slow.noticed and slow.number == number for slow in job.slow):
         return None  # it is over
     if job.run.straggler == "checkpoint":
-        plan(job, number)
+        plan_outage(job, number)
         return None
-    return outage(job, number, job.safe(job.run.causes[number].survives))
+    return stop_job(job, number, job.safe(job.run.causes[number].survives))

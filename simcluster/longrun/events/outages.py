@@ -8,26 +8,26 @@ import math
 import numpy as np
 import simpy
 
-from simcluster.longrun.events.state import Doing, JobState, PlannedOutage, SlowDevice
+from simcluster.longrun.events.state import JobState, PlannedOutage, SimProcess, SlowDevice
 from simcluster.longrun.pattern import MEMORY, STORAGE
 from simcluster.longrun.run import MAINTENANCE, REGROWTH, FailureMode
 
 
-def plan(job: JobState, number: int) -> None:
+def plan_outage(job: JobState, number: int) -> None:
     """Plan an outage after the next snapshot, or add to the one that is already planned."""
     if math.isinf(job.planned.at):
         job.planned.number = number
-        replan(job)
+        move_planned_outage(job)
     if number < len(job.run.causes):
         job.planned.replaces = number
 
 
-def replan(job: JobState) -> None:
+def move_planned_outage(job: JobState) -> None:
     """Move the planned outage to the next snapshot from here."""
     job.planned.at = float(job.run.pattern.next_end(np.array([job.now_at()]))[0])
 
 
-def calendar(job: JobState, every: float) -> Doing:
+def schedule_maintenance(job: JobState, every: float) -> SimProcess:
     """Make maintenance fall due periodically."""
     while True:
         yield job.env.timeout(every)
@@ -36,7 +36,7 @@ def calendar(job: JobState, every: float) -> Doing:
         job.wake()
 
 
-def watch(job: JobState) -> Doing:
+def await_repairs(job: JobState) -> SimProcess:
     """Wait until enough nodes are back to make the job faster; they join after the next snapshot."""
     back = job.watched
     yield job.env.timeout(back - job.env.now)
@@ -44,7 +44,7 @@ def watch(job: JobState) -> Doing:
         job.fall_due(REGROWTH)
 
 
-def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
+def corrupt_weights(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
     """Make the weights wrong from now on, until a verification or a person finds out."""
     wrong, pattern = job.wrong, job.run.pattern
     if math.isfinite(wrong.since):
@@ -56,10 +56,10 @@ def corrupt(job: JobState, number: int, cause: FailureMode, occurrence: int) -> 
         wrong.verified_at = float(verified[0])
         wrong.since = max(wrong.since, float(pattern.begun(verified)[0]))
     else:
-        job.env.process(_find(job, number, wrong.count, job.lasts(cause, occurrence)))
+        job.env.process(_find_error(job, number, wrong.count, job.lasts(cause, occurrence)))
 
 
-def _find(job: JobState, number: int, count: int, lasts: float) -> Doing:
+def _find_error(job: JobState, number: int, count: int, lasts: float) -> SimProcess:
     """Find the error after a while, unless the job has gone back to before it in the meantime."""
     yield job.env.timeout(lasts)
     if math.isfinite(job.wrong.since) and count == job.wrong.count:
@@ -73,7 +73,7 @@ def clean_snapshot(job: JobState) -> int:
     return before if before >= job.safe(STORAGE) - (pattern.keep - 1) * pattern.cycles else 0
 
 
-def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Doing:
+def slow_down(job: JobState, number: int, cause: FailureMode, occurrence: int) -> SimProcess:
     """Slow a device down for a period; it may be noticed before the period is over."""
     assert cause.paces is not None
     uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
@@ -98,7 +98,7 @@ def spell(job: JobState, number: int, cause: FailureMode, occurrence: int) -> Do
         job.wake()
 
 
-def pace_of(job: JobState) -> tuple[float, int, str]:
+def worst_pace(job: JobState) -> tuple[float, int, str]:
     """Return the pace of the job's worst slowdown, its cause, and the device."""
     pace, number, which = 1.0, -1, ""
     for slow in job.slow:
@@ -108,7 +108,7 @@ def pace_of(job: JobState) -> tuple[float, int, str]:
     return (short, len(job.names) - 1, "") if short > pace else (pace, number, which)
 
 
-def spend(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> Doing:
+def spend_time(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> SimProcess:
     """Let time pass without training, logged under a time category."""
     if seconds > 0:
         job.record.begin(fate, number, which)
@@ -116,56 +116,56 @@ def spend(job: JobState, seconds: float, fate: str, number: int, which: str = ""
         job.record.end(job.now_at())
 
 
-def pause(job: JobState, number: int, occurrence: int) -> Doing:
+def pause_job(job: JobState, number: int, occurrence: int) -> SimProcess:
     """Let the job stand still for a while; stop it if that is longer than the timeout."""
     cause = job.run.causes[number]
     seconds = job.lasts(cause, occurrence)
     if seconds <= job.run.timeout:
         job.expose("")
-        yield from spend(job, seconds, "pause", number, _named(job, cause, "where paused", occurrence))
+        yield from spend_time(job, seconds, "pause", number, _pick_device(job, cause, "where paused", occurrence))
     else:
         target = job.safe(cause.survives)
-        yield from outage(job, number, target, paused=job.run.timeout)
+        yield from stop_job(job, number, target, paused=job.run.timeout)
 
 
-def outage(job: JobState, number: int, target: int, *, planned: bool = False, paused: float = 0.0) -> Doing:
+def stop_job(job: JobState, number: int, target: int, *, planned: bool = False, paused: float = 0.0) -> SimProcess:
     """Stop the job, after a pause of ``paused`` seconds, and resume from the snapshot ``target``."""
     job.expose("")
     run, name, occurrence = job.run, job.names[number], int(job.outages[number])
     cause = run.causes[number] if number < len(run.causes) else None
     job.outages[number] += 1
     level = _go_back(job, number, target, planned)
-    which = "" if cause is None else _named(job, cause, "where", occurrence)
-    yield from spend(job, paused, "pause", number, which)
+    which = "" if cause is None else _pick_device(job, cause, "where", occurrence)
+    yield from spend_time(job, paused, "pause", number, which)
     detected = 0.0
     if cause is not None and not planned:
         detected = job.draw(cause.detect, name, "detect", occurrence)
-        yield from spend(job, detected, "detection", number, which)
+        yield from spend_time(job, detected, "detection", number, which)
     parts = [job.draw(part.law(level), name, f"restart.{part.name}", occurrence) for part in run.restart]
     if run.wrong and not planned:
         uniform = float(job.uniform(name, "wrong", occurrence, 1)[0, 0])
         again = math.floor(math.log(uniform) / math.log(run.wrong))
-        yield from spend(job, again * (detected + sum(parts)), "diagnosis", number, which)
-    yield from _replace(job, job.planned.replaces if planned else number, number, which)
+        yield from spend_time(job, again * (detected + sum(parts)), "diagnosis", number, which)
+    yield from _replace_nodes(job, job.planned.replaces if planned else number, number, which)
     if planned:
         if job.planned.maintains and run.maintenance is not None:
-            yield from spend(job, run.maintenance.lasts, "maintenance", number)
+            yield from spend_time(job, run.maintenance.lasts, "maintenance", number)
         job.planned = PlannedOutage()
     elif math.isfinite(job.planned.at):
-        replan(job)
+        move_planned_outage(job)
     job.slow = [slow for slow in job.slow if not slow.noticed]
     job.forget("noticed")
     for part, seconds in zip(run.restart, parts, strict=True):  # a failure in an exposed phase ends the restart
         job.expose("stop" if part.exposed else "")
         with contextlib.suppress(simpy.Interrupt):
-            yield from spend(job, seconds, "restart", number, part.name)
+            yield from spend_time(job, seconds, "restart", number, part.name)
         job.record.end(job.now_at())
         job.expose("")
         if job.struck:
             return
 
 
-def _named(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str:
+def _pick_device(job: JobState, cause: FailureMode, what: str, occurrence: int) -> str:
     uniform = float(job.uniform(cause.name, what, occurrence, 1)[0, 0])
     return cause.label(min(int(uniform * cause.devices), cause.devices - 1))
 
@@ -186,7 +186,7 @@ def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
     return level
 
 
-def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
+def _replace_nodes(job: JobState, leaves: int, number: int, which: str) -> SimProcess:
     """Send nodes of the cause ``leaves`` to repair; use spares, or let the job wait."""
     spares = job.run.spares
     if spares.unlimited:
@@ -203,13 +203,13 @@ def _replace(job: JobState, leaves: int, number: int, which: str) -> Doing:
         for machine in range(cause.machines):
             law = cause.repair if machine else first
             job.machines.send(job.draw(law, cause.name, f"repair.{machine}", occurrence))
-        yield from spend(job, ready, "waiting", number, which)
+        yield from spend_time(job, ready, "waiting", number, which)
     while job.machines.out > spares.count + len(job.run.short):
-        yield from spend(job, job.machines.next_back() - job.env.now, "waiting", number, which)
+        yield from spend_time(job, job.machines.next_back() - job.env.now, "waiting", number, which)
         yield job.env.timeout(0)
     job.missing = max(0, job.machines.out - spares.count)
     job.forget(REGROWTH)
     job.watched = math.inf
     if job.missing and (few := job.run.faster[job.missing]) >= 0:
         job.watched = job.machines.until(spares.count + few)
-        job.env.process(watch(job))
+        job.env.process(await_repairs(job))

@@ -13,7 +13,7 @@ import simpy
 from simcluster.base.arrays import Floats
 from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import SOON, FailureMode, LongRun, Spares, names_of
+from simcluster.longrun.run import TIME_TOLERANCE, FailureMode, LongRun, Spares, cause_names
 from simcluster.longrun.streams import KeptStream
 from simcluster.scenario.run_times import TimeSpec
 
@@ -29,7 +29,7 @@ class RepairShop:
     @property
     def out(self) -> int:
         """Number of nodes in repair now."""
-        self.back = [back for back in self.back if back > self.env.now + SOON]
+        self.back = [back for back in self.back if back > self.env.now + TIME_TOLERANCE]
         return len(self.back)
 
     def send(self, repair: float) -> None:
@@ -56,10 +56,10 @@ class RepairShop:
 
     def next_back(self) -> float:
         """Return when the next node comes back; inf if none is in repair."""
-        return min((back for back in self.back if back > self.env.now + SOON), default=math.inf)
+        return min((back for back in self.back if back > self.env.now + TIME_TOLERANCE), default=math.inf)
 
 
-Doing = Generator[simpy.Event, Any, None]
+SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Exposure:
@@ -91,10 +91,10 @@ class Exposure:
         changed, self.changed = self.changed, self.env.event()
         changed.succeed()
 
-    def passes(self, left: Callable[[], float], *, stops: bool) -> Doing:
+    def passes(self, left: Callable[[], float], *, stops: bool) -> SimProcess:
         """Wait until the exposed seconds ``left`` have run down, at most as fast as the clock."""
         now = self.env.now
-        while now + (seconds := left()) > now + SOON:
+        while now + (seconds := left()) > now + TIME_TOLERANCE:
             if not self.is_on(stops=stops):
                 yield self.changed
             elif self.pace == 1.0:
@@ -136,7 +136,7 @@ class PlannedOutage:
 
 
 @dataclass
-class Wrong:
+class WrongWeights:
     """Wrong weights: since when, by which cause, when a verification finds them, and their ``count``."""
 
     since: float = math.inf
@@ -158,7 +158,7 @@ class JobState:
     def __init__(self, run: LongRun, seed: int, number: int) -> None:
         self.run, self.seed, self.number = run, seed, number
         self._streams: dict[tuple[str, str, int], KeptStream] = {}
-        self.names = names_of(run)
+        self.names = cause_names(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
         self.machines = RepairShop(self.env, run.spares, short=bool(run.short))
@@ -170,7 +170,7 @@ class JobState:
         self.missing, self.watched = 0, math.inf
         self.shares = run.exposed
         self.retired: set[int] = set()  # causes with a node to be replaced for good, not repaired
-        self.planned, self.wrong = PlannedOutage(), Wrong()
+        self.planned, self.wrong = PlannedOutage(), WrongWeights()
         self.due: list[tuple[str, int]] = []
         self.struck: list[tuple[int, int]] = []
         self.strikes = np.zeros(len(self.names), dtype=np.int64)

@@ -14,10 +14,10 @@ from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import Changes, pairs_of
-from simcluster.longrun.launch.launch import Launch, of_run
+from simcluster.longrun.launch.launch import Launch, changes_run_only
 from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
-from simcluster.longrun.text import remarks
+from simcluster.longrun.text import remark_lines
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.scenario import Scenario
@@ -117,9 +117,9 @@ def check_answer(found: LaunchCheck) -> Answer:
     rows = []
     for point in found.points:
         rows.append([MARKS[point.verdict], point.name, point.found])
-        rows += [["", "", line] for line in _help(point, result, given)] if point.verdict != "pass" else []
+        rows += [["", "", line] for line in _remedy_lines(point, result, given)] if point.verdict != "pass" else []
     counts = Counter(point.verdict for point in found.points)
-    fastest = [f"  {_command(remedy, given)}   {_step(remedy, result)}" for remedy in found.fastest]
+    fastest = [f"  {_remedy_command(remedy, given)}   {_remedy_step(remedy, result)}" for remedy in found.fastest]
     title = "fastest step found, as simulated (options of simcluster run SCENARIO)"
     return [
         Lines([f"{result.scenario.title}: {format_seconds(result.step_time)} per step"], "head"),
@@ -127,29 +127,29 @@ def check_answer(found: LaunchCheck) -> Answer:
         Lines([f"{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail"]),
         Lines([f"note: {text}" for text in result.without_effect()], "warning"),
         Lines([title, *fastest] if fastest else []),
-        remarks(found.assumed),
+        remark_lines(found.assumed),
     ]
 
 
-def _help(point: Point, result: Result, given: Sequence[str]) -> Iterator[str]:
+def _remedy_lines(point: Point, result: Result, given: Sequence[str]) -> Iterator[str]:
     yield f"rule: {point.rule}"
     for place, remedy in enumerate(point.remedies):
-        run = of_run(remedy.values)
+        run = changes_run_only(remedy.values)
         how = "fix" if run else "fix, as simulated" if point.for_time else "meets the rule, as simulated"
-        step = "" if run else f"   {_step(remedy, result)}"
-        yield f"{'or' if place else how}: {_command(remedy, given)}{step}"
+        step = "" if run else f"   {_remedy_step(remedy, result)}"
+        yield f"{'or' if place else how}: {_remedy_command(remedy, given)}{step}"
         if remedy.then:
             yield f"  then {MARKS[remedy.then[0]]}: {remedy.then[1]}"
     if not point.remedies and point.advice:
         yield f"see: {point.advice}{' (no simulated change helps and fits)' * bool(point.tries)}"
 
 
-def _command(remedy: Remedy, given: Sequence[str]) -> str:
+def _remedy_command(remedy: Remedy, given: Sequence[str]) -> str:
     kept = [text for text in given if text.partition("=")[0].strip() not in remedy.values]
     return " ".join([*(f"--set {shlex.quote(text)}" for text in kept), remedy.options()])
 
 
-def _step(remedy: Remedy, result: Result) -> str:
+def _remedy_step(remedy: Remedy, result: Result) -> str:
     held, capacity = remedy.memory, result.facts.memory
     slower = ": it meets the rule, but is slower" if remedy.change > 0 else ""
     tight = f", tight: {held / 1e9:.1f} of {capacity / 1e9:.1f} GB" if held > _TIGHT * capacity else ""

@@ -65,7 +65,7 @@ class FirstScenario(Shown):
     def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
         """Return the commented file, paths relative to ``folder``; ``schema`` adds the line for editors."""
         head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
-        return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional()]) + "\n"
+        return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional_lines()]) + "\n"
 
     def _head(self) -> Iterator[str]:
         count = format_count(parameters(self.scenario.model).total)
@@ -81,18 +81,18 @@ class FirstScenario(Shown):
         document = apply_overrides(
             Document(dict(self.document), "<new>", Path()),
             {
-                "model.preset": _from(folder, self.document["model"]["preset"]),
-                "cluster.topology": _from(folder, self.document["cluster"]["topology"]),
+                "model.preset": _relative_path(folder, self.document["model"]["preset"]),
+                "cluster.topology": _relative_path(folder, self.document["cluster"]["topology"]),
             },
         )
         for section, value in document.data.items():
             yield ""
             if not isinstance(value, Mapping):
-                yield from _lines({section: value}, Scenario, "")
+                yield from _section_lines({section: value}, Scenario, "")
                 continue
-            yield from _explained(f"{section}:", description(Scenario, section), "")
+            yield from _comment_lines(f"{section}:", description(Scenario, section), "")
             part = self.scenario.cluster.topology if section == "cluster" else getattr(self.scenario, section)
-            yield from _lines(value, type(part), "  ")
+            yield from _section_lines(value, type(part), "  ")
 
 
 def first_answer(found: FirstScenario) -> Answer:
@@ -100,14 +100,14 @@ def first_answer(found: FirstScenario) -> Answer:
     return [Lines(found.text().splitlines(), "layout")]
 
 
-def _lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]:
+def _section_lines(section: Mapping[str, Any], model: Any, indent: str) -> Iterator[str]:
     texts = {key: to_yaml({key: value}).strip() for key, value in section.items()}
     width = max(len(text) for text in texts.values())
     for key, text in texts.items():
-        yield from _explained(f"{indent}{text.ljust(width)}", _OTHERS.get(key) or description(model, key), indent)
+        yield from _comment_lines(f"{indent}{text.ljust(width)}", _OTHERS.get(key) or description(model, key), indent)
 
 
-def _explained(text: str, what: str, indent: str) -> Iterator[str]:
+def _comment_lines(text: str, what: str, indent: str) -> Iterator[str]:
     if len(text) + len(what) + 4 <= _WIDE:
         yield f"{text}  # {what}"
         return
@@ -115,7 +115,7 @@ def _explained(text: str, what: str, indent: str) -> Iterator[str]:
     yield text.rstrip()
 
 
-def _from(folder: Path, name: str) -> str:
+def _relative_path(folder: Path, name: str) -> str:
     return os.path.relpath(name, folder) if Path(name).is_file() else name
 
 
@@ -125,7 +125,7 @@ _OTHERS = {
 }
 
 
-def _optional() -> Iterator[str]:
+def _optional_lines() -> Iterator[str]:
     yield ""
     yield "# Examples of more keys; remove the first # to use one:"
     for section, value in _OPTIONAL:
@@ -171,7 +171,7 @@ def first_scenario(
     if "/" not in model and not model.endswith(".json"):
         model_document(model)  # which rejects an unknown name
     own = {} if sequence_length is None else {"sequence_length": sequence_length}
-    place, count = _cluster(cluster, gpus)
+    place, count = _cluster_document(cluster, gpus)
     called = Path(model).resolve().parent.name if model.endswith(".json") else model
     name = f"{called}, {count} GPUs of {Path(cluster).stem}"
     document = {"name": name, "cluster": place, "gpus": count, "model": {"preset": model, **own}}
@@ -197,7 +197,7 @@ def scenario_of_model(
     )
 
 
-def _cluster(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
+def _cluster_document(name: str, gpus: int | None) -> tuple[dict[str, Any], int]:
     topology = load_topology(name)
     built = load_cluster(name)
     there = built.num_gpus

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.build import long_run_of, section_of
-from simcluster.longrun.studies.chunks import RunPlayer
+from simcluster.longrun.studies.chunks import RunSimulator
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import PreparedStage, simulate_policies, stage_scenarios, train_stages
@@ -79,7 +79,7 @@ class Launch:
         if self.stage:
             return train_stages(self.whole, played=RUNS)
         stage = PreparedStage.of(self.scenario, self.states)
-        return simulate_policies({"": (self.scenario, [stage])}, RUNS, RunPlayer())[""]
+        return simulate_policies({"": (self.scenario, [stage])}, RUNS, RunSimulator())[""]
 
 
 RUN_PATHS = ("run.", "data.", "training.memory_recipe")
@@ -87,8 +87,8 @@ RUN_PATHS = ("run.", "data.", "training.memory_recipe")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Finding of a launch point: the number behind the verdict, advice, and changes to try, best first."""
+class Observation:
+    """Observation of a launch point: the number behind the verdict, advice, and changes to try, best first."""
 
     verdict: Verdict
     found: str
@@ -102,7 +102,7 @@ class RunCheck:
 
     name: str
     rule: str
-    look: Callable[[Launch], Seen | None]
+    look: Callable[[Launch], Observation | None]
 
     def point(self, launch: Launch, again: Again) -> Point | None:
         """Return the evaluated point with the changes that improve it; None where it does not apply."""
@@ -111,13 +111,13 @@ class RunCheck:
         point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
         return replace(point, remedies=tuple(self._remedies(launch, seen, again)))
 
-    def _seen(self, launch: Launch) -> Seen | None:
+    def _seen(self, launch: Launch) -> Observation | None:
         try:
             return self.look(launch)
         except InputError as problem:
-            return Seen("fail", " ".join(str(problem).split()))
+            return Observation("fail", " ".join(str(problem).split()))
 
-    def _remedies(self, launch: Launch, seen: Seen, again: Again) -> list[Remedy]:
+    def _remedies(self, launch: Launch, seen: Observation, again: Again) -> list[Remedy]:
         found = []
         for values in seen.tries if seen.verdict != "pass" else ():
             try:
@@ -130,6 +130,6 @@ class RunCheck:
         return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
 
 
-def of_run(values: Values) -> bool:
+def changes_run_only(values: Values) -> bool:
     """Return whether all changes are of the ``run:`` section, so that the step stays the same."""
     return all(path.startswith(RUN_PATHS) for path in values)

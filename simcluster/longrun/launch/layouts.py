@@ -41,7 +41,7 @@ class FirstLayout(NamedTuple):
     held: float
 
 
-class _Tried(NamedTuple):
+class _Candidate(NamedTuple):
     cost: float
     tp: int
     pp: int
@@ -63,10 +63,10 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
     Without a batch it is the ``usual_batch``, rounded up to what the layout needs. InputError where none fits, with the
     closest.
     """
-    fitting, closest = _fitting(base, batch, headroom)
+    fitting, closest = _layouts_that_fit(base, batch, headroom)
     if fitting:
         best = min(fitting, key=_seconds_per_sequence)
-        return FirstLayout(_values(best), held(best))
+        return FirstLayout(_layout_values(best), held(best))
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
         raise InputError(
@@ -79,15 +79,15 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
     )
 
 
-def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
+def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
     room, closest = usable(base.cluster.device.memory, headroom), math.inf
     found: dict[tuple[int, ...], Scenario] = {}
-    for each in sorted(_tried(base, batch))[:_MOST_TRIALS]:
+    for each in sorted(_candidates(base, batch))[:_MOST_TRIALS]:
         sizes = each.tp, each.pp, each.ep, each.zero
-        changed = None if sizes in found else _laid_out(base, each)
+        changed = None if sizes in found else _apply_layout(base, each)
         if changed is None:
             continue
-        size = held(_shortened(changed))
+        size = held(_shorten(changed))
         if size > room:
             closest = min(closest, size)
             continue
@@ -99,7 +99,7 @@ def _fitting(base: Scenario, batch: int | None, headroom: float) -> tuple[list[S
 
 def _seconds_per_sequence(scenario: Scenario) -> float:
     """Return the step time over the batch, extrapolated from short steps; inf if one is rejected."""
-    few, more = (_shortened(scenario, rounds) for rounds in (1, 2))
+    few, more = (_shorten(scenario, rounds) for rounds in (1, 2))
     try:
         step = simulate_scenario(more).step_time
         each, rest = (
@@ -112,13 +112,13 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
     return step / scenario.training.global_batch
 
 
-def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
+def _candidates(base: Scenario, asked: int | None) -> Iterator[_Candidate]:
     model, gpus, batch = base.model, base.gpus, asked or usual_batch(base)
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
     experts = divisors(model.moe.experts) if model.moe else [1]
     by_tp = _BY_TP_OF_EXPERTS * model.moe.top_k if model.moe else _BY_TP
-    costs = {1: 0.0, 3: _HIDDEN if _gathers_hide(base) else _EXPOSED}
+    costs = {1: 0.0, 3: _HIDDEN if _gathers_overlap(base) else _EXPOSED}
     for tp in (each for each in divisors(machine) if each <= _WIDEST and gpus % each == 0):
         for pp in (each for each in divisors(gpus // tp) if each <= model.layers):
             dp = gpus // tp // pp
@@ -134,10 +134,10 @@ def _tried(base: Scenario, asked: int | None) -> Iterator[_Tried]:
                 for zero, of_zero in costs.items():
                     for recompute, again in _RECOMPUTE.items():
                         if zero == 1 or (pp == 1 and dp > 1):
-                            yield _Tried(spread + of_zero + again, tp, pp, ep, zero, recompute, sequences)
+                            yield _Candidate(spread + of_zero + again, tp, pp, ep, zero, recompute, sequences)
 
 
-def _gathers_hide(base: Scenario) -> bool:
+def _gathers_overlap(base: Scenario) -> bool:
     """Return whether a microbatch's matmuls take as long as gathering its parameters (2 bytes each)."""
     model, peak = base.model, base.cluster.device.peak
     count = parameters(model)
@@ -146,7 +146,7 @@ def _gathers_hide(base: Scenario) -> bool:
     return visited >= 2 * count.total / _BYTES_PER_SECOND
 
 
-def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
+def _apply_layout(base: Scenario, tried: _Candidate) -> Scenario | None:
     dp = base.gpus // tried.tp // tried.pp
     parallel = base.parallel.model_copy(
         update={"tp": tried.tp, "pp": tried.pp, "dp": dp, "ep": tried.ep, "sequence_parallel": tried.tp > 1,
@@ -165,14 +165,14 @@ def _laid_out(base: Scenario, tried: _Tried) -> Scenario | None:
         return None
 
 
-def _shortened(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
+def _shorten(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
     """Return the scenario with at most ``rounds`` pipeline fills of microbatches: memory grows no further."""
     enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
     batch = min(scenario.training.global_batch, enough)
     return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})
 
 
-def _values(scenario: Scenario) -> dict[str, Any]:
+def _layout_values(scenario: Scenario) -> dict[str, Any]:
     paths = (
         "parallel.tp", "parallel.pp", "parallel.dp", "parallel.ep", "parallel.sequence_parallel", "parallel.zero",
         "pipeline.schedule", "pipeline.layers_per_stage", "training.global_batch", "training.micro_batch",

@@ -14,7 +14,7 @@ from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.budget.critical_batch import RepeatedData
 from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun.ending import stop_rate
-from simcluster.longrun.launch.launch import RUNS, Launch, RunCheck, Seen
+from simcluster.longrun.launch.launch import RUNS, Launch, Observation, RunCheck
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.scaling.asked import tokens_to_loss
 from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
@@ -33,21 +33,21 @@ _UNPRODUCTIVE = 0.10, 0.50
 _VALIDATION = _LATE = 0.02, 0.10
 
 
-def _tokens(launch: Launch) -> Seen:
+def _check_tokens(launch: Launch) -> Observation:
     scenario, training = launch.scenario, launch.scenario.training
     whole, real = scenario.tokens_per_step, real_tokens_per_step(scenario)
     found = (
         f"{whole:,} = {training.global_batch:,} sequences (micro batch {training.micro_batch} x "
-        f"{scenario.microbatches:,} x dp {scenario.dp}) x {scenario.model.sequence_length:,}{_stage(launch)}"
+        f"{scenario.microbatches:,} x dp {scenario.dp}) x {scenario.model.sequence_length:,}{_stage_words(launch)}"
     )
     packed = scenario.data is not None and scenario.data.documents is not None
     if packed:
         found += f"; {real:,.0f} real ({real / whole:.1%}), the rest is padding"
     advice = "another data.packing: simcluster packing SCENARIO compares them"
-    return Seen(graded(1 - real / whole, *_PADDING), found, advice)
+    return Observation(graded(1 - real / whole, *_PADDING), found, advice)
 
 
-def _stage(launch: Launch) -> str:
+def _stage_words(launch: Launch) -> str:
     return f" in stage {launch.stage}, which has most tokens" if launch.stage else ""
 
 
@@ -61,10 +61,10 @@ def goal_tokens(launch: Launch) -> float:
     return math.inf if section.tokens is None else section.tokens
 
 
-def _budget(launch: Launch) -> Seen:
+def _check_budget(launch: Launch) -> Observation:
     tokens, section = goal_tokens(launch), section_of(launch.whole)
     if math.isinf(tokens):
-        return Seen(
+        return Observation(
             "warn", f"{(section.days or 0.0) / DAY:g} days end it, and the number of tokens is not set",
             "run.tokens, run.steps or run.loss instead of run.days",
         )  # fmt: skip
@@ -80,25 +80,29 @@ def _budget(launch: Launch) -> Seen:
     asked = f", which is {trained / tokens:.4f} of {format_tokens(tokens)} requested{by_loss}"
     found = f"{steps:,} steps {how} = {format_tokens(trained)}{asked}; {tokens / size:.3g} tokens per parameter"
     whole = trained < 1.01 * tokens
-    return Seen("pass" if whole else "warn", found, "a smaller training.global_batch: the last step is beyond it")
+    return Observation(
+        "pass" if whole else "warn", found, "a smaller training.global_batch: the last step is beyond it"
+    )
 
 
-def _epochs(launch: Launch) -> Seen | None:
+def _check_epochs(launch: Launch) -> Observation | None:
     data, tokens = launch.whole.data, goal_tokens(launch)
     if data is None:
         return None
     if data.unique is None:
-        return Seen("warn", "the number of unique tokens is not set", "set it: data.unique: 2T")
+        return Observation("warn", "the number of unique tokens is not set", "set it: data.unique: 2T")
     if math.isinf(tokens):
         tokens = launch.played.tokens
     epochs = tokens / data.unique
     worth = RepeatedData(loss_law("muennighoff"), data.unique).tokens(tokens) / data.unique
     found = f"{epochs:.3g} of {format_tokens(data.unique)} tokens"
     found += f", worth {worth:.3g} of fresh ones" if epochs > 1 else ""
-    return Seen(graded(epochs, *_EPOCHS), found, "more data, a larger model on fewer tokens, or a smaller budget")
+    return Observation(
+        graded(epochs, *_EPOCHS), found, "more data, a larger model on fewer tokens, or a smaller budget"
+    )
 
 
-def _days(launch: Launch) -> Seen:
+def _check_days(launch: Launch) -> Observation:
     played = launch.played
     row = played.numbers.loc["days"].astype(float).to_dict()
     days = f"{row['mean']:.4g} days"
@@ -106,66 +110,70 @@ def _days(launch: Launch) -> Seen:
         days += f" ({row['p5']:.4g} to {row['p95']:.4g} in 90 % of runs)"
     hours, dollars = (np.mean(each) if each is not None else None for each in (played.gpu_hours, played.dollars))
     cost = "no price is set (run.price)" if dollars is None else whole_dollars(float(dollars))
-    return Seen(
+    return Observation(
         graded(1 - played.goodput, *_UNPRODUCTIVE),
-        f"{days}, {_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs)",
+        f"{days}, {_format_count(float(hours or 0.0))} GPU-hours, {cost}; goodput {played.goodput:.2%} ({RUNS} runs)",
         "simcluster train SCENARIO shows the wall-clock breakdown; simcluster advise interval, spares, restart",
     )
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _failures(launch: Launch) -> Seen:
+def _check_failures(launch: Launch) -> Observation:
     run, section = launch.run, launch.section
     rate = stop_rate(run)
     if not rate:
         advice = "set failures: published ones, or those of your log (simcluster failures)"
-        return Seen("warn", "no failure stops the job, which is unrealistic", advice, ({"run.failures": "llama3"},))
+        return Observation(
+            "warn", "no failure stops the job, which is unrealistic", advice, ({"run.failures": "llama3"},)
+        )
     known = [f"the catalogue's {section.failures.of}"] if section.failures.of else []
     known += [f"{len(section.failures.also)} of the scenario"] if section.failures.also else []
     stops = sum(cause.stops for cause in run.causes)
     expected = launch.played.numbers["mean"].astype(float).to_dict()["failures"]
-    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_stage(launch)}"
-    found += f", {_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
-    return Seen("pass", found)
+    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_stage_words(launch)}"
+    found += f", {_format_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
+    return Observation("pass", found)
 
 
-def _validation(launch: Launch) -> Seen:
+def _check_validation(launch: Launch) -> Observation:
     spec, step = launch.section.validation, launch.states.healthy
     if spec is None:
         tries: Values = {"run.validation": {"every": "1000 steps", "batches": 50}}
-        return Seen("warn", "none is planned", "set the interval and the number of batches", (tries,))
+        return Observation("warn", "none is planned", "set the interval and the number of batches", (tries,))
     each = launch.states.validating(spec)
     share = each / (step + each)
     rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
     found = f"{share:.2%}: {format_seconds(each * spec.every)} every {spec.every:,} steps"
     advice = "less often, or on fewer batches"
-    return Seen(graded(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
+    return Observation(graded(share, *_VALIDATION), found, advice, ({"run.validation.every": f"{rarer} steps"},))
 
 
-def _loader(launch: Launch) -> Seen | None:
+def _check_loader(launch: Launch) -> Observation | None:
     data, result = launch.scenario.data, launch.states.result
     if data is None or data.loader is None:
         return None
     late = result.loading.exposed if result.loading else 0.0
     found = f"{late / result.step_time:.1%} of the step waits for batches ({data.loader.in_words()})"
     enough = math.ceil(result.loading.batch / result.loading.step) if result.loading else 1
-    return Seen(graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0")
+    return Observation(
+        graded(late / result.step_time, *_LATE), found, f"data.loader.workers: {enough}, and prefetch above 0"
+    )
 
 
 _REPEATED = "at most 4: beyond, repeated tokens fade; from 40 on they are worthless (arXiv:2305.16264)"
 BUDGET = (
-    RunCheck("tokens a step", "batch x length as intended; at most 5 % of it padding", _tokens),
-    RunCheck("budget", "steps x tokens per step equals the request, to 1 %", _budget),
-    RunCheck("epochs", _REPEATED, _epochs),
-    RunCheck("validation", "below 2 % of the time; fails above 10 %", _validation),
-    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches; fails above 10 %", _loader),
+    RunCheck("tokens a step", "batch x length as intended; at most 5 % of it padding", _check_tokens),
+    RunCheck("budget", "steps x tokens per step equals the request, to 1 %", _check_budget),
+    RunCheck("epochs", _REPEATED, _check_epochs),
+    RunCheck("validation", "below 2 % of the time; fails above 10 %", _check_validation),
+    RunCheck("data loader", "keeps up: at most 2 % of the step waits for batches; fails above 10 %", _check_loader),
 )
 OUTCOME = (
-    RunCheck("failures", "failures that stop the job are set, with their rates", _failures),
-    RunCheck("days and dollars", "at least 90 % of the wall time is productive; fails below 50 %", _days),
+    RunCheck("failures", "failures that stop the job are set, with their rates", _check_failures),
+    RunCheck("days and dollars", "at least 90 % of the wall time is productive; fails below 50 %", _check_days),
 )
 
 
@@ -198,7 +206,7 @@ class SavingCost(NamedTuple):
         return cls(saving, again, saving + again)
 
 
-def _interval(launch: Launch) -> Seen:
+def _check_interval(launch: Launch) -> Observation:
     run = launch.run
     pattern, cost, saving, spec = run.pattern, SavingCost.of(run), run.pattern.storage, launch.section.checkpoint
     takes = f"{format_seconds(saving.stall)} stopped"
@@ -209,7 +217,7 @@ def _interval(launch: Launch) -> Seen:
     try:
         best = best_steps(run)
     except InputError:  # nothing fails
-        return Seen(graded(cost.whole, *_OVERHEAD), found, "less often")
+        return Observation(graded(cost.whole, *_OVERHEAD), found, "less often")
     least = SavingCost.of(replace(run, pattern=replace(pattern, steps=best)))
     better = least.whole < cost.whole  # the best is exact, the points are to first order
     at_best = f"; {least.whole:.2%} at the optimum, every {best:,} step{'s' * (best > 1)}"
@@ -217,12 +225,12 @@ def _interval(launch: Launch) -> Seen:
     if spec.mode == "blocking" and spec.stall is None:
         tries.append({"run.checkpoint.mode": "snapshot", "run.checkpoint.every": "auto"})
     advice = "faster storage (run.checkpoint.to), fewer failures"
-    return Seen(
+    return Observation(
         graded(cost.whole, *_OVERHEAD), found + (at_best if better else "; near the optimum"), advice, tuple(tries)
     )
 
 
-def _resume(launch: Launch) -> Seen:
+def _check_resume(launch: Launch) -> Observation:
     scenario, spec, recipe = launch.scenario, launch.section.checkpoint, recipe_of(launch.scenario)
     each, needed = bytes_per_parameter(scenario, spec), recipe.gathered + recipe.optimizer
     optimizer = "m, v and 32-bit weights" if recipe.master else "m and v"
@@ -232,56 +240,58 @@ def _resume(launch: Launch) -> Seen:
     short = each < needed - 1e-9
     verdict: Verdict = "fail" if each < recipe.gathered - 1e-9 else "warn" if short else "pass"
     tries: tuple[Values, ...] = ({"run.checkpoint.bytes_per_parameter": needed},) if short else ()
-    return Seen(verdict, found, "save all of the optimizer's state", tries)
+    return Observation(verdict, found, "save all of the optimizer's state", tries)
 
 
-def _host(launch: Launch) -> Seen:
+def _check_host(launch: Launch) -> Observation:
     scenario, held = launch.scenario, launch.states.result.host_memory
     words, warns = host_memory_words(scenario, held, launch.section.checkpoint)
     if not words:
-        return Seen("pass", "the job keeps nothing in it")
+        return Observation("pass", "the job keeps nothing in it")
     verdict: Verdict = "fail" if words.startswith("host memory does not fit") else "warn" if warns else "pass"
     advice = "checkpoints that stop training (mode: blocking) keep nothing there"
-    return Seen(verdict, words.removeprefix("host memory").removeprefix(": ").strip(), advice)
+    return Observation(verdict, words.removeprefix("host memory").removeprefix(": ").strip(), advice)
 
 
-def _spares(launch: Launch) -> Seen:
+def _check_spares(launch: Launch) -> Observation:
     run, repairs = launch.run, Repairs.of(launch.run)
     if not repairs.rate:
-        return Seen("pass", "no failure removes a node")
+        return Observation("pass", "no failure removes a node")
     load = f"{repairs.rate * repairs.repair:.3g} nodes in repair on average"
     if not repairs.single:
         pool = "an unlimited pool is assumed" if run.spares.unlimited else str(run.spares.count)
         found = f"{pool}; {load}; a failure removes several at once, so Erlang B does not hold"
-        return Seen("warn", found, "simcluster advise spares simulates how many are enough")
+        return Observation("warn", found, "simcluster advise spares simulates how many are enough")
     least = fewest_spares(run, _MOST_SPARES)
     if least is None:
-        return Seen("fail", f"{load}: more than {run.spares.crews} crews can repair", "more crews, shorter repairs")
+        return Observation(
+            "fail", f"{load}: more than {run.spares.crews} crews can repair", "more crews, shorter repairs"
+        )
     enough = f"{least} {'is' if least == 1 else 'are'} the fewest for less than {SHORT:.1%}"
     kind = max(("warm", "hot", "cold"), key=lambda name: int(getattr(run.spares, name)))
     fix: dict[str, Any] = {f"run.spares.{kind}": least - run.spares.count + int(getattr(run.spares, kind))}
     if run.spares.unlimited:
         fix = {"run.spares.warm": least, "run.spares.unlimited": False}
-        return Seen("warn", f"an unlimited pool is assumed; {load}, {enough} short", "", (fix,))
+        return Observation("warn", f"an unlimited pool is assumed; {load}, {enough} short", "", (fix,))
     short = short_share(run, run.spares.count)
     on = ", in which it continues with fewer replicas" if run.short else ""
     verdict = graded(short, *_SHORT)
     found = f"{run.spares.count}: short of nodes {short:.2%} of the time{on} (Erlang B; {load}); {enough}"
-    return Seen(verdict, found, "more spares, or shorter repairs", (fix,))
+    return Observation(verdict, found, "more spares, or shorter repairs", (fix,))
 
 
-def _recipe(launch: Launch) -> Seen:
+def _check_recipe(launch: Launch) -> Observation:
     training = launch.scenario.training
     said = training.memory_recipe is not None
     tries: Values = {"training.memory_recipe": recipe_of(launch.scenario).name}
-    return Seen("pass" if said else "warn", recipe_words(launch.scenario), "set it", (tries,))
+    return Observation("pass" if said else "warn", recipe_words(launch.scenario), "set it", (tries,))
 
 
 _OFTEN = "T/(K t) + K t/(2 M) at most 5 %, fails above 15 %; a write ends before the next begins"
 STATE = (
-    RunCheck("checkpoint interval", _OFTEN, _interval),
-    RunCheck("resume state", "a checkpoint holds weights and all of the optimizer's state", _resume),
-    RunCheck("memory recipe", "bytes per parameter are set, not derived from the precision", _recipe),
-    RunCheck("host memory", "snapshots and offloaded state fit, with 10 % left", _host),
-    RunCheck("spares", "short of nodes at most 0.1 % of the time; fails above 5 %", _spares),
+    RunCheck("checkpoint interval", _OFTEN, _check_interval),
+    RunCheck("resume state", "a checkpoint holds weights and all of the optimizer's state", _check_resume),
+    RunCheck("memory recipe", "bytes per parameter are set, not derived from the precision", _check_recipe),
+    RunCheck("host memory", "snapshots and offloaded state fit, with 10 % left", _check_host),
+    RunCheck("spares", "short of nodes at most 0.1 % of the time; fails above 5 %", _check_spares),
 )

@@ -36,7 +36,7 @@ _SAVED = 50
 """Steps between its checkpoints."""
 _KEPT_OF_CHECKPOINT = ("mode", "to", "read", "bytes_per_parameter")
 
-Changed = tuple[str, Any, Any, str]
+FieldChange = tuple[str, Any, Any, str]
 """Path, before, now, why."""
 
 
@@ -57,7 +57,7 @@ class SmallVersion:
     whole: Scenario = field(repr=False)
     scenario: Scenario = field(repr=False)
     layout: SmallLayout
-    changes: tuple[Changed, ...] = field(repr=False)
+    changes: tuple[FieldChange, ...] = field(repr=False)
 
     @cached_property
     def result(self) -> Result:
@@ -88,10 +88,13 @@ class SmallVersion:
             "Not tested: the network between nodes, and everything that grows with the number of ranks.",
             *([rows] if less > 1 and self.whole.parallel.sequence_parallel else []),
             "Changed:",
-            *(f"  {path}: {_shown(before)} -> {_shown(now)}: {why}" for path, before, now, why in self.changes),
+            *(
+                f"  {path}: {_format_value(before)} -> {_format_value(now)}: {why}"
+                for path, before, now, why in self.changes
+            ),
         ]
         head = "\n".join(f"# {line}".rstrip() for line in lines)
-        return f"{head}\n{to_yaml(document_of(self.scenario))}"
+        return f"{head}\n{to_yaml(short_document(self.scenario))}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "A launch checklist"."""
@@ -105,7 +108,7 @@ class SmallVersion:
         }
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None or value == []:
         return "removed"
     if isinstance(value, Mapping):
@@ -124,8 +127,8 @@ def small_version(scenario: Scenario) -> SmallVersion:
             "name the node, as in --cluster.topology dgx_h100"
         )
     layout = layout_on(scenario, sum(host == hosts[0] for host in hosts[: scenario.gpus]))
-    changes = _changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
-    small, before = _fitting(scenario, layout, changes), scenario.model.layers
+    changes = _scenario_changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
+    small, before = _fit_layers(scenario, layout, changes), scenario.model.layers
     same = _layers_per_slice(small) == _layers_per_slice(scenario)
     why = "as many per chunk as before" if same else "as many as fit with 10 % of memory left"
     own = [] if small.model.layers == before else [("model.layers", before, small.model.layers, why)]
@@ -151,7 +154,7 @@ def _layers_per_slice(scenario: Scenario) -> int:
     return max(1, round(scenario.model.layers / (scenario.parallel.pp * scenario.pipeline.chunks)))
 
 
-def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed]:
+def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[FieldChange]:
     parallel, pipeline, training = scenario.parallel, scenario.pipeline, scenario.training
     group = scenario.fsdp.shard_group
     ranks, sharding, schedule = small.dp * small.cp, scenario.dp * parallel.cp, pipeline.schedule_name
@@ -162,7 +165,7 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
     alone = not others and small.pp == 1 and pipeline.chunks > 1
     kept = [fault for fault in scenario.given_faults if isinstance(fault, SequenceLengths)]
     documents = [fault.model_dump(mode="json", exclude_none=True) for fault in kept]
-    run = {} if scenario.run is None else _run_of(scenario)
+    run = {} if scenario.run is None else _shrink_run(scenario)
     no_room = "no room for it on one node: its code path is not tested"
     rows: tuple[tuple[Any, str, Any, Any, str], ...] = (
         (nodes > 1, "cluster.nodes", nodes, 1, "one node"),
@@ -183,7 +186,7 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
          "two groups"),
         (small.tp == 1 and parallel.sequence_parallel, "parallel.sequence_parallel", True, False, "tp is 1"),
         (small.cp == 1 and parallel.cp_comm != "ring", "parallel.cp_comm", parallel.cp_comm, "ring", "cp is 1"),
-        (parallel.etp is not None and (small.ep == 1 or _split(scenario, small) != parallel.etp), "parallel.etp",
+        (parallel.etp is not None and (small.ep == 1 or _expert_ranks(scenario, small) != parallel.etp), "parallel.etp",
          parallel.etp, None, "ep is 1" if small.ep == 1 else "a stage has no such groups"),
         (len(kept) < len(scenario.given_faults), "faults", [fault.kind for fault in scenario.given_faults], documents,
          "those of the whole cluster are removed"),
@@ -196,15 +199,15 @@ def _changes(scenario: Scenario, small: SmallLayout, nodes: int) -> list[Changed
     return [(path, list(b) if isinstance(b, tuple) else b, now, why) for holds, path, b, now, why in rows if holds]
 
 
-def _split(scenario: Scenario, small: SmallLayout) -> int:
+def _expert_ranks(scenario: Scenario, small: SmallLayout) -> int:
     """Return the ranks that split an expert: as in the job, or tp if it has none or no whole groups."""
     ranks, etp = small.tp * small.dp * small.cp, scenario.parallel.etp
     return etp if etp and small.ep > 1 and ranks % (etp * small.ep) == 0 else small.tp
 
 
-def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
+def _model_changes(scenario: Scenario, small: SmallLayout) -> list[FieldChange]:
     model, moe, parallel = scenario.model, scenario.model.moe, scenario.parallel
-    tp, etp, split = parallel.tp, parallel.etp or parallel.tp, _split(scenario, small)
+    tp, etp, split = parallel.tp, parallel.etp or parallel.tp, _expert_ranks(scenario, small)
     found: dict[str, int] = {}
     if small.tp < tp:
         widths = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn_hidden_size": model.ffn_hidden_size or 0}
@@ -232,7 +235,7 @@ def _model_changes(scenario: Scenario, small: SmallLayout) -> list[Changed]:
     ]
 
 
-def _run_of(scenario: Scenario) -> dict[str, Any]:
+def _shrink_run(scenario: Scenario) -> dict[str, Any]:
     assert scenario.run is not None
     given = scenario.run.checkpoint.model_dump(mode="json", exclude_defaults=True)
     names = (*_KEPT_OF_CHECKPOINT, *(() if "to" in given else ("stall",)))  # a time of the whole job
@@ -245,7 +248,7 @@ def _run_of(scenario: Scenario) -> dict[str, Any]:
 # --- layers, and the document -----------------------------------------------------------------------------------------
 
 
-def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) -> Scenario:
+def _fit_layers(scenario: Scenario, layout: SmallLayout, changes: list[FieldChange]) -> Scenario:
     where = {"cluster.nodes": "cluster.topology.nodes"}  # in a whole document
     given: dict[str, Any] = {where.get(path, path): now for path, _, now, _ in changes}
     given |= {"name": f"{scenario.name}, one node", "parallel.dp": layout.dp}
@@ -264,20 +267,20 @@ def _fitting(scenario: Scenario, layout: SmallLayout, changes: list[Changed]) ->
     raise InputError(f"{scenario.name}: no version for one node: {smallest}")
 
 
-def document_of(scenario: Scenario) -> dict[str, Any]:
+def short_document(scenario: Scenario) -> dict[str, Any]:
     """Return the scenario as a short document without defaults; a built-in cluster by name."""
     document = scenario.model_dump(mode="json", exclude_defaults=True)
-    document["model"] = _model(scenario.model)
+    document["model"] = _model_document(scenario.model)
     if scenario.given_faults:
         document["faults"] = [fault.model_dump(mode="json", exclude_none=True) for fault in scenario.given_faults]
     else:
         document.pop("faults", None)
     del document["cluster"]["topology"]
-    document["cluster"] = {**_cluster(scenario), **document["cluster"]}
+    document["cluster"] = {**_cluster_document(scenario), **document["cluster"]}
     return document if from_document(document) == scenario else scenario.document()
 
 
-def _model(model: Model) -> dict[str, Any]:
+def _model_document(model: Model) -> dict[str, Any]:
     found = model.model_dump(mode="json", exclude_none=True)
     for name in list(found):
         less = {key: value for key, value in found.items() if key != name}
@@ -288,7 +291,7 @@ def _model(model: Model) -> dict[str, Any]:
     return found
 
 
-def _cluster(scenario: Scenario) -> dict[str, Any]:
+def _cluster_document(scenario: Scenario) -> dict[str, Any]:
     topology = scenario.cluster.topology
     own = topology.model_dump(mode="json", exclude_none=True)
     for name in shipped_names("topologies"):
@@ -296,5 +299,5 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
         if type(shipped) is type(topology) and shipped.name == topology.name:
             other = shipped.model_dump(mode="json", exclude_none=True)
             apart = {key: value for key, value in own.items() if value != other.get(key)}
-            return {"topology": name, **apart}  # ``document_of`` checks that it is the same
+            return {"topology": name, **apart}  # ``short_document`` checks that it is the same
     return {"topology": own}

@@ -15,7 +15,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.run import FATES, Outcomes, names_of
+from simcluster.longrun.run import FATES, Outcomes, cause_names
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.show.bars import bar_rows
 from simcluster.show.palette import (
@@ -56,7 +56,7 @@ def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
     figure.suptitle(text, fontsize=size, color=TEXT, x=0.01, ha="left")
 
 
-def note(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
+def annotate(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
     """Annotate a data point with small text; ``shift`` is in points."""
     look = {"fontsize": 8.5, "color": TEXT, **look}
     axes.annotate(text, at, xytext=shift, textcoords="offset points", **look)
@@ -75,12 +75,12 @@ def shares_of(outcomes: Outcomes) -> pd.DataFrame:
     Columns are causes, ``CHECKPOINTS``, and "".
     """
     whole = float(outcomes.wall.sum())
-    table = pd.DataFrame(0.0, index=list(LOOKS), columns=["", CHECKPOINTS, *names_of(outcomes.run)])
+    table = pd.DataFrame(0.0, index=list(LOOKS), columns=["", CHECKPOINTS, *cause_names(outcomes.run)])
     spent = outcomes.spent()
     for fate in LOOKS:
         if fate in FATES:
             by_cause = outcomes.fates[:, FATES.index(fate)].sum(axis=0)
-            table.loc[fate, names_of(outcomes.run)] = by_cause / whole
+            table.loc[fate, cause_names(outcomes.run)] = by_cause / whole
         else:
             table.loc[fate, "" if fate == "productive" else CHECKPOINTS] = float(spent[fate].sum()) / whole
     return table
@@ -119,7 +119,7 @@ def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
     tables = {name: shares_of(training.outcomes) for name, training in trainings.items()}
     causes = list(dict.fromkeys(cause for table in tables.values() for cause in table.columns))
     tables = {name: table.reindex(columns=causes, fill_value=0.0) for name, table in tables.items()}
-    groups = _groups(tables)
+    groups = _cause_groups(tables)
     rows = len(tables), len(groups) * len(tables)
     heights = [_ROW * rows[0] + 0.55, _ROW * (0.78 * rows[1] + 0.22 * len(groups)) + 0.55]
     figure = Figure(figsize=(11.5, 1.25 + sum(heights)), layout="constrained")
@@ -129,26 +129,26 @@ def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
     seen = [
         fate
         for fate in LOOKS
-        if fate != "productive" and any(table.loc[fate].sum() > _SEEN * _gone(table) for table in tables.values())
+        if fate != "productive" and any(table.loc[fate].sum() > _SEEN * _lost_share(table) for table in tables.values())
     ]
     patches = [Patch(facecolor=LOOKS[fate][1], label=LOOKS[fate][0]) for fate in seen]
     figure.legend(
         handles=patches, ncols=min(6, max(1, len(patches))), loc="outside lower left", frameon=False, fontsize=8.5
     )
-    put_title(figure, title or _title(trainings, tables))
+    put_title(figure, title or _figure_title(trainings, tables))
     return figure
 
 
 def _draw_policies(axes: Axes, trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.DataFrame]) -> None:
-    most = max(_gone(table) for table in tables.values()) or 1e-6
+    most = max(_lost_share(table) for table in tables.values()) or 1e-6
     for row, (name, table) in enumerate(tables.items()):
-        end = _stacked(axes, row, 0.66, table.sum(axis=1), least=0.05 * most)
+        end = _draw_stacked_bar(axes, row, 0.66, table.sum(axis=1), least=0.05 * most)
         outcomes = trainings[name].outcomes
         hours = end * outcomes.wall.mean() / 3600 * trainings[name].run.gpus
         unit, many = next((each for each in _MANY if hours >= each[0]), (1.0, ""))
         words = f"{percent(end)} unproductive · {outcomes.wall.mean() / DAY:.3g} d · {hours / unit:.3g} {many}GPU-hours"
         axes.text(end + 0.008 * most, row, words, va="center", fontsize=8.5, color=TEXT)
-    _finish(axes, list(tables), "by category", most)
+    _finish_axes(axes, list(tables), "by category", most)
 
 
 def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping[str, list[str]]) -> None:
@@ -156,24 +156,24 @@ def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping
     names, places, at = [], [], 0.0
     for words, causes in groups.items():
         for number, (policy, table) in enumerate(tables.items()):
-            end = _stacked(axes, at, 0.62, table[causes].sum(axis=1))
+            end = _draw_stacked_bar(axes, at, 0.62, table[causes].sum(axis=1))
             axes.text(end + 0.008 * most, at, percent(end), va="center", fontsize=8, color=TEXT)
             first = words if number == 0 else ""
             names.append(first if len(tables) == 1 else f"{first}   {policy}".strip())
             places.append(at)
             at += 0.78
         at += 0.22
-    _finish(axes, names, "by cause", most, places=places, size=8)
+    _finish_axes(axes, names, "by cause", most, places=places, size=8)
 
 
-def _finish(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any) -> None:
+def _finish_axes(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any) -> None:
     bar_rows(axes, names, **look)
     axes.set_xlim(0, most * 1.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}" if value <= 1.02 * most else "")
     axes.set_xlabel(f"share of the GPU-time, {by} (%)", fontsize=9, color=QUIET_TEXT, loc="left")
 
 
-def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], least: float = 1.0) -> float:
+def _draw_stacked_bar(axes: Axes, row: float, height: float, shares: pd.Series[float], least: float = 1.0) -> float:
     """Draw one stacked bar, labelling parts of at least ``least``; return where it ends."""
     left = 0.0
     for fate, (_, colour) in LOOKS.items():
@@ -188,7 +188,7 @@ def _stacked(axes: Axes, row: float, height: float, shares: pd.Series[float], le
     return left
 
 
-def _groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
+def _cause_groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
     known = [str(cause) for cause in next(iter(tables.values())).columns if cause]
     taken = {cause: sum(float(table[cause].sum()) for table in tables.values()) for cause in known}
     ordered = sorted((cause for cause in known if taken[cause] > 0), key=lambda cause: -taken[cause])
@@ -198,12 +198,12 @@ def _groups(tables: Mapping[str, pd.DataFrame]) -> dict[str, list[str]]:
     return groups
 
 
-def _gone(table: pd.DataFrame) -> float:
+def _lost_share(table: pd.DataFrame) -> float:
     return float(table.drop(index="productive").sum().sum())
 
 
-def _title(trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.DataFrame]) -> str:
-    kept = {name: 1 - _gone(table) for name, table in tables.items()}
+def _figure_title(trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.DataFrame]) -> str:
+    kept = {name: 1 - _lost_share(table) for name, table in tables.items()}
     best = max(kept, key=lambda name: kept[name])
     losses = tables[best].drop(index="productive").sum(axis=1)
     most = str(losses.idxmax())

@@ -32,10 +32,10 @@ def advice(found: Advice) -> Figure:
     """Draw the lines of an advice answer over the decision variable; the title is its sentence."""
     figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     axes = figure.subplots()
-    _lines(axes, found)
+    _draw_lines(axes, found)
     for mark in found.picture.marks:
-        _mark(axes, found, mark)
-    _axes(axes, found)
+        _draw_mark(axes, found, mark)
+    _set_axes(axes, found)
     axes.legend(frameon=False, fontsize=9, loc="best")
     axes.set_title(
         fill(found.sentence.replace(" %", "\N{NO-BREAK SPACE}%"), _WIDE), fontsize=10, color=TEXT, loc="left"
@@ -45,7 +45,7 @@ def advice(found: Advice) -> Figure:
     return figure
 
 
-def _lines(axes: Axes, found: Advice) -> None:
+def _draw_lines(axes: Axes, found: Advice) -> None:
     picture, looks = found.picture, cycle(_LOOKS)
     colour, marker = _LOOKS[0]
     x = found.table[picture.x].to_numpy(dtype=float) / picture.x_unit
@@ -67,7 +67,7 @@ def _lines(axes: Axes, found: Advice) -> None:
             axes.fill_between(x[known], low[known], (y + half)[known], color=colour, alpha=0.18, linewidth=0)
 
 
-def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
+def _draw_mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     at = mark.x / found.picture.x_unit, mark.y / found.picture.y_unit
     if "y" in found.picture.log:
         at = at[0], max(at[1], _LEAST)  # nothing is drawn on the axis
@@ -83,11 +83,11 @@ def _mark(axes: Axes, found: Advice, mark: AdviceMark) -> None:
     )  # fmt: skip
 
 
-def _axes(axes: Axes, found: Advice) -> None:
+def _set_axes(axes: Axes, found: Advice) -> None:
     picture = found.picture
     if "x" in picture.log:
         axes.set_xscale("log")
-        _few_ticks(axes, found.table[picture.x].to_numpy(dtype=float) / picture.x_unit)
+        _thin_ticks(axes, found.table[picture.x].to_numpy(dtype=float) / picture.x_unit)
     if "y" in picture.log:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, place: np.format_float_positional(value, trim="-"))
@@ -100,7 +100,7 @@ def _axes(axes: Axes, found: Advice) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _few_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+def _thin_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
     """Put ticks at rows of the table, at least a ninth of the axis apart."""
     x = np.unique(x)
     apart = math.log(x[-1] / x[0]) / 9 if len(x) > 1 else 0.0
@@ -133,12 +133,12 @@ def policies(found: PolicyComparison) -> Figure:
 
     The first stands above, the mean of the measure at the right; of many policies the best are drawn.
     """
-    shown = _shown(found)
+    shown = _best_rows(found)
     figure = Figure(figsize=(9.5, 1.7 + _ROW * len(shown)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color=QUIET_TEXT, linewidth=1)
     axes.text(1.01, 1.01, f"{found.measure}, mean", transform=axes.transAxes, fontsize=8, color=QUIET_TEXT)
-    seen = _points(axes, found, shown)
+    seen = _draw_points(axes, found, shown)
     bar_rows(axes, [str(name) for name in shown.index], _AXIS[found.measure])
     axes.grid(axis="x", alpha=0.25)
     handles = [
@@ -155,7 +155,7 @@ def policies(found: PolicyComparison) -> Figure:
     return figure
 
 
-def _shown(found: PolicyComparison) -> pd.DataFrame:
+def _best_rows(found: PolicyComparison) -> pd.DataFrame:
     table = found.table
     if len(table) <= MOST:
         return table
@@ -163,11 +163,14 @@ def _shown(found: PolicyComparison) -> pd.DataFrame:
     return table[table.index.isin([table.index[0], *best])]
 
 
-def _points(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str]:
+def _draw_points(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str]:
     scale, higher, seen = MEASURES[found.measure][0], found.measure == "goodput", set()
     gaps, halves = (scale * shown[name].to_numpy() for name in ("difference", "difference_half_width"))
     for row, (name, gap, half) in enumerate(zip(shown.index, gaps, halves, strict=True)):
-        words, weight = _mean(found.measure, float(shown["mean"].iloc[row])), "bold" if name == found.best else "normal"
+        words, weight = (
+            _format_mean(found.measure, float(shown["mean"].iloc[row])),
+            "bold" if name == found.best else "normal",
+        )
         right = axes.get_yaxis_transform()
         axes.text(1.01, row, words, transform=right, va="center", fontsize=8.5, color=TEXT, fontweight=weight)
         if row == 0:
@@ -181,7 +184,7 @@ def _points(axes: Axes, found: PolicyComparison, shown: pd.DataFrame) -> set[str
     return seen
 
 
-def _mean(measure: str, value: float) -> str:
+def _format_mean(measure: str, value: float) -> str:
     if measure == "goodput":
         return f"{value:.2%}".replace("%", "\N{NO-BREAK SPACE}%")
     return f"{value:,.2f} d" if measure == "days" else f"{value:,.0f} $"

@@ -76,7 +76,7 @@ def _draw_weeks(axes: Axes, stages: Sequence[TrainingRun]) -> None:
         begun += len(week)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     weeks = "week" if len(stages) == 1 else "week (each stage begins one)"
-    _finish(axes, weeks, "goodput of the week (%; the axis does not begin at 0)")
+    _finish_axes(axes, weeks, "goodput of the week (%; the axis does not begin at 0)")
 
 
 def _draw_runs(axes: Axes, stages: Sequence[TrainingRun], wall: Floats) -> None:
@@ -91,7 +91,7 @@ def _draw_runs(axes: Axes, stages: Sequence[TrainingRun], wall: Floats) -> None:
         expected = sum(known) + (change / DAY if len(stages) > 1 else 0.0)
         words = f"closed form {expected:.4g} {unit}:\nfailures, restarts, checkpoints"
         axes.axvline(expected, color=TEXT, linewidth=1.3, linestyle="--", label=words)
-    _finish(axes, name, f"runs, of {len(values):,}")
+    _finish_axes(axes, name, f"runs, of {len(values):,}")
 
 
 def _draw_histogram(axes: Axes, values: Floats, unit: str) -> None:
@@ -124,7 +124,7 @@ def _closed_form(training: TrainingRun) -> float | None:
     return float(known.get("days", run.goal * run.pattern.step / share / DAY))
 
 
-def _finish(axes: Axes, x: str, y: str) -> None:
+def _finish_axes(axes: Axes, x: str, y: str) -> None:
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
     label_axes(axes, x, y)
 

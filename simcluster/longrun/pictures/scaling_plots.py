@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.budget.loss_laws import ModelSize
-from simcluster.longrun.pictures.fates_plot import note, put_title
+from simcluster.longrun.pictures.fates_plot import annotate, put_title
 from simcluster.longrun.scaling.scale import Scaling
 from simcluster.show.bars import label_axes
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, mix_with_white, rgb
@@ -45,30 +45,30 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
         last = near.iloc[-1]
         words = f"{size.compute:.3g} FLOP".replace("e+", "e")
         colour = QUIET_TEXT if tint else TEXT
-        note(axes, words, (last["parameters"], last["loss"]), (5, 0), va="center", color=colour)
+        annotate(axes, words, (last["parameters"], last["loss"]), (5, 0), va="center", color=colour)
     sizes, losses = [size.parameters for size in best], [size.loss or 0.0 for size in best]
     axes.plot(sizes, losses, "--o", color=_PATH, linewidth=1.3, markersize=5, label="best model for each budget")
-    _own(axes, found)
-    _limits(axes, found, (min(sizes) / _WIDE, max(sizes) * _WIDE))
+    _mark_models(axes, found)
+    _mark_limits(axes, found, (min(sizes) / _WIDE, max(sizes) * _WIDE))
     axes.legend(fontsize=9, frameon=False, loc="upper center", ncols=3)
-    _say_range(figure, found)
+    _print_range(figure, found)
     put_title(figure, title or f"{found.law.formula()}   ({found.law.name})", 11)
     return figure
 
 
-def _say_range(figure: Figure, found: Scaling) -> None:
+def _print_range(figure: Figure, found: Scaling) -> None:
     """Print below a plot on which runs its law was fitted."""
     said = f"{found.law.name} was fitted on {found.law.range_words()}; beyond is extrapolated"
     figure.supxlabel(said, fontsize=8, color=QUIET_TEXT, x=0.01, ha="left")
 
 
-def _own(axes: Axes, found: Scaling) -> None:
+def _mark_models(axes: Axes, found: Scaling) -> None:
     """Label the best model and, if there is one, the user's own."""
 
     def name(size: ModelSize, shift: float, colour: Colour, **look: str) -> None:
         words = f"{format_count(size.parameters)}, {format_count(size.tokens)} tokens\nloss {size.loss:.3f}"
         at = size.parameters, size.loss or 0.0
-        note(axes, words, at, (0, shift), ha="center", color=colour, bbox=_PAPER, **look)
+        annotate(axes, words, at, (0, shift), ha="center", color=colour, bbox=_PAPER, **look)
 
     if found.best is not None and found.best.loss is not None:
         name(found.best, 9, _PATH)
@@ -80,7 +80,7 @@ def _own(axes: Axes, found: Scaling) -> None:
     name(own, -11 if below else 11, _OWN, va="top" if below else "bottom")
 
 
-def _limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
+def _mark_limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
     axes.set_xscale("log")
     low, high = ends
     axes.set_xlim(low / 1.2, high * 3.5)
@@ -109,17 +109,17 @@ def costs(found: Scaling, title: str = "") -> Figure:
     figure = Figure(figsize=(12.5 if both else 8.2, 5.0), layout="constrained")
     if both:
         left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _batches(right, found, played)
+        _draw_batches(right, found, played)
     else:
         left = figure.subplots()
-    _sizes(left, found)
-    _say_range(figure, found)
+    _draw_sizes(left, found)
+    _print_range(figure, found)
     words = f"cost of a loss, by {found.law.name}; {found.asked.rate.words}"
     put_title(figure, title or words, 10.5)
     return figure
 
 
-def _sizes(axes: Axes, found: Scaling) -> None:
+def _draw_sizes(axes: Axes, found: Scaling) -> None:
     goal, own = found.asked.loss, found.asked.parameters
     table, cheapest = found.costs, _cheapest(found)
     lowest, highest = float(cheapest["loss"].min()), float(cheapest["loss"].max())
@@ -158,7 +158,7 @@ def _cheapest(found: Scaling) -> pd.DataFrame:
     return pd.DataFrame({"loss": [size.loss or 0.0 for size in best], "days": days})
 
 
-def _batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
+def _draw_batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
     priced = found.asked.price is not None
     cost = played["dollars"] if priced else played["days"] * 24 * played["gpus"]
     axes.plot(
@@ -169,7 +169,7 @@ def _batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
     points = zip(played["days"], cost, played["gpus"], played["of_critical"], strict=True)
     for days, value, gpus, part in points:
         words, below = f"{gpus:,} GPUs\n{part:.2g} x critical batch", days == played["days"].max()
-        note(axes, words, (days, value), (7, -7 if below else 7), va="top" if below else "bottom")
+        annotate(axes, words, (days, value), (7, -7 if below else 7), va="top" if below else "bottom")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")

@@ -143,13 +143,15 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     _draw_mean(figure.add_axes((left / _WIDTH, 0.98 / height, wide, 0.17 / height)), boxes, len(outages))
     seen = set(boxes["what"])
     patches = [Patch(facecolor=colour, label=words) for fate, (words, colour) in LOOKS.items() if fate in seen]
-    _legend(figure, (left, 0.86 / height), patches, len(patches), 0.8)
+    _draw_legend(figure, (left, 0.86 / height), patches, len(patches), 0.8)
     if marked:  # legends fill columns; the most frequent are to stand first in the upper row
         rows = -(-len(marked) // 4)
-        _legend(figure, (left, 0.60 / height), [each for at in range(4) for each in marked[at : 4 * rows : 4]], 4, 0.1)
+        _draw_legend(
+            figure, (left, 0.60 / height), [each for at in range(4) for each in marked[at : 4 * rows : 4]], 4, 0.1
+        )
     words = "Checkpoints are part of training."
     figure.text(1 - 0.3 / _WIDTH, 0.08 / height, words, fontsize=7, color=QUIET_TEXT, ha="right")
-    title = title or _title(training.scenario.name, runs, len(outages))
+    title = title or _run_title(training.scenario.name, runs, len(outages))
     figure.text(left / _WIDTH, 1 - 0.12 / height, title, fontsize=12, va="top", color=TEXT)
     return figure
 
@@ -225,28 +227,28 @@ def _draw_mean(axes: Axes, boxes: pd.DataFrame, count: int) -> None:
         if fate in seconds.index:
             axes.barh(0, seconds[fate], left=left, height=1.0, color=colour, linewidth=0)
             if seconds[fate] > 0.06 * seconds.sum():
-                middle, words = left + seconds[fate] / 2, _minutes(seconds[fate])
+                middle, words = left + seconds[fate] / 2, _format_minutes(seconds[fate])
                 axes.text(middle, 0.62, words, ha="center", va="bottom", fontsize=7.5)
             left += seconds[fate]
     axes.set_xlim(0, left)
     axes.set_ylim(-0.5, 0.5)
     side = axes.get_yaxis_transform()
     axes.text(-0.006, 0, "mean\noutage", transform=side, ha="right", va="center", fontsize=8.5)
-    axes.text(1.01, 0, _minutes(left), transform=side, ha="left", va="center", fontsize=9)
+    axes.text(1.01, 0, _format_minutes(left), transform=side, ha="left", va="center", fontsize=9)
 
 
-def _legend(figure: Figure, at: tuple[float, float], handles: Sequence[Artist], columns: int, pad: float) -> None:
+def _draw_legend(figure: Figure, at: tuple[float, float], handles: Sequence[Artist], columns: int, pad: float) -> None:
     figure.legend(
         handles=handles, ncols=columns, bbox_to_anchor=(at[0] / _WIDTH, at[1]), loc="upper left", frameon=False,
         fontsize=8.5, borderaxespad=0.0, borderpad=0.0, columnspacing=1.3, handletextpad=pad,
     )  # fmt: skip
 
 
-def _minutes(seconds: float) -> str:
+def _format_minutes(seconds: float) -> str:
     return format_seconds(seconds) if seconds < 100 else f"{seconds / 60:.3g} min"
 
 
-def _title(name: str, runs: Sequence[TrainingRun], outages: int) -> str:
+def _run_title(name: str, runs: Sequence[TrainingRun], outages: int) -> str:
     wall = sum(float(training.wall[0]) for training in runs)
     productive = sum(float(training.outcomes.steps[0]) * training.run.pattern.step for training in runs)
     length = f"{wall / DAY:.3g} days" if wall > 2 * DAY else f"{wall / 3600:.3g} hours"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.base.units import DAY, format_seconds
 from simcluster.longrun.budget.loss_laws import SERVING_FLOP, ModelSize
-from simcluster.longrun.scaling.scale import TWENTY, Scaling
+from simcluster.longrun.scaling.scale import RULE_OF_THUMB, Scaling
 from simcluster.longrun.text import format_flop, rows_of, table_block
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
@@ -17,49 +17,51 @@ def scaling_answer(found: Scaling) -> Answer:
     """Return the answer's blocks: law, budget and best model, loss and its cost; then tables and notes."""
     return [
         Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
-        Figures([*_budget(found), *_goal(found)]),
-        *_laws(found),
-        *_serving(found),
-        *_batches(found),
-        *_epochs(found),
+        Figures([*_budget_facts(found), *_goal_facts(found)]),
+        *_laws_table(found),
+        *_serving_table(found),
+        *_batches_table(found),
+        *_epochs_table(found),
         Lines(found.notes),
     ]
 
 
-def _size(size: ModelSize) -> tuple[str, str]:
+def _model_words(size: ModelSize) -> tuple[str, str]:
     ratio = f"{size.tokens_per_parameter:,.3g} per parameter"
     return f"{format_count(size.parameters)} parameters", f" on {format_count(size.tokens)} tokens ({ratio})"
 
 
-def _takes(found: Scaling, compute: float) -> tuple[str, str]:
+def _cost_words(found: Scaling, compute: float) -> tuple[str, str]:
     rate, price, days = found.asked.rate, found.asked.price, found.asked.rate.days(compute)
     where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"on one {rate.device}"
     money = "" if price is None else f", {format_dollars(rate.gpu_hours(compute) * price)}"
-    return format_flop(compute), f", {_time(days)} {where}{money}"
+    return format_flop(compute), f", {_format_days(days)} {where}{money}"
 
 
-def _time(days: float) -> str:
+def _format_days(days: float) -> str:
     return f"{days:,.4g} days" if days >= 0.1 else format_seconds(days * DAY)
 
 
-def _budget(found: Scaling) -> Iterator[Fact]:
+def _budget_facts(found: Scaling) -> Iterator[Fact]:
     best, own = found.best, found.own
     if best is None or best.loss is None:
         return
-    flop, takes = _takes(found, best.compute)
+    flop, takes = _cost_words(found, best.compute)
     yield Fact("budget", flop, f"{takes}; {found.asked.rate.words}")
-    size, on = _size(best)
+    size, on = _model_words(best)
     yield Fact("best", size, f"{on}: loss {best.loss:.4f}")
     if own is None or own.loss is None:
         return
-    size, on = _size(own)
+    size, on = _model_words(own)
     yield Fact("yours", size, f"{on}: loss {own.loss:.4f}", found.asked.model if found.played else "")
     same = found.law.cheapest(own.loss)
     if same is not None and same.compute < 0.995 * own.compute:
-        yield Fact("", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_size(same))}")
+        yield Fact(
+            "", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_model_words(same))}"
+        )
 
 
-def _goal(found: Scaling) -> Iterator[Fact]:
+def _goal_facts(found: Scaling) -> Iterator[Fact]:
     loss, own, cheapest = found.asked.loss, found.to_loss, found.cheapest
     if loss is None:
         return
@@ -68,28 +70,28 @@ def _goal(found: Scaling) -> Iterator[Fact]:
         yield Fact(name, f"never: no model gets below {found.law.E:.4g}")
         return
     if own is not None:
-        yield Fact(name, _own_way(found, own))
+        yield Fact(name, _own_goal_words(found, own))
         name = "cheapest"
     if found.best is None:
         yield Fact("rate", found.asked.rate.words)
-    size, on = _size(cheapest)
-    yield Fact(name, size, f"{on}: {''.join(_takes(found, cheapest.compute))}")
+    size, on = _model_words(cheapest)
+    yield Fact(name, size, f"{on}: {''.join(_cost_words(found, cheapest.compute))}")
     served = found.asked.served
     if served and (size_to_serve := found.law.cheapest(loss, served)) is not None:
         both, instead = (each.compute + SERVING_FLOP * each.parameters * served for each in (size_to_serve, cheapest))
         less = f"{1 - both / instead:.0%} less than with the model that is cheapest to train"
-        size, on = _size(size_to_serve)
+        size, on = _model_words(size_to_serve)
         yield Fact("to serve", size, f"{on}: {format_flop(both)} with {format_count(served)} tokens served, {less}")
     if found.asked.critical is not None:
         yield Fact("batch", f"critical: {format_count(found.asked.critical)} tokens", f", {found.asked.critical_words}")
 
 
-def _own_way(found: Scaling, own: ModelSize) -> str:
+def _own_goal_words(found: Scaling, own: ModelSize) -> str:
     data, model = found.repeated, found.asked.model
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
         small = "; at small batches; by batch below" if found.played else ""
-        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_takes(found, own.compute))}{small}"
+        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_cost_words(found, own.compute))}{small}"
     if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
         least = data.loss(own.parameters, math.inf)
         return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
@@ -101,17 +103,17 @@ def _own_way(found: Scaling, own: ModelSize) -> str:
 _MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 
-def _laws(found: Scaling) -> list[TableBlock]:
+def _laws_table(found: Scaling) -> list[TableBlock]:
     """Return a table of the best model by each law; a loss that a law does not give is empty."""
     rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
         ("best by", "{law}"), *_MODEL, ("per parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
         *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("outside its range", "{beyond}"),
     ]  # fmt: skip
-    return table_block(rows, columns, notes=[f"  *: the law used; {TWENTY}: its loss is by that law"])
+    return table_block(rows, columns, notes=[f"  *: the law used; {RULE_OF_THUMB}: its loss is by that law"])
 
 
-def _serving(found: Scaling) -> list[TableBlock]:
+def _serving_table(found: Scaling) -> list[TableBlock]:
     columns = [
         ("served", "{served:count}"), *_MODEL, ("per parameter", "{tokens_per_parameter:,.3g}"),
         ("to train", "{training_flop:.3g}"), ("total", "{all_flop:.3g}"), ("outside its range", "{beyond}"),
@@ -119,7 +121,7 @@ def _serving(found: Scaling) -> list[TableBlock]:
     return table_block(rows_of(found.serving) if found.asked.served else [], columns)
 
 
-def _batches(found: Scaling) -> list[TableBlock]:
+def _batches_table(found: Scaling) -> list[TableBlock]:
     table, critical = found.batches.reset_index(), found.critical_batch
     if critical is None:
         return []
@@ -139,10 +141,10 @@ def _batches(found: Scaling) -> list[TableBlock]:
     ]  # fmt: skip
     notes = [f"  {row['variant']}: {row['refused']}" for row in refused]
     notes += ["  steps are S_min (1 + B_crit / B); failures are extra (train, with run: {loss: ...})"]
-    return table_block([{**row, "time": _time(row["days"])} for row in simulated], columns, notes=notes)
+    return table_block([{**row, "time": _format_days(row["days"])} for row in simulated], columns, notes=notes)
 
 
-def _epochs(found: Scaling) -> list[TableBlock]:
+def _epochs_table(found: Scaling) -> list[TableBlock]:
     data = found.repeated
     if data is None:
         return []

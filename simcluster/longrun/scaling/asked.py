@@ -49,7 +49,7 @@ class GpuRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScalingRequest:
     """Request to a loss law: numbers, or None for what was not given.
 
     ``model`` names the user's model of ``parameters``, to be trained on ``tokens``; ``critical`` is the critical batch
@@ -71,25 +71,25 @@ class Asked:
     critical_words: str
 
 
-def _count(value: object, what: str) -> float:
+def _parse_count(value: object, what: str) -> float:
     number, (least, most) = parse_count(value, what), _BOUNDS[what]
     if not least <= number <= most:
         raise InputError(f"{what} {number:.4g}: must lie between {least:g} and {most:g}")
     return number
 
 
-def asked_of_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> Asked:
+def request_from_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> ScalingRequest:
     """Return the request about a model known by its parameter count alone, or about none."""
-    size = None if given["parameters"] is None else _count(given["parameters"], "parameters")
+    size = None if given["parameters"] is None else _parse_count(given["parameters"], "parameters")
     found, mfu = load_device(device), given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
     count = None if given["gpus"] is None else parse_whole(given["gpus"], "gpus")
     known = "at peak, which no run reaches (set --mfu)" if mfu is None else f"x {share:.3g} MFU"
     rate = GpuRate(peak * share, count, found.name, f"{peak / 1e12:.4g} TFLOP/s of an {found.name} {known}")
-    return _asked(law, given, "" if size is None else f"{format_count(size)} parameters", size, rate, ())
+    return _make_request(law, given, "" if size is None else f"{format_count(size)} parameters", size, rate, ())
 
 
-def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[Asked, float]:
+def request_from_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[ScalingRequest, float]:
     """Return the request about a scenario's model on its GPUs, and its simulated step time (s).
 
     The run of the scenario supplies what is not given: tokens, or days without failures, loss, price. InputError for
@@ -108,15 +108,15 @@ def asked_of_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
     words = f"{flops / 1e12:.4g} TFLOP/s per GPU by 6 N D: the simulated step of {format_seconds(step)}"
     rate = GpuRate(flops, scenario.gpus, scenario.cluster.device.name, words)
-    return _asked(law, more, scenario.name, size, rate, notes), step
+    return _make_request(law, more, scenario.name, size, rate, notes), step
 
 
-def _asked(
+def _make_request(
     law: LossLaw, given: Mapping[str, Any], model: str, size: float | None, rate: GpuRate, notes: tuple[str, ...]
-) -> Asked:
+) -> ScalingRequest:
     names = "compute", "tokens", "loss", "serve", "unique", "price"
     compute, tokens, loss, served, unique, price = (
-        None if given[name] is None else _count(given[name], name) for name in names
+        None if given[name] is None else _parse_count(given[name], name) for name in names
     )
     days = given["days"]
     if compute is not None and days is not None:
@@ -124,7 +124,7 @@ def _asked(
     if days is not None:
         if rate.gpus is None:
             raise InputError("days of how many GPUs? --gpus 1024 --days 30")
-        compute = rate.flops * rate.gpus * _count(days, "days") * DAY
+        compute = rate.flops * rate.gpus * _parse_count(days, "days") * DAY
     if compute is not None and tokens is not None:
         raise InputError("tokens and a budget: one follows from the other; give one of them")
     if compute is None and loss is None and (size is None or tokens is None):
@@ -138,14 +138,14 @@ def _asked(
         raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")
     critical: tuple[float | None, str] = None, ""
     if given["critical_batch"] != KAPLAN:
-        critical = _count(given["critical_batch"], "critical_batch"), "as given"
+        critical = _parse_count(given["critical_batch"], "critical_batch"), "as given"
     elif loss is not None:
         words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, on its own text: elsewhere a rough guess"
         critical = kaplan_critical_batch(loss), words
     elif size is not None:
         floor = loss_law(KAPLAN).floor(size)
         critical = kaplan_critical_batch(floor), f"by Kaplan et al. 2020 at the lowest loss of this size, {floor:.4g}"
-    return Asked(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
+    return ScalingRequest(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
 
 
 def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
@@ -168,7 +168,7 @@ _BATCH = "training.global_batch"
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScalingVariant:
     """Simulated variant of a scenario: ``name``, ``gpus``, batch in tokens, and step time.
 
     ``refused`` is why an invalid variant could not be simulated.
@@ -181,33 +181,33 @@ class Played:
     refused: str = ""
 
 
-def play_batches(
+def simulate_variants(
     scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
-) -> tuple[Played, ...]:
+) -> tuple[ScalingVariant, ...]:
     """Simulate each combination of varied values, or the scenario itself if nothing varies.
 
     Where the cluster, its GPUs or dp vary, the job takes the whole cluster, and its batch ``grows`` with it, unless
     that varies as well. InputError if no variant is valid.
     """
     if not vary:
-        return (Played(scenario.name, scenario.gpus, scenario.tokens_per_step, step),)
+        return (ScalingVariant(scenario.name, scenario.gpus, scenario.tokens_per_step, step),)
     names = list(vary)
     found = []
     for values in product(*vary.values()):
         pairs = dict(zip(names, values, strict=True))
         name = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in pairs.items())
         try:
-            variant = from_document(scenario.document(), _changes(scenario, pairs, grows=grows))
+            variant = from_document(scenario.document(), _variant_changes(scenario, pairs, grows=grows))
         except InputError as problem:
-            found.append(Played(name, refused=" ".join(str(problem).split())))
+            found.append(ScalingVariant(name, refused=" ".join(str(problem).split())))
             continue
-        found.append(Played(name, variant.gpus, variant.tokens_per_step, simulate_scenario(variant).step_time))
+        found.append(ScalingVariant(name, variant.gpus, variant.tokens_per_step, simulate_scenario(variant).step_time))
     if all(each.refused for each in found):
         raise InputError(f"no valid variant: {found[0].name}: {found[0].refused}")
     return tuple(found)
 
 
-def _changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> list[tuple[str, Any]]:
+def _variant_changes(scenario: Scenario, pairs: Mapping[str, Any], *, grows: bool) -> list[tuple[str, Any]]:
     factor, topology = 1.0, scenario.document()["cluster"]["topology"]
     sizes: dict[str, Any] = {"gpus": scenario.gpus, "parallel.dp": scenario.dp}
     for key in ("nodes", "gpus", "machines"):
@@ -234,7 +234,7 @@ Law = str | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
-class BoughtLoss:
+class ExpectedLoss:
     """Expected ``loss`` of a run's model on its tokens, the law (``words``), and caveats (``notes``)."""
 
     loss: float
@@ -255,7 +255,7 @@ def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
     return tokens
 
 
-def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
+def expected_loss(scenario: Scenario, tokens: float) -> ExpectedLoss | None:
     """Return the expected loss after ``tokens``; None if the run names neither a law nor a loss."""
     run = scenario.run
     if run is None or (run.law is None and run.loss is None) or not tokens:
@@ -274,4 +274,4 @@ def loss_bought(scenario: Scenario, tokens: float) -> BoughtLoss | None:
             f"the batch is {part:.2g} of the critical one by Kaplan et al. 2020, which takes {1 + part:.2g} x the "
             "tokens: not included (simcluster scaling includes it)",
         )
-    return BoughtLoss(reached.loss or 0.0, words, notes)
+    return ExpectedLoss(reached.loss or 0.0, words, notes)

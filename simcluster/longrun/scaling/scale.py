@@ -27,8 +27,14 @@ from simcluster.longrun.budget.loss_laws import (
     law_names,
     loss_law,
 )
-from simcluster.longrun.scaling.asked import Asked, Played, asked_of_counts, asked_of_scenario, play_batches
-from simcluster.longrun.text import frame, plain, rows_of
+from simcluster.longrun.scaling.asked import (
+    ScalingRequest,
+    ScalingVariant,
+    request_from_counts,
+    request_from_scenario,
+    simulate_variants,
+)
+from simcluster.longrun.text import json_value, make_frame, rows_of
 from simcluster.scenario.given import ScenarioLike, scenario_of
 
 if TYPE_CHECKING:
@@ -40,7 +46,7 @@ _EPOCHS = (1, 2, 4, 8, 16, 40, math.inf)
 _OF_CRITICAL = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _SIZES = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 _POINTS = 61  # of a curve
-TWENTY = "20 tokens per parameter"
+RULE_OF_THUMB = "20 tokens per parameter"
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,8 +59,8 @@ class Scaling(Shown):
     ``repeated`` the law on the unique tokens; ``critical_batch`` that of the user's model on its way to the loss.
     """
 
-    asked: Asked
-    played: tuple[Played, ...] = ()
+    asked: ScalingRequest
+    played: tuple[ScalingVariant, ...] = ()
     law: LossLaw = field(init=False)
     compute: float | None = field(init=False)
     best: ModelSize | None = field(init=False)
@@ -145,8 +151,8 @@ class Scaling(Shown):
             size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
             thumb = ModelSize(size, 20 * size)
             loss = self.law.loss(size, 20 * size)
-            rows.append([TWENTY, size, 20 * size, 20.0, loss, math.nan, self.law.beyond(thumb)])
-        return frame(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond", "law")
+            rows.append([RULE_OF_THUMB, size, 20 * size, 20.0, loss, math.nan, self.law.beyond(thumb)])
+        return make_frame(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond", "law")
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
@@ -160,7 +166,7 @@ class Scaling(Shown):
                 tokens = compute / (FLOP_PER_TOKEN * size)
                 beyond = self.law.beyond(ModelSize(size, tokens))
                 rows.append([compute, size, tokens, self.loss_of(size, tokens), beyond])
-        return frame(rows, "compute parameters tokens loss beyond")
+        return make_frame(rows, "compute parameters tokens loss beyond")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -180,7 +186,7 @@ class Scaling(Shown):
                 flops, beyond = FLOP_PER_TOKEN * size * tokens, self.law.beyond(ModelSize(size, tokens))
                 hours, days = rate.gpu_hours(flops), rate.days(flops)
                 rows.append([size, tokens, self.loss_of(size, tokens), flops, hours, days, hours * price, beyond])
-        return frame(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
+        return make_frame(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
 
     @cached_property
     def serving(self) -> pd.DataFrame:
@@ -195,7 +201,7 @@ class Scaling(Shown):
                 flops = size.compute + SERVING_FLOP * size.parameters * served
                 rows.append([served, *_sizes(size), size.compute, flops, self.law.beyond(size)])
         columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
-        return frame(rows, columns, "served")
+        return make_frame(rows, columns, "served")
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
@@ -205,7 +211,7 @@ class Scaling(Shown):
         """
         data = self.repeated or RepeatedData(self.law, 1e12)
         rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in _EPOCHS]
-        table = frame(rows, "epochs tokens worth", "epochs")
+        table = make_frame(rows, "epochs tokens worth", "epochs")
         return table.assign(of_fresh=table["worth"] / table["tokens"])
 
     @cached_property
@@ -232,7 +238,7 @@ class Scaling(Shown):
             rows.append([each.name, each.gpus, each.batch, each.batch / critical.tokens, each.step_time, steps, tokens,
                          seconds / DAY, dollars, ""])  # fmt: skip
         columns = "variant gpus batch of_critical step_time_s steps tokens days dollars refused"
-        return frame(rows, columns, "variant")
+        return make_frame(rows, columns, "variant")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document (CONTRACT.md, "From a budget to a loss"); "never" is null."""
@@ -252,7 +258,7 @@ class Scaling(Shown):
             **{name: rows_of(table) for name, table in tables.items()},
             "notes": list(self.notes),
         }
-        return dict(plain(answer))
+        return dict(json_value(answer))
 
     def _model(self, size: ModelSize) -> dict[str, Any]:
         rate, price = self.asked.rate, self.asked.price
@@ -309,6 +315,6 @@ def scaling(
     if job is None:
         if vary:
             raise InputError("vary needs a scenario, whose step is simulated")
-        return Scaling(asked_of_counts(found, given, device))
-    asked, step = asked_of_scenario(found, given, job)
-    return Scaling(asked, play_batches(job, step, own_words(vary or {}), grows=batch == "grows"))
+        return Scaling(request_from_counts(found, given, device))
+    asked, step = request_from_scenario(found, given, job)
+    return Scaling(asked, simulate_variants(job, step, own_words(vary or {}), grows=batch == "grows"))

@@ -6,7 +6,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.run import FATES, LongRun, Outcomes, names_of
+from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
 
 if not cython.compiled:
     from simcluster.base.pointers import doubles, ints
@@ -19,7 +19,7 @@ class Accounts:
     """
 
     def __init__(self, run: LongRun, count: int) -> None:
-        self.run, self.names, self.parts_of_restart = run, len(names_of(run)), len(run.restart)
+        self.run, self.names, self.parts_of_restart = run, len(cause_names(run)), len(run.restart)
         self.row = 0
         shapes = {"wall": (), "at": (), "fates": (len(FATES), self.names), "parts": (self.parts_of_restart,)}
         self.columns = {name: np.zeros((count, *shape)) for name, shape in shapes.items()}

@@ -12,7 +12,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.run import NOW, FailureMode, LongRun, names_of
+from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
 from simcluster.longrun.streams import BLOCK, numbers_of
 from simcluster.scenario.run_times import TimeSpec
 
@@ -95,12 +95,12 @@ class Draws:
 
 def causes_of(run: LongRun) -> list[FailureMode]:
     """Return the causes, then maintenance and missing nodes, which never fail."""
-    return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in names_of(run)[len(run.causes) :])]
+    return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in cause_names(run)[len(run.causes) :])]
 
 
 def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
     """Add the draws of a cause, in the same order for all, with repairs of ``machines`` nodes."""
-    repair = first = cause.repair or NOW
+    repair = first = cause.repair or ZERO_TIME
     if cause.bad is not None and cause.bad.replaced is not None and cause.repair is not None:
         first = cause.bad.replaced  # of a machine that is retired
     draws.add_law(f"{cause.name}.detect", cause.detect)

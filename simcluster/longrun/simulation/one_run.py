@@ -10,7 +10,7 @@ import cython
 import numpy as np
 
 from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import FATES, Effect, LongRun, names_of
+from simcluster.longrun.run import FATES, Effect, LongRun, cause_names
 from simcluster.longrun.simulation.draws import add_draws, causes_of
 
 if not cython.compiled:
@@ -37,7 +37,7 @@ class OneRun:
     """
 
     def __init__(self, run: LongRun, draws: Draws, accounts: Accounts) -> None:
-        self.draws, self.accounts, self.names, self.parts = draws, accounts, len(names_of(run)), len(run.restart)
+        self.draws, self.accounts, self.names, self.parts = draws, accounts, len(cause_names(run)), len(run.restart)
         causes, spares = causes_of(run), run.spares
         machines = max(cause.machines for cause in causes)
         for cause in causes:

@@ -9,13 +9,13 @@ import math
 
 import cython
 
-from simcluster.longrun.run import SOON, LongRun
+from simcluster.longrun.run import TIME_TOLERANCE, LongRun
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
 _INF = math.inf
-_SOON = SOON
+_SOON = TIME_TOLERANCE
 
 
 class Snapshots:

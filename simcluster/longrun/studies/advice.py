@@ -19,11 +19,11 @@ from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.ending import check_end
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.advice_nodes import lemons, nine, spares
-from simcluster.longrun.studies.advice_restarts import restart, straggler
-from simcluster.longrun.studies.build import LEAST, asked_runs
-from simcluster.longrun.studies.chunks import Workers, player_of
-from simcluster.longrun.studies.in_theory import best_steps, efficiency_of, left_out_note, two_levels_of
+from simcluster.longrun.studies.advice_nodes import advise_on_defective_nodes, advise_on_reliability, advise_on_spares
+from simcluster.longrun.studies.advice_restarts import advise_on_restart, advise_on_straggler
+from simcluster.longrun.studies.build import LEAST, number_of_runs
+from simcluster.longrun.studies.chunks import Workers, run_simulator
+from simcluster.longrun.studies.in_theory import best_steps, efficiency_of, excluded_note, two_levels_of
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,
@@ -32,7 +32,7 @@ from simcluster.longrun.studies.policies import (
     PolicyBench,
     goodput_table,
     half_width,
-    paired,
+    paired_difference,
 )
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.text import duration, percent, points
@@ -48,13 +48,13 @@ _RARE = f"{10**9} steps"  # long enough for any write, until the best interval i
 _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 
-def memory(bench: PolicyBench) -> Advice:
+def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against all on storage, each at its best."""
     runs = {every: _with_copies(bench, every) for every in (1, *EVERY)}
     goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
     best = max(EVERY, key=lambda every: mean[every])
-    gap = paired(goodput[1], goodput[best])
+    gap = paired_difference(goodput[1], goodput[best])
     gpus = bench.scenario.gpus * gap.mean / mean[1]
     seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
     sentence = (
@@ -81,7 +81,7 @@ def memory(bench: PolicyBench) -> Advice:
         f"a snapshot for storage stops training for {storage.stall:.3g} s, one for peers for {copies.stall:.3g} s and "
         f"takes {copies.write:.3g} s to them (set run.checkpoint.memory.stall and .write if measured)",
         f"only a checkpoint on storage survives: {', '.join(deep) or 'no failure of this run'}",
-        *left_out_note(runs[1]),
+        *excluded_note(runs[1]),
     )
     return bench.advice("memory", sentence, table, picture, notes)
 
@@ -98,7 +98,7 @@ def _with_copies(bench: PolicyBench, every: int) -> LongRun:
     return bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
 
 
-def interval(bench: PolicyBench) -> Advice:
+def advise_on_interval(bench: PolicyBench) -> Advice:
     """Advise on the checkpoint interval: simulated goodput over intervals, closed form, the best, and yours."""
     own = bench.with_section()
     mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
@@ -109,7 +109,7 @@ def interval(bench: PolicyBench) -> Advice:
     marks = [AdviceMark(best * seconds, mean[best], f"best: {duration(best * seconds)}")]
     loses = "the scenario has it"
     if best != mine:
-        gap = paired(goodput[mine], goodput[best])
+        gap = paired_difference(goodput[mine], goodput[best])
         lost = points(gap.mean, gap.half_width)
         loses = f"the scenario's interval, every {duration(mine * seconds)}, loses {lost}"
         marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's", chosen=False))
@@ -125,7 +125,7 @@ def interval(bench: PolicyBench) -> Advice:
         lambda steps: {"steps": steps, "interval_s": steps * seconds},
         lambda steps: efficiency_of(runs[steps]),
     )
-    return bench.advice("interval", sentence, table, _over_intervals(best * seconds, marks), left_out_note(own))
+    return bench.advice("interval", sentence, table, _over_intervals(best * seconds, marks), excluded_note(own))
 
 
 def _over_intervals(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
@@ -147,7 +147,7 @@ def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
     return found
 
 
-def behind(bench: PolicyBench) -> Advice:
+def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     """Advise on asynchronous against blocking checkpoints, each at its best interval, without memory copies."""
     autos = _both_modes(bench)
     best_of = [auto.pattern.steps for auto in autos.values()]
@@ -160,7 +160,7 @@ def behind(bench: PolicyBench) -> Advice:
     ).items():
         goodput[name][steps] = values
     best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
-    gap = paired(*(goodput[name][best[name]] for name in autos))
+    gap = paired_difference(*(goodput[name][best[name]] for name in autos))
     seconds = {name: best[name] * autos["blocking"].pattern.each for name in autos}
     mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
     known = {name: efficiency_of(runs[name][best[name]]) for name in autos}
@@ -190,7 +190,7 @@ def behind(bench: PolicyBench) -> Advice:
     stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
     picture = _over_intervals(seconds["blocking"], marks, lines=tuple(lines))
-    notes = (f"{'; '.join(stops)}, {written}", *left_out_note(autos["blocking"]))
+    notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
     return bench.advice("behind", sentence, frame_of(rows), picture, notes)
 
 
@@ -225,14 +225,14 @@ class Advisor(Protocol):
 
 
 ADVICE: Mapping[str, Advisor] = {
-    "interval": interval,
-    "spares": spares,
-    "restart": restart,
-    "straggler": straggler,
-    "behind": behind,
-    "memory": memory,
-    "nine": nine,
-    "lemons": lemons,
+    "interval": advise_on_interval,
+    "spares": advise_on_spares,
+    "restart": advise_on_restart,
+    "straggler": advise_on_straggler,
+    "behind": advise_on_async_checkpoints,
+    "memory": advise_on_memory_copies,
+    "nine": advise_on_reliability,
+    "lemons": advise_on_defective_nodes,
 }
 """Questions by name: a function and a line here."""
 
@@ -264,8 +264,8 @@ def advise(
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} has no option {option}; {whose}")
     scenario = load(scenario) if isinstance(scenario, str) else scenario
-    with player_of(workers, store, progress) as player:
-        bench = PolicyBench(scenario, states or StepStates(scenario), asked_runs(scenario, played, LEAST), player)
+    with run_simulator(workers, store, progress) as player:
+        bench = PolicyBench(scenario, states or StepStates(scenario), number_of_runs(scenario, played, LEAST), player)
         found = ADVICE[question](bench, **options)
         return replace(found, assumed=_assumed(bench))
 

@@ -16,10 +16,10 @@ from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Spares
 from simcluster.longrun.studies.in_theory import (
     Repairs,
     efficiency_of,
+    excluded_note,
     interruption_of,
-    left_out_note,
-    ready_of,
     short_share,
+    spare_ready_time,
 )
 from simcluster.longrun.studies.policies import (
     Advice,
@@ -28,10 +28,10 @@ from simcluster.longrun.studies.policies import (
     AdvicePicture,
     PolicyBench,
     half_width,
-    paired,
+    paired_difference,
     share_of,
 )
-from simcluster.longrun.text import duration, percent, points, within
+from simcluster.longrun.text import duration, format_with_half, percent, points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ _FAILURES = (1, 2, 3, 4, 6)
 _WINDOW = 7 * DAY
 
 
-def spares(bench: PolicyBench) -> Advice:
+def advise_on_spares(bench: PolicyBench) -> Advice:
     """Advise on the number of spare nodes: the fewest that are short for less than ``SHORT`` of the time.
 
     With time short of nodes and goodput over counts of the kind that the scenario has most of (hot, if none). Erlang B
@@ -110,7 +110,7 @@ def _with_spares(run: LongRun, count: int) -> LongRun:
 
 def _short_of_nodes(run: LongRun, repairs: Repairs, outcomes: Outcomes) -> Floats:
     """Return the share of each run spent waiting for nodes, without the time until spares are ready."""
-    made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * ready_of(run, 0)
+    made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * spare_ready_time(run, 0)
     return np.asarray(np.maximum(0.0, share_of(outcomes, "waiting") - made / outcomes.wall))
 
 
@@ -133,7 +133,7 @@ def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcom
     return high
 
 
-def nine(bench: PolicyBench) -> Advice:
+def advise_on_reliability(bench: PolicyBench) -> Advice:
     """Advise on part reliability: goodput at fewer failures, and the GPUs one would buy for the same gain.
 
     Everything fails half, a fifth and a tenth as often. Additional GPUs fail as well: ``gpus`` counts them at the
@@ -154,7 +154,7 @@ def nine(bench: PolicyBench) -> Advice:
     marginal = 1 + math.log(float(goodput[1 / _MORE_GPUS].mean() / now.mean())) / math.log(_MORE_GPUS)
     rows = []
     for times, run in runs.items():
-        gap, worth = paired(now, goodput[times]), gpus / float(now.mean())
+        gap, worth = paired_difference(now, goodput[times]), gpus / float(now.mean())
         row = {"times": times, "goodput": float(goodput[times].mean()), "half_width": half_width(goodput[times])}
         row |= {"closed_form": efficiency_of(run), "gain": gap.mean, "gain_half_width": gap.half_width}
         row |= {"gpus_plain": gap.mean * worth, "gpus": math.nan, "gpus_half_width": math.nan}
@@ -162,7 +162,7 @@ def nine(bench: PolicyBench) -> Advice:
             row |= {"gpus": gap.mean * worth / marginal, "gpus_half_width": gap.half_width * worth / marginal}
         rows.append(row)
     last = rows[-1]
-    value = f"{within(last['gpus'], last['gpus_half_width'], 1)} GPUs"
+    value = f"{format_with_half(last['gpus'], last['gpus_half_width'], 1)} GPUs"
     sentence = (
         f"Ten times the reliability (a tenth of the failures) is worth {value} more on {gpus:,}: "
         f"{points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
@@ -170,13 +170,13 @@ def nine(bench: PolicyBench) -> Advice:
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
     picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
-    return bench.advice("nine", sentence, frame_of(rows), picture, left_out_note(runs[1.0]))
+    return bench.advice("nine", sentence, frame_of(rows), picture, excluded_note(runs[1.0]))
 
 
 # --- defective nodes --------------------------------------------------------------------------------------------------
 
 
-def lemons(bench: PolicyBench) -> Advice:
+def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     """Advise on retiring defective nodes after N failures, against never, and the healthy ones retired by chance."""
     run = bench.with_section()
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
@@ -237,20 +237,20 @@ def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFr
     for failures in _FAILURES:
         row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
         row["never_half_width"] = half_width(before)
-        saved = [lemon_failures(run, cause, math.inf, busy) - lemon_failures(run, cause, failures, busy)
+        saved = [extra_failures(run, cause, math.inf, busy) - extra_failures(run, cause, failures, busy)
                  for cause in run.causes]  # fmt: skip
         row["closed_form"] = sum(saved) * each / wall
         for way, limit in ways.items():
             after = ended[failures, way]
-            gap = paired(before, share_of(after))
+            gap = paired_difference(before, share_of(after))
             row |= {way: gap.mean, f"{way}_half_width": gap.half_width}
             row[f"failures_{way}"] = float(after.strikes[:, chosen].sum(axis=1).mean())
-            row[f"healthy_{way}"] = sum(healthy_retired(run, cause, failures, limit, wall) for cause in run.causes)
+            row[f"healthy_{way}"] = sum(retired_healthy(run, cause, failures, limit, wall) for cause in run.causes)
         rows.append(row)
     return frame_of(rows)
 
 
-def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
+def extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
     """Return the expected extra failures of a cause's defective nodes in ``seconds``.
 
     A node's k-th failure occurs with the probability that a Poisson count is k or more, and if no earlier repair has
@@ -266,7 +266,7 @@ def lemon_failures(run: LongRun, cause: FailureMode, limit: float, seconds: floa
     return cause.bad.machines * each * (1 - 1 / cause.bad.times)
 
 
-def healthy_retired(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
+def retired_healthy(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
     """Return the expected number of healthy nodes that reach the failure limit in a window by chance.
 
     Failures of a node are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to

@@ -11,12 +11,12 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
-from simcluster.longrun.run import NOW, FailureMode, LongRun, Outcomes
+from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
 from simcluster.longrun.studies.in_theory import (
     break_even_hours,
     efficiency_of,
+    excluded_note,
     interruption_of,
-    left_out_note,
 )
 from simcluster.longrun.studies.policies import (
     Advice,
@@ -26,7 +26,7 @@ from simcluster.longrun.studies.policies import (
     PolicyBench,
     goodput_table,
     half_width,
-    paired,
+    paired_difference,
     share_of,
 )
 from simcluster.longrun.text import duration, percent, points
@@ -43,7 +43,7 @@ _BUSY = 0.01  # share of time in slow periods where their cost is simulated: few
 _SLOW, _CHECKPOINT = "slow node", "after the next checkpoint"
 
 
-class _Times(TimeSpec):
+class _ScaledTime(TimeSpec):
     law: Any
     times: float
 
@@ -62,7 +62,7 @@ class _Times(TimeSpec):
         return float(self.times * self.law.mean)
 
 
-def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
+def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     """Advise on restart time: goodput over its length, the budget for a ``target``, and the costliest part."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
@@ -70,7 +70,7 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     stop = interruption_of(run)
     if not run.restart or not stop.rate:
         raise InputError("run: nothing to advise on: set failures that stop the job, and a restart with parts")
-    runs = {times: _scaled(run, times) for times in _times_to_try(run, target)}
+    runs = {times: _scale_restart(run, times) for times in _restart_factors(run, target)}
     goodput = bench.goodputs(runs)
     table = goodput_table(
         goodput,
@@ -78,7 +78,7 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
         lambda times: {"times": times, "interruption_s": interruption_of(runs[times]).whole},
         lambda times: efficiency_of(runs[times]),
     )
-    budget, parts = _budget(table, target), _without_each_part(bench, run, goodput[1.0])
+    budget, parts = _budget(table, target), _gain_by_part(bench, run, goodput[1.0])
     now, best = float(goodput[1.0].mean()), parts.iloc[0]
     words = f"{percent(target, 1)} allows {duration(budget)} each"
     if math.isnan(budget):
@@ -94,27 +94,29 @@ def restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     if math.isfinite(budget):
         marks.append(AdviceMark(budget, target, f"{percent(target, 1)}: {duration(budget)}"))
     picture = AdvicePicture("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
-    return bench.advice("restart", sentence, table, picture, left_out_note(run), parts)
+    return bench.advice("restart", sentence, table, picture, excluded_note(run), parts)
 
 
-def _scaled(run: LongRun, times: float, only: str | None = None) -> LongRun:
+def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongRun:
     parts = [
         part
         if only not in (None, part.name)
-        else replace(part, memory=_Times(law=part.memory, times=times), storage=_Times(law=part.storage, times=times))
+        else replace(
+            part, memory=_ScaledTime(law=part.memory, times=times), storage=_ScaledTime(law=part.storage, times=times)
+        )
         for part in run.restart
     ]
     return replace(run, restart=tuple(parts))
 
 
-def _times_to_try(run: LongRun, target: float) -> list[float]:
+def _restart_factors(run: LongRun, target: float) -> list[float]:
     """Return factors of the restart, including some near the closed form's budget."""
     low, high = 0.0, _FAR
-    if efficiency_of(_scaled(run, low)) < target or not efficiency_of(_scaled(run, high)) < target:
+    if efficiency_of(_scale_restart(run, low)) < target or not efficiency_of(_scale_restart(run, high)) < target:
         return list(_TIMES)
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if efficiency_of(_scaled(run, middle)) > target else (low, middle)
+        low, high = (middle, high) if efficiency_of(_scale_restart(run, middle)) > target else (low, middle)
     return sorted({*_TIMES, 0.8 * low, low, 1.2 * low})
 
 
@@ -130,17 +132,17 @@ def _budget(table: pd.DataFrame, target: float) -> float:
     return float(np.interp(-target, -goodput[below - 1 : below + 1], at[below - 1 : below + 1]))
 
 
-def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
+def _gain_by_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
     """Return the goodput gained without each phase of an interruption, largest first."""
-    quick = replace(run, causes=tuple(replace(cause, detect=NOW) for cause in run.causes))
+    quick = replace(run, causes=tuple(replace(cause, detect=ZERO_TIME) for cause in run.causes))
     variants = {"detection": (interruption_of(run).detect, quick)}
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
-        variants[part.name] = law.mean, _scaled(run, 0.0, part.name)
+        variants[part.name] = law.mean, _scale_restart(run, 0.0, part.name)
     without = bench.goodputs({name: variant for name, (_, variant) in variants.items()})
     rows = []
     for name, (mean, _) in variants.items():
-        gap = paired(now, without[name])
+        gap = paired_difference(now, without[name])
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
     return frame_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
@@ -149,7 +151,7 @@ def _without_each_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.Data
 # --- a slow node ------------------------------------------------------------------------------------------------------
 
 
-def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
+def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     """Advise on a slow node: leave it, replace it at once, or after the next checkpoint.
 
     The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and by hand. Hours are
@@ -161,7 +163,7 @@ def straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     run, slow, paces = _with_slow_node(bench, slower)
     pace, worst, gpus = float(paces.mean()), float(paces.max()), bench.scenario.gpus
     table = _slow_table(bench, run, slow, pace)
-    even = {way: break_even_hours(_replacing(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
+    even = {way: break_even_hours(_replacement_cost(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
     sentence = f"A node slower by {percent(slower, 1)} costs nothing: no step waits for it."
     if pace - 1 >= 1e-9:
         lost, price = float(table["left"].iloc[-1]), bench.section.price
@@ -203,7 +205,7 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
     return replace(run, causes=kept), slow, slow.paces[0][slow.column]
 
 
-def _replacing(run: LongRun, way: str, pace: float) -> float:
+def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
     """Return the cost of a replacement (s): a restart, and lost work or slow work until the checkpoint."""
     half = run.pattern.period / run.pattern.cycles / 2
     return interruption_of(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
@@ -215,14 +217,16 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     long, goodput = float(quiet.wall.mean()), float(share_of(quiet).mean())
     lasts = {("left", hours): hours * 3600 * pace / goodput for hours in _HOURS if hours * 3600 < long / 20}
     lasts |= {(way, 0.0): long / 200 for way in ("at_once", "checkpoint")}
-    slowed = bench.play_all({which: _slowed(run, slow, which[0], seconds) for which, seconds in lasts.items()})
+    slowed = bench.play_all(
+        {which: _with_slow_periods(run, slow, which[0], seconds) for which, seconds in lasts.items()}
+    )
     costs = {which: _cost_of(outcomes, quiet, len(run.causes)) for which, outcomes in slowed.items()}
     replaced = {way: costs[way, 0.0] for way in ("at_once", "checkpoint")}
     rows = []
     for hours in _HOURS:
         left = costs.get(("left", hours), (math.nan, math.nan))
         row: dict[str, Any] = {"hours": hours, "left": (pace - 1) * hours * gpus}
-        row |= {way: _replacing(run, way, pace) / 3600 * gpus for way in replaced}
+        row |= {way: _replacement_cost(run, way, pace) / 3600 * gpus for way in replaced}
         for way, (cost, half) in {"left": left, **replaced}.items():
             row |= {f"{way}_simulated": cost / 3600 * gpus, f"{way}_half_width": half / 3600 * gpus}
         if price is not None:
@@ -231,10 +235,10 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     return frame_of(rows)
 
 
-def _slowed(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
-    cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=NOW)
+def _with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
+    cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=ZERO_TIME)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
-    return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=NOW)
+    return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=ZERO_TIME)
 
 
 def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:

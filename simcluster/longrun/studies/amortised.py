@@ -9,7 +9,7 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.longrun.pattern import Saving
-from simcluster.longrun.studies.build import going_back
+from simcluster.longrun.studies.build import rollback_causes
 from simcluster.longrun.studies.in_theory import Savings, interval_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
@@ -33,7 +33,7 @@ class AmortisedRow:
         return self.seconds / self.every
 
 
-def amortised(result: Result) -> tuple[AmortisedRow, ...]:
+def amortised_rows(result: Result) -> tuple[AmortisedRow, ...]:
     """Return the periodic work that a run adds to its steps, and the outer step if not simulated."""
     section, outer = result.scenario.run, result.scenario.training.outer
     found: list[AmortisedRow] = []
@@ -44,7 +44,7 @@ def amortised(result: Result) -> tuple[AmortisedRow, ...]:
 
 def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
     """Return the blocks and the JSON of the periodic work of a run; both empty without any."""
-    if not (rows := amortised(result)):
+    if not (rows := amortised_rows(result)):
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)
     facts = [
@@ -65,7 +65,9 @@ def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
         weight = weight_of(scenario, spec)
         savings = Savings(Saving(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)
         try:
-            found = interval_of(spec.every, result.step_time + seconds, savings, going_back(scenario, section, states))
+            found = interval_of(
+                spec.every, result.step_time + seconds, savings, rollback_causes(scenario, section, states)
+            )
         except InputError:
             found = None  # auto, and nothing fails: never
         if found is not None and spec.memory is None:

@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.catalogue import failures_of
+from simcluster.longrun.catalogue import resolve_failures
 from simcluster.longrun.defaults import DETECTION, idle_notes, restart_of, spares_of
 from simcluster.longrun.lives import Lives
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import Bad, FailureMode, LongRun, Maintenance, Part
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
 from simcluster.longrun.scaling.asked import tokens_to_loss
 from simcluster.longrun.studies.in_theory import Savings, interval_of
-from simcluster.longrun.studies.states import Devices, StepStates
+from simcluster.longrun.studies.states import DeviceClasses, StepStates
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
@@ -41,7 +41,7 @@ LEAST = 2
 """Runs that an interval takes."""
 
 
-def asked_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
+def number_of_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     """Return the number of runs, as requested or as the scenario states; InputError below ``least``."""
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
@@ -57,17 +57,17 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
     if section.stages:
         raise InputError(f"{scenario.name}: the run has stages, and this needs one; --set run.stages=null removes them")
     states.begin()
-    causes = tuple(_causes(scenario, section, states, failures_of(section.failures)))
+    causes = tuple(_failure_modes(scenario, section, states, resolve_failures(section.failures)))
     weight, goal = _UNSAVED, goal_of(scenario, section)
     if (
         section.checkpoint.every != "auto"
         or section.maintenance is not None
         or any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
     ):
-        weight = _weighed(section, states)
+        weight = _checkpoint_weight(section, states)
     pattern = _pattern(section, states, weight, causes, goal)
     hosts = len(set(scenario.cluster.built.host_of[:gpus]))
-    short, running = _short(section, states, states.healthy)
+    short, running = _shrunk_paces(section, states, states.healthy)
     run = LongRun(
         pattern=pattern,
         causes=causes,
@@ -75,7 +75,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         gpus=gpus,
         goal=goal,
         until=section.days if section.days is not None else math.inf,
-        restart=tuple(_part(part, weight, gpus) for part in restart_of(section)),
+        restart=tuple(_restart_phase(part, weight, gpus) for part in restart_of(section)),
         spares=spares_of(section.spares, hosts, causes),
         short=short,
         running=running,
@@ -99,16 +99,16 @@ def goal_of(scenario: Scenario, section: RunSpec) -> float:
     return math.inf if tokens is None else math.ceil(tokens / real_tokens_per_step(scenario))
 
 
-def _part(part: RestartPart, weight: Weight, gpus: int) -> Part:
+def _restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase:
     """Return a phase of a restart; loading takes as long as the checkpoint's size requires."""
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
-        return Part(part.part, memory, storage, part.exposed)
+        return RestartPhase(part.part, memory, storage, part.exposed)
     law: TimeSpec = part.takes.on(gpus)
-    return Part(part.part, law, law, part.exposed)
+    return RestartPhase(part.part, law, law, part.exposed)
 
 
-def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return paces with 1, 2, ... nodes missing, and the shares of the GPUs that run.
 
     A pace is seconds for the samples of a whole step, over a whole job's. At most ``shrink_to`` replicas may be
@@ -133,25 +133,25 @@ def _short(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[flo
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 
-def _causes(
+def _failure_modes(
     scenario: Scenario, section: RunSpec, states: StepStates, specs: Iterable[FailureSpec]
 ) -> Iterator[FailureMode]:
     for spec in specs:
         devices = states.parts.of(spec.of, spec.machines)
         if devices.count:
-            yield _cause(spec, devices, section, scenario, states)
+            yield _failure_mode(spec, devices, section, scenario, states)
         else:
             states.notes.append(f"{spec.name} does not occur: the job's nodes have no {spec.of}")
 
 
-def going_back(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
+def rollback_causes(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
     """Return the causes that set a run back to a checkpoint; no state of the cluster is simulated for them."""
-    specs = [spec for spec in failures_of(section.failures) if spec.effect in ("stop", "silent")]
-    return tuple(_causes(scenario, section, states, specs))
+    specs = [spec for spec in resolve_failures(section.failures) if spec.effect in ("stop", "silent")]
+    return tuple(_failure_modes(scenario, section, states, specs))
 
 
-def _cause(
-    spec: FailureSpec, devices: Devices, section: RunSpec, scenario: Scenario, states: StepStates
+def _failure_mode(
+    spec: FailureSpec, devices: DeviceClasses, section: RunSpec, scenario: Scenario, states: StepStates
 ) -> FailureMode:
     rate = spec.rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
     lives = None
@@ -159,7 +159,7 @@ def _cause(
         mean = devices.count / rate
         law = WeibullTime(kind="weibull", mean=f"{mean!r} s", shape=spec.law.shape)
         lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
-    bad = None if spec.bad is None else bad_of(spec.bad, devices.machines)
+    bad = None if spec.bad is None else defective_batch(spec.bad, devices.machines)
     shares, paces = _paces(spec, devices, states)
     return FailureMode(
         name=spec.name,
@@ -180,14 +180,16 @@ def _cause(
     )
 
 
-def bad_of(batch: BadBatch, machines: int) -> Bad:
+def defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
     """Return the defective nodes of a batch among ``machines``."""
     window = math.inf if batch.within is None else batch.within
     count = round(batch.share * machines)
-    return Bad(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
+    return DefectiveBatch(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
 
 
-def _paces(spec: FailureSpec, devices: Devices, states: StepStates) -> tuple[tuple[float, ...], np.ndarray | None]:
+def _paces(
+    spec: FailureSpec, devices: DeviceClasses, states: StepStates
+) -> tuple[tuple[float, ...], np.ndarray | None]:
     """Return shares of the levels, and paces by level and class of the device, each a simulated state."""
     if spec.effect != "slow":
         return (1.0,), None
@@ -206,7 +208,7 @@ _UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.
 """The checkpoint of a run that writes none."""
 
 
-def _weighed(section: RunSpec, states: StepStates) -> Weight:
+def _checkpoint_weight(section: RunSpec, states: StepStates) -> Weight:
     spec = section.checkpoint
     weight = states.weight(spec)
     states.notes += weight.notes

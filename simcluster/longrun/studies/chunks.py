@@ -34,7 +34,7 @@ from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
 
 
-def sendable(run: LongRun) -> LongRun:
+def plain_run(run: LongRun) -> LongRun:
     """Return the run as plain data, without device names (which only a log has) and unused classes."""
     columns = [None if cause.paces is None else cause.column for cause in run.causes]
     causes = zip(run.causes, columns, strict=True)
@@ -43,28 +43,28 @@ def sendable(run: LongRun) -> LongRun:
 
 def digest_of(run: LongRun) -> str:
     """Return a digest that differs if any number or law of two runs does."""
-    text = json.dumps(_told(sendable(run)), sort_keys=True)
+    text = json.dumps(_content_of(plain_run(run)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _told(value: Any) -> Any:
+def _content_of(value: Any) -> Any:
     if value is None or value is str or isinstance(value, str | int | float):
         return repr(value)
     if isinstance(value, np.ndarray):
         return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     if isinstance(value, tuple | list):
-        return [_told(each) for each in value]
+        return [_content_of(each) for each in value]
     if isinstance(value, Mapping):
-        return {repr(key): _told(each) for key, each in value.items()}
+        return {repr(key): _content_of(each) for key, each in value.items()}
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, BaseModel):
-        return [kind, {name: _told(getattr(value, name)) for name in type(value).model_fields}]
+        return [kind, {name: _content_of(getattr(value, name)) for name in type(value).model_fields}]
     if is_dataclass(value):
-        return [kind, {field.name: _told(getattr(value, field.name)) for field in fields(value)}]
+        return [kind, {field.name: _content_of(getattr(value, field.name)) for field in fields(value)}]
     raise TypeError(f"{kind} in a run has no content to identify it by")
 
 
-MOST_TOGETHER = 4000
+MOST_PER_CHUNK = 4000
 """Runs of a chunk: more at once are hardly faster, and take more memory."""
 
 Workers = int | str | Executor
@@ -93,16 +93,16 @@ Place = tuple[str, int]
 Chunks = dict[Place, Chunk]
 
 
-def _parts(count: int, members: int) -> list[tuple[int, int]]:
+def _split_chunks(count: int, members: int) -> list[tuple[int, int]]:
     """Return (first, count) of each chunk: equally many per worker, none too large."""
-    each = MOST_TOGETHER
+    each = MOST_PER_CHUNK
     if members:
         whole = -(-count // members)
-        each = -(-whole // -(-whole // MOST_TOGETHER))
+        each = -(-whole // -(-whole // MOST_PER_CHUNK))
     return [(first, min(each, count - first)) for first in range(0, count, each)]
 
 
-def play_chunk(chunk: Chunk) -> Row:
+def simulate_chunk(chunk: Chunk) -> Row:
     """Return the outcomes of a chunk, with arrays as text if they are to be packed."""
     columns: Any = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
     if chunk.packed:
@@ -113,7 +113,7 @@ def play_chunk(chunk: Chunk) -> Row:
 
 
 @dataclass(frozen=True)
-class RunPlayer:
+class RunSimulator:
     """Simulator of runs on ``players`` (default: in this process), with an optional ``store``."""
 
     players: Players = field(default_factory=Players)
@@ -129,8 +129,8 @@ class RunPlayer:
         members = -(-self.players.at_once // len(unique)) if self.store is None else 0
         chunks: Chunks = {
             (digest, begin): Chunk(sent, seed, first + begin, many, packed=self.store is not None)
-            for digest, sent in ((digest, sendable(run)) for digest, run in unique.items())
-            for begin, many in _parts(count, members)
+            for digest, sent in ((digest, plain_run(run)) for digest, run in unique.items())
+            for begin, many in _split_chunks(count, members)
         }
         gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
@@ -153,9 +153,9 @@ class RunPlayer:
         for place, key in keys.items():
             if store is not None and key in done:
                 (row,) = store.rows([key])
-                yield place, _unpacked(row["runs"])
+                yield place, _unpack(row["runs"])
         tasks = [(number, chunks[place]) for number, place in enumerate(places)]
-        for rows in self.players.play(tasks, [(digest,) for digest, _ in places], play_chunk) if places else ():
+        for rows in self.players.play(tasks, [(digest,) for digest, _ in places], simulate_chunk) if places else ():
             for number, row in rows:
                 place, chunk = places[number], chunks[places[number]]
                 if row["status"] != "ok":
@@ -165,29 +165,27 @@ class RunPlayer:
                     )
                 if store is not None:
                     store.add([(keys[place], {"status": "ok", "error": "", "runs": row["runs"]})])
-                yield place, _unpacked(row["runs"]) if chunk.packed else row["runs"]
+                yield place, _unpack(row["runs"]) if chunk.packed else row["runs"]
                 there += chunk.count
             self.progress(there, total, 0)
 
 
-def _unpacked(text: str) -> dict[str, Any]:
+def _unpack(text: str) -> dict[str, Any]:
     with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
         return dict(file)
 
 
 @contextmanager
-def player_of(
-    workers: Workers = 1,
-    store: str | Path | None = None,
-    progress: Progress = lambda done, total, wrong: None,
-) -> Iterator[RunPlayer]:
-    """Yield a ``RunPlayer`` on the given workers; InputError for invalid workers or an invalid store file."""
+def run_simulator(
+    workers: Workers = 1, store: str | Path | None = None, progress: Progress = lambda done, total, wrong: None
+) -> Iterator[RunSimulator]:
+    """Yield a ``RunSimulator`` on the given workers; InputError for invalid workers or an invalid store file."""
     with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
         if store is None:
-            yield RunPlayer(players, None, progress)
+            yield RunSimulator(players, None, progress)
             return
         with Store(Path(store), VERSION, "store") as kept:
-            yield RunPlayer(players, kept, progress)
+            yield RunSimulator(players, kept, progress)
 
 
-__all__ = ["MOST_TOGETHER", "Chunk", "RunPlayer", "Workers", "play_chunk", "player_of"]
+__all__ = ["MOST_PER_CHUNK", "Chunk", "RunSimulator", "Workers", "run_simulator", "simulate_chunk"]

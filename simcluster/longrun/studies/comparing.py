@@ -22,13 +22,13 @@ from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
-from simcluster.longrun.studies.build import LEAST, asked_runs, section_of
-from simcluster.longrun.studies.chunks import Workers, player_of
-from simcluster.longrun.studies.policies import PairedDifference, half_width, paired
+from simcluster.longrun.studies.build import LEAST, number_of_runs, section_of
+from simcluster.longrun.studies.chunks import Workers, run_simulator
+from simcluster.longrun.studies.policies import PairedDifference, half_width, paired_difference
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import PreparedStage, StagedTraining, simulate_policies, stages_of
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import frame, plain
+from simcluster.longrun.text import json_value, make_frame
 from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.run_section import RunSpec
@@ -44,7 +44,7 @@ MEASURES: Mapping[Measure, tuple[float, str]] = {"goodput": (100, "points"), "da
 
 Policy = ScenarioLike
 """A scenario, or a mapping of changes to the first one; one with a cluster is a scenario's document."""
-PlayedPolicy = TrainingRun | StagedTraining
+SimulatedPolicy = TrainingRun | StagedTraining
 """What comes of one."""
 
 
@@ -56,7 +56,7 @@ class PolicyComparison(Shown):
     runs of each; ``assumed`` is what the answer depends on and the policies do not state.
     """
 
-    runs: Mapping[str, PlayedPolicy]
+    runs: Mapping[str, SimulatedPolicy]
     measure: Measure = "goodput"
     refused: Mapping[str, str] = field(default_factory=dict)
     played: int = field(init=False)
@@ -126,7 +126,7 @@ class PolicyComparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document: CONTRACT.md, "Policies compared"."""
-        rows = {measure: plain(table.to_dict("records")) for measure, table in self.tables.items()}
+        rows = {measure: json_value(table.to_dict("records")) for measure, table in self.tables.items()}
         policies = [
             {"policy": name, **{measure: each[number] for measure, each in rows.items()}}
             for number, name in enumerate(self.runs)
@@ -161,7 +161,7 @@ def compare_policies(
         )
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
-    with player_of(workers, store, progress) as player:
+    with run_simulator(workers, store, progress) as player:
         made: dict[str, tuple[Scenario, list[PreparedStage]]] = {}
         refused: dict[str, str] = {}
         known: dict[str, StepStates] = {}
@@ -175,7 +175,7 @@ def compare_policies(
                 refused[name] = str(problem)
         if len(made) < 2:
             raise InputError(f"compare_policies: nothing to compare with: {next(iter(refused.values()))}")
-        runs = simulate_policies(made, asked_runs(next(iter(made.values()))[0], played, LEAST), player)
+        runs = simulate_policies(made, number_of_runs(next(iter(made.values()))[0], played, LEAST), player)
     priceless = [name for name, run in runs.items() if run.price is None]
     if measure == "dollars" and priceless:
         raise InputError(f"compare_policies: {priceless[0]} has no price; set one, as in run.price: 2.5")
@@ -187,20 +187,20 @@ def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
         return scenario_of(policy, f"compare_policies ({name})")
     if first is None:
         raise InputError(f"compare_policies: {name} comes first, so it must be a scenario: the others change it")
-    return _changed(first, policy)
+    return _apply_changes(first, policy)
 
 
-class _OnlyRun(Spec):
+class _RunDocument(Spec):
     run: RunSpec | None
 
 
-def _changed(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+def _apply_changes(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     """Return the scenario with changes; if they are of its run alone, the built cluster is shared."""
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(scenario.document(), changes)
     stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)
     section = Document({"run": stated}, source="<document>", folder=Path())
-    return scenario.model_copy(update={"run": validate(_OnlyRun, apply_overrides(section, changes)).run})
+    return scenario.model_copy(update={"run": validate(_RunDocument, apply_overrides(section, changes)).run})
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
@@ -208,9 +208,9 @@ def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
     first = next(iter(values.values()))
     rows: list[tuple[Any, ...]] = []
     for name, each in values.items():
-        gap = paired(first, each) if rows else PairedDifference(0.0, 0.0, math.nan)
+        gap = paired_difference(first, each) if rows else PairedDifference(0.0, 0.0, math.nan)
         rows.append((name, float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
-    return frame(rows, "policy mean half_width difference difference_half_width variance_gained", "policy")
+    return make_frame(rows, "policy mean half_width difference difference_half_width variance_gained", "policy")
 
 
 __all__ = ["MEASURES", "Measure", "Policy", "PolicyComparison", "compare_policies", "difference_table"]

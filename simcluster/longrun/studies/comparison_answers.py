@@ -11,10 +11,10 @@ from simcluster.base.units import DAY
 from simcluster.cli.common import on_one_line
 from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
 from simcluster.longrun.studies.policies import Advice
-from simcluster.longrun.studies.replayed import struck_in
+from simcluster.longrun.studies.replayed import failures_in
 from simcluster.longrun.studies.replays import FailureReplay
 from simcluster.longrun.studies.training_answer import FATE_WORDS
-from simcluster.longrun.text import Columns, remarks, row_of, rows_of, table_block, within
+from simcluster.longrun.text import Columns, format_with_half, remark_lines, row_of, rows_of, table_block
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 _MOST = 5  # causes to name
@@ -27,7 +27,7 @@ _DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of other mea
 def replay_answer(replay: FailureReplay) -> Answer:
     """Return the answer's blocks about a replayed failure log."""
     was, changed = replay.as_it_was, replay.changed.items()
-    struck = Counter(each.cause for each in struck_in(was.run, replay.log))
+    struck = Counter(each.cause for each in failures_in(was.run, replay.log))
     rest = len(struck) - _MOST
     named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
     head = f"{replay.name} simulated again: {struck.total():,} failures in {replay.log.end / DAY:.4g} days"
@@ -37,8 +37,8 @@ def replay_answer(replay: FailureReplay) -> Answer:
         Lines([was.scenario.name, f"{head}; {was.played:,} run{'s' * (was.played > 1)}"], "head"),
         Figures([*facts, *[Fact("what if", changes)] * bool(changes)]),
         *_measures(replay),
-        remarks(replay.assumed, replay.notes),
-        Lines([] if replay.what_if is None else [_worth(replay)]),
+        remark_lines(replay.assumed, replay.notes),
+        Lines([] if replay.what_if is None else [_worth_words(replay)]),
     ]
 
 
@@ -63,7 +63,7 @@ def _measures(replay: FailureReplay) -> list[TableBlock]:
     return table_block(rows, columns if replay.what_if is None else [*columns, *then])
 
 
-def _worth(replay: FailureReplay) -> str:
+def _worth_words(replay: FailureReplay) -> str:
     ends = math.isfinite(replay.last.run.until)
     row, steps = (row_of(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
     gap, half = row["difference"], row["half_width"]
@@ -89,7 +89,7 @@ def policies_answer(found: PolicyComparison) -> Answer:
         Lines([found.sentence]),
         *table_block(rows, columns, notes=["+- is half a 95 % interval; ~ zero is inside"], indent=0),
         Lines(["refused", *refused] if refused else []),
-        remarks(found.assumed),
+        remark_lines(found.assumed),
     ]
 
 
@@ -136,7 +136,7 @@ def advice_answer(found: Advice) -> Answer:
         columns = [(_HEADS.get(column, column.replace("_", " ")), f"{{{column}}}") for column in kept]
         blocks += table_block(rows, columns, indent=0)
     head = f"{found.name}: {found.question}, {found.played:,} runs each"
-    return [Lines([head], "head"), Lines([found.sentence]), *blocks, remarks(found.assumed, found.notes)]
+    return [Lines([head], "head"), Lines([found.sentence]), *blocks, remark_lines(found.assumed, found.notes)]
 
 
 def _advice_cell(column: str, value: Any, half: Any) -> str:
@@ -147,5 +147,5 @@ def _advice_cell(column: str, value: Any, half: Any) -> str:
     share = column in _SHARES or column.endswith("_closed_form")
     digits, scale = (3, 100) if share else (0 if isinstance(value, int) else 1 if abs(value) >= 100 else 3, 1)
     known = half is not None and math.isfinite(half)
-    text = within(scale * value, scale * half, digits) if known else f"{scale * value:,.{digits}f}"
+    text = format_with_half(scale * value, scale * half, digits) if known else f"{scale * value:,.{digits}f}"
     return text + (" %" if share else "")

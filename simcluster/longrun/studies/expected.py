@@ -17,9 +17,9 @@ from simcluster.base.arrays import Floats
 from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import restart_seconds, stop_rate
-from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, names_of
+from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, cause_names
 from simcluster.longrun.studies.in_theory import Repairs
-from simcluster.longrun.text import frame
+from simcluster.longrun.text import make_frame
 from simcluster.results.distribution import half_width
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     to noise.
     """
     rows = _Comparison(run, outcomes).rows() if stop_rate(run) else []
-    return frame(rows, "closed_form unit value simulated half_width holds why explained")
+    return make_frame(rows, "closed_form unit value simulated half_width holds why explained")
 
 
 class _Comparison:
@@ -77,7 +77,7 @@ class _Comparison:
         """Yield name, seconds and validity of the best intervals of one level of checkpoints."""
         pattern, mu, saving = self.pattern, 1 / self.rate, self.pattern.storage
         if saving.write:
-            best = closed_forms.behind_interval(self.stall, saving.write, saving.slowed, mu)
+            best = closed_forms.async_interval(self.stall, saving.write, saving.slowed, mu)
             yield "asynchronous writes", best, "first order, C << mu; no shorter than a write"
         elif self.stall:
             yield "Young", closed_forms.young(self.stall, mu), "first order, C << mu"
@@ -126,9 +126,9 @@ class _Comparison:
             holds = "first order: stalls, half of the time between two snapshots of a level, and restarts << mu"
             yield self._share("goodput, two levels", 1 - stalls / whole - lost - rate * restart, None, holds)
             return
-        exact = closed_forms.kept_share(work, stall, saving.write, saving.slowed, self.exposed, self.down, rate)
+        exact = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, self.exposed, self.down, rate)
         if saving.write:
-            first = 1 - closed_forms.behind_waste(work, stall, saving.write, saving.slowed, 1 / rate, restart)
+            first = 1 - closed_forms.async_waste(work, stall, saving.write, saving.slowed, 1 / rate, restart)
             holds = "exponential failures, asynchronous checkpoints"
         else:
             first = closed_forms.first_order_efficiency(work, stall, restart, 1 / rate)
@@ -178,7 +178,7 @@ class _Comparison:
         return sorted(shares.items(), key=lambda each: -each[1])
 
     def _extras_of(self, rows: slice, slow_counts: bool) -> dict[str, Floats]:
-        names, causes = names_of(self.run), self.run.causes
+        names, causes = cause_names(self.run), self.run.causes
         fates = self.outcomes.fates[rows] / self.outcomes.wall[rows, None, None]
         if slow_counts:
             fates[:, FATES.index("slow")] = 0.0
@@ -220,7 +220,7 @@ class _Comparison:
         if spares.unlimited or not leaving.rate or self.run.short or not leaving.single:
             return
         rate, repair = leaving.rate, leaving.repair
-        value = closed_forms.stalled(spares.count, rate, repair, spares.crews)
+        value = closed_forms.shortage_share(spares.count, rate, repair, spares.crews)
         waiting = self.shares["waiting"]
         mean, half, said = float(waiting.mean()), half_width(waiting), []
         kinds = zip((spares.hot, spares.warm, spares.cold), spares.ready, strict=True)

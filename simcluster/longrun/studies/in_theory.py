@@ -49,12 +49,12 @@ def interruption_of(run: LongRun) -> Interruption:
     sheltered = sum(each for open_to, each in seconds if not open_to)
     again = (run.wrong / (1 - run.wrong) if run.wrong < 1 else math.inf) * (detect + exposed + sheltered)
     taken = Repairs.of(run)
-    ready = ready_of(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
+    ready = spare_ready_time(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
     down = detect + ready + again + sheltered
     return Interruption(rate, detect, down, exposed, exposed + sheltered, down + exposed)
 
 
-def ready_of(run: LongRun, out: int) -> float:
+def spare_ready_time(run: LongRun, out: int) -> float:
     """Return the seconds until a spare is ready, taken with ``out`` nodes out already."""
     times = run.spares.ready_times
     return times[min(out, len(times) - 1)] if times and not run.spares.unlimited else 0.0
@@ -82,11 +82,11 @@ class Repairs:
 def short_share(run: LongRun, count: int) -> float:
     """Return the share of time in which a run with ``count`` spares lacks nodes, by Erlang B.
 
-    ``closed_forms.stalled`` at the rate of failures over all other time, including outages without exposure.
+    ``closed_forms.shortage_share`` at the rate of failures over all other time, including outages without exposure.
     """
     stop, taken = interruption_of(run), Repairs.of(run)
     rate = taken.rate / (1 + stop.rate * stop.down)
-    return closed_forms.stalled(count, rate, taken.repair, run.spares.crews) if rate else 0.0
+    return closed_forms.shortage_share(count, rate, taken.repair, run.spares.crews) if rate else 0.0
 
 
 def efficiency_of(run: LongRun) -> float:
@@ -100,7 +100,7 @@ def efficiency_of(run: LongRun) -> float:
         return math.nan
     work, saving, rate = pattern.steps * pattern.each, pattern.storage, stop.rate
     stall = saving.stall + pattern.verify
-    kept = closed_forms.kept_share(work, stall, saving.write, saving.slowed, stop.exposed, stop.down, rate)
+    kept = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, stop.exposed, stop.down, rate)
     there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
     return there * (pattern.step / pattern.each) * kept
 
@@ -122,7 +122,7 @@ def two_levels_of(run: LongRun) -> float:
     return there * (1 - (stalls + slowed) / whole - lost - stop.rate * stop.whole)
 
 
-def left_out_note(run: LongRun) -> tuple[str, ...]:
+def excluded_note(run: LongRun) -> tuple[str, ...]:
     """Return a note on what ``efficiency_of`` does not cover in a run, which may exceed noise."""
     effects = {cause.effect for cause in run.causes}
     known = {
@@ -188,7 +188,7 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
     """Return the interval for steps of ``step`` seconds; InputError for ``auto`` where nothing fails."""
     every, rates = every.strip(), Rates.of(causes)
     if every == "auto":
-        return _best(step, savings, rates)
+        return _best_interval(step, savings, rates)
     number, _, unit = every.partition(" ")
     if unit.strip() in ("step", "steps") and number.isdigit() and int(number):
         steps = int(number)
@@ -201,7 +201,7 @@ def best_steps(run: LongRun) -> int:
     """Return the best number of steps between checkpoints, as ``auto`` does; InputError if nothing fails."""
     pattern = run.pattern
     savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
-    return _best(pattern.each, savings, Rates.of(run.causes)).steps
+    return _best_interval(pattern.each, savings, Rates.of(run.causes)).steps
 
 
 def _cost(saving: Saving) -> float:
@@ -226,7 +226,7 @@ def _cycles(savings: Savings, rates: Rates) -> int:
     return min(100_000, max(2, round(found.cycles)))
 
 
-def _best(step: float, savings: Savings, rates: Rates) -> Interval:
+def _best_interval(step: float, savings: Savings, rates: Rates) -> Interval:
     verify = savings.verify
     rate = rates.memory + rates.storage + (0.0 if verify else rates.silent)
     if not rate + rates.silent:
@@ -242,12 +242,12 @@ def _best(step: float, savings: Savings, rates: Rates) -> Interval:
         wanted = closed_forms.verified_interval(verify, _cost(storage), rates.silent, rate)
         how = "a verification before each"
     elif storage.write:
-        wanted = closed_forms.behind_interval(verify + _cost(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
+        wanted = closed_forms.async_interval(verify + _cost(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
         how = "asynchronous"
     else:
         wanted = _nearby(step, verify + storage.stall, rate)
         how = "training waits for it"
-    return _whole(step, savings, cycles, wanted, how)
+    return _whole_steps(step, savings, cycles, wanted, how)
 
 
 def _nearby(step: float, checkpoint: float, rate: float) -> float:
@@ -258,7 +258,7 @@ def _nearby(step: float, checkpoint: float, rate: float) -> float:
     return max(near, key=lambda work: closed_forms.efficiency(work, checkpoint, 0.0, 0.0, rate))
 
 
-def _whole(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
+def _whole_steps(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
     writes = [saving for saving in (savings.storage, savings.memory) if saving is not None]
     least, longest = max(steps_of_write(saving, step) for saving in writes), max(saving.write for saving in writes)
     steps = max(least, round(wanted / step))

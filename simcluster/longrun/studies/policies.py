@@ -18,9 +18,9 @@ from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import long_run_of, section_of
-from simcluster.longrun.studies.chunks import Name, RunPlayer
+from simcluster.longrun.studies.chunks import Name, RunSimulator
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.text import plain
+from simcluster.longrun.text import json_value
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.scenario import Scenario
 
@@ -50,16 +50,16 @@ class PairedDifference:
         return equal if not self.holds else better if self.mean > 0 else worse
 
 
-def paired(first: Floats, second: Floats) -> PairedDifference:
+def paired_difference(first: Floats, second: Floats) -> PairedDifference:
     """Return the paired difference second - first, run by run."""
     difference = second - first
     independent = float(np.var(first, ddof=1) + np.var(second, ddof=1))
     spread = float(np.var(difference, ddof=1))
     gained = independent / spread if spread else math.inf if independent else math.nan
-    return PairedDifference(float(difference.mean()), _student(len(difference)) * math.sqrt(spread), gained)
+    return PairedDifference(float(difference.mean()), _t_half_width(len(difference)) * math.sqrt(spread), gained)
 
 
-def _student(count: int) -> float:
+def _t_half_width(count: int) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
@@ -67,7 +67,7 @@ def _student(count: int) -> float:
 
 def half_width(values: Floats) -> float:
     """Return half the 95 % interval of the mean of runs."""
-    return _student(len(values)) * float(np.std(values, ddof=1))
+    return _t_half_width(len(values)) * float(np.std(values, ddof=1))
 
 
 def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
@@ -145,8 +145,8 @@ class Advice(Shown):
             "name": self.name,
             "answer": self.sentence,
             "played": self.played,
-            "table": plain(self.table.to_dict("records")),
-            "second": None if self.second is None else plain(self.second.to_dict("records")),
+            "table": json_value(self.table.to_dict("records")),
+            "second": None if self.second is None else json_value(self.second.to_dict("records")),
             "assumed": list(self.assumed),
             "notes": list(self.notes),
         }
@@ -159,7 +159,7 @@ class PolicyBench:
     scenario: Scenario
     states: StepStates
     played: int
-    player: RunPlayer = field(default_factory=RunPlayer)
+    player: RunSimulator = field(default_factory=RunSimulator)
 
     @property
     def section(self) -> RunSpec:
@@ -205,7 +205,7 @@ def goodput_table(
     """Return a row per variant: columns, goodput, closed form, and the difference from ``base``."""
     rows = []
     for name, values in goodput.items():
-        gap = paired(goodput[base], values)
+        gap = paired_difference(goodput[base], values)
         measured = {"goodput": float(values.mean()), "half_width": half_width(values), "closed_form": closed_form(name)}
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
     return frame_of(rows)

@@ -19,10 +19,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import DAY
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.catalogue import failures_of
-from simcluster.longrun.eventlog import EventLog, Incident, is_own, log_in
+from simcluster.longrun.catalogue import resolve_failures
+from simcluster.longrun.eventlog import EventLog, Incident, is_simulated_log, log_from_rows
 from simcluster.longrun.fitting import FailureFits, fit_failures
-from simcluster.longrun.run import MAINTENANCE, REGROWTH, SOON, LongRun, StrikeTimes
+from simcluster.longrun.run import MAINTENANCE, REGROWTH, TIME_TOLERANCE, LongRun, RecordedFailures
 from simcluster.longrun.studies.build import long_run_of, section_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario
@@ -37,9 +37,9 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
     and, where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.
     InputError for causes that the run does not have, and for a log without any.
     """
-    struck = struck_in(run, log)
+    struck = failures_in(run, log)
     instants = np.array([each.time for each in struck])
-    stop, every = (_exposed(instants, _stands(of or run, log, stops=stops)) for stops in (True, False))
+    stop, every = (_exposed_times(instants, _standstills(of or run, log, stops=stops)) for stops in (True, False))
     causes = []
     for cause in run.causes:
         times = stop if cause.stops else every
@@ -47,11 +47,11 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
         at, lasts = tuple(times[own].tolist()), tuple(struck[number].lasts for number in own)
         kept = () if cause.stops or np.isnan(lasts).all() else lasts
         rate = len(own) / max(float(times[-1]), _APART)
-        causes.append(replace(cause, rate=rate, lives=None, bad=None, struck=StrikeTimes(at, kept)))
+        causes.append(replace(cause, rate=rate, lives=None, bad=None, struck=RecordedFailures(at, kept)))
     return replace(run, causes=tuple(causes))
 
 
-def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
+def failures_in(run: LongRun, log: EventLog) -> list[Incident]:
     """Return the failures of a log, without planned work; InputError for unknown causes, and for none."""
     known = [cause.name for cause in run.causes]
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
@@ -64,17 +64,17 @@ def struck_in(run: LongRun, log: EventLog) -> list[Incident]:
     return struck
 
 
-def exposed_of(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
+def exposed_seconds(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
     """Return how much of a log's first ``seconds`` was exposed to causes that stop the job, or to others."""
-    return float(_exposed(np.array([seconds]), _stands(run, log, stops=stops))[0])
+    return float(_exposed_times(np.array([seconds]), _standstills(run, log, stops=stops))[0])
 
 
-def stood_in(run: LongRun, log: EventLog) -> float:
+def standstill_seconds(run: LongRun, log: EventLog) -> float:
     """Return the seconds for which the job of a log stood still."""
-    return log.end - float(_exposed(np.array([log.end]), _stands(run, log, stops=False))[0])
+    return log.end - float(_exposed_times(np.array([log.end]), _standstills(run, log, stops=False))[0])
 
 
-def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
+def _standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
     """Return the intervals in which a logged job was not exposed: not training, nor loading (if ``stops``)."""
     if log.stands is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
@@ -100,7 +100,7 @@ def _stands(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, fl
     return found
 
 
-def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
+def _exposed_times(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
     """Return strictly ascending exposed seconds at ascending instants; failures in a standstill come later."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
@@ -114,7 +114,7 @@ def _exposed(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
             place += 1
         inside = max(0.0, instant - joined[place][0]) if place < len(joined) else 0.0
         exposed = instant - passed - inside
-        last = exposed if exposed > last + SOON else last + _APART
+        last = exposed if exposed > last + TIME_TOLERANCE else last + _APART
         found.append(last)
     return np.array(found)
 
@@ -144,7 +144,7 @@ def fit_log(
     section = section_of(scenario)
     if "count" in rows[0].texts and "time" not in rows[0].texts:
         return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
-    log, own = log_in(rows, "log"), is_own(rows)
+    log, own = log_from_rows(rows, "log"), is_simulated_log(rows)
     seconds = days * DAY if days is not None else log.end if own else section.days
     if seconds is None:
         raise InputError("the observed time is unknown, as the scenario ends by steps or tokens: set --days")
@@ -159,8 +159,8 @@ def fit_log(
             "the log has no failure to fit rates to; give a log with a row for each, or one of a longer run"
         )
     fits = fit_failures(kept, source, gpus=gpus or scenario.gpus, days=seconds / DAY, by=by)
-    exposed = {stops: exposed_of(run, log, seconds, stops=stops) for stops in (True, False)}
-    specs = {spec.name: spec for spec in failures_of(section.failures)}
+    exposed = {stops: exposed_seconds(run, log, seconds, stops=stops) for stops in (True, False)}
+    specs = {spec.name: spec for spec in resolve_failures(section.failures)}
     stops = {cause.name: cause.stops for cause in run.causes}
     causes = []
     for fit in fits.causes:

@@ -22,13 +22,13 @@ from simcluster.longrun.eventlog import STANDS, EventLog, read_log
 from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.run import FATES, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import asked_runs, long_run_of
-from simcluster.longrun.studies.policies import paired
-from simcluster.longrun.studies.replayed import replay_log, stood_in, struck_in
+from simcluster.longrun.studies.build import long_run_of, number_of_runs
+from simcluster.longrun.studies.policies import paired_difference
+from simcluster.longrun.studies.replayed import failures_in, replay_log, standstill_seconds
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import step_document
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import frame, plain, row_of, rows_of
+from simcluster.longrun.text import json_value, make_frame, row_of, rows_of
 from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -74,10 +74,10 @@ class FailureReplay(Shown):
     def logged(self) -> dict[str, float]:
         """Measures of the log: days, failures; of a matching simulated run's log also steps and goodput."""
         log, run = self.log, self.as_it_was.run
-        found = {"days": log.end / DAY, "strikes": float(len(struck_in(run, log)))}
+        found = {"days": log.end / DAY, "strikes": float(len(failures_in(run, log)))}
         if log.stands is None:
             timed = any(each.lasts > 0 for each in log.incidents)
-            return found | ({"stood_h": stood_in(run, log) / HOUR} if timed else {})
+            return found | ({"stood_h": standstill_seconds(run, log) / HOUR} if timed else {})
         for fate in STANDS:
             found[f"{fate}_h"] = sum(end - begin for begin, end, what, _ in log.stands if what == fate) / HOUR
         found["stood_h"] = sum(found[f"{fate}_h"] for fate in STANDS)
@@ -98,21 +98,21 @@ class FailureReplay(Shown):
         unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its 95
         % interval (``half_width``; nan of a single run).
         """
-        was, then = (_measures(each.outcomes) for each in (self.as_it_was, self.last))
+        was, then = (_run_measures(each.outcomes) for each in (self.as_it_was, self.last))
         rows = []
         for measure, values in was.items():
             what_if = gap = half = math.nan
             if self.what_if is not None:
                 what_if, gap = float(then[measure].mean()), float((then[measure] - values).mean())
-                half = paired(values, then[measure]).half_width if len(values) > 1 else math.nan
+                half = paired_difference(values, then[measure]).half_width if len(values) > 1 else math.nan
             rows.append((measure, self.logged.get(measure, math.nan), float(values.mean()), what_if, gap, half))
-        return frame(rows, "measure logged as_it_was what_if difference half_width", "measure")
+        return make_frame(rows, "measure logged as_it_was what_if difference half_width", "measure")
 
     @property
     def notes(self) -> Iterator[str]:
         """Notes on parts of the log that are not in the runs, or not known."""
         run, log = self.as_it_was.run, self.log
-        struck = struck_in(run, log)
+        struck = failures_in(run, log)
         missed = len(struck) - row_of(self.table, "strikes")["as_it_was"]
         stops = {cause.name for cause in run.causes if cause.stops}
         unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
@@ -131,11 +131,11 @@ class FailureReplay(Shown):
         return {
             "name": self.as_it_was.scenario.name,
             "log": self.name,
-            "strikes": len(struck_in(self.as_it_was.run, self.log)),
+            "strikes": len(failures_in(self.as_it_was.run, self.log)),
             "log_days": self.log.end / DAY,
             "played": self.as_it_was.played,
             "what_if": dict(self.changed),
-            "measures": plain(rows_of(self.table)),
+            "measures": json_value(rows_of(self.table)),
             "assumed": list(self.assumed),
             "notes": list(self.notes),
         }
@@ -162,7 +162,7 @@ def replay_failures(
     both = {path: value for path, value in changes.items() if path.startswith(_OF_THE_LOG)}
     policy = {path: value for path, value in changes.items() if path not in both}
     scenario = from_document(scenario.document(), both) if both else scenario
-    count = asked_runs(scenario, played)
+    count = number_of_runs(scenario, played)
     states = StepStates(scenario)
     original = long_run_of(scenario, states)
 
@@ -193,7 +193,7 @@ def log_path(name: str | Path) -> Path:
     )
 
 
-def _measures(outcomes: Outcomes) -> dict[str, Any]:
+def _run_measures(outcomes: Outcomes) -> dict[str, Any]:
     spent = outcomes.spent()
     return {
         "days": outcomes.wall / DAY,

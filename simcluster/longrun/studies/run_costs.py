@@ -12,8 +12,8 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.power import KWH, DrawSpec, PowerCurve, draw_with, drawn_by, watts_of
-from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, names_of
+from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, run_power, step_power
+from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, cause_names
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
 
@@ -45,7 +45,7 @@ class RunEnergy:
     run: LongRun
     outcomes: Outcomes
     own: PowerSpec
-    draw: DrawSpec
+    draw: DevicePower
     step: Result
     pue: float = field(init=False)
     curve: PowerCurve = field(init=False)
@@ -58,11 +58,11 @@ class RunEnergy:
 
     def __post_init__(self) -> None:
         run, pue, draw, wall = self.run, self.own.pue, self.draw, self.outcomes.wall
-        curve = drawn_by(self.step, draw)
+        curve = step_power(self.step, draw)
         on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
         standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.beside)
         kwh = {
-            fate: np.asarray(pue * watts_of(fate, draw, curve.mean, run.gpus) * seconds / KWH)
+            fate: np.asarray(pue * category_watts(fate, draw, curve.mean, run.gpus) * seconds / KWH)
             for fate, seconds in self.outcomes.spent().items()
         }
         kwh[STANDING_BY] = standing_by * wall / KWH
@@ -76,17 +76,17 @@ class RunEnergy:
     @classmethod
     def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
         """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is unknown."""
-        draw = None if step is None else draw_with(step.scenario.cluster.device.name, own)
+        draw = None if step is None else run_power(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
     def computing(self) -> PowerCurve:
         """Power curve if only layer computation drew more than an idle GPU."""
-        return drawn_by(self.step, self.draw, computing=True)
+        return step_power(self.step, self.draw, computing=True)
 
     def watts(self, fate: str) -> float:
         """Return the mean power (W) of the job in a time category."""
-        return self.pue * watts_of(fate, self.draw, self.curve.mean, self.run.gpus)
+        return self.pue * category_watts(fate, self.draw, self.curve.mean, self.run.gpus)
 
     def swing(self, window: float) -> float:
         """Return the peak-to-peak power (W) in a step, of means over a window (s)."""
@@ -196,7 +196,7 @@ class RunMoney:
         if energy is not None:
             rates = {fate: gpus + energy.watts(fate) / KWH * of_kwh for fate, gpus in rates.items()}
         each_cause = np.array([rates[fate] for fate in FATES]) @ self.outcomes.fates.mean(axis=0)  # [fate, cause]
-        by_cause = dict(zip(names_of(run), each_cause.tolist(), strict=True))
+        by_cause = dict(zip(cause_names(run), each_cause.tolist(), strict=True))
         # spares without a price cost as much as the job's nodes where their number is stated
         of_spare = section.price if section.spares.price is None and section.spares.stated else section.spares.price
         count = 0 if run.spares.unlimited else run.spares.count

@@ -14,7 +14,7 @@ from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.training_run import TrainingRun, table_of_means
-from simcluster.longrun.text import frame, plain, rows_of
+from simcluster.longrun.text import json_value, make_frame, rows_of
 from simcluster.results.file import merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
@@ -91,7 +91,7 @@ class StagedTraining(Shown):
             "scenario": self.scenario.document(),
             "version": VERSION,
         }
-        return dict(plain(found))
+        return dict(json_value(found))
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -152,7 +152,7 @@ class StagedTraining(Shown):
             kwh = np.nan if energy is None else float(energy.total.mean())
             rows.append([*sizes, *step, *whole, np.nan if stage.dollars is None else stage.dollars, kwh])
         columns = "stage tokens tokens_per_step sequence_length gpus step_time_s step_mfu steps"
-        return frame(rows, f"{columns} days goodput failures gpu_hours dollars kwh", "stage")
+        return make_frame(rows, f"{columns} days goodput failures gpu_hours dollars kwh", "stage")
 
     @cached_property
     def breakdown(self) -> pd.Series[float]:

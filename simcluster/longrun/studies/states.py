@@ -91,7 +91,7 @@ CLASSES = 4
 
 
 @dataclass(frozen=True)
-class StandIn:
+class Representative:
     """Simulated representative of a device class: its name in ``words``, its ``faults`` without ``factor``."""
 
     words: str
@@ -103,17 +103,17 @@ class StandIn:
 
 
 @dataclass(frozen=True)
-class Devices:
+class DeviceClasses:
     """Devices of a kind: labels, class numbers (``column``), and representatives; ``count`` may be 0."""
 
     count: int
     machines: int
     label: Callable[[int], str]
     column: Ints
-    stand_for: tuple[StandIn, ...]
+    stand_for: tuple[Representative, ...]
 
 
-class Parts:
+class JobDevices:
     """Devices of a scenario's job, by kind."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -127,20 +127,20 @@ class Parts:
         self._first = [int(plan.grid[stage].ravel()[0]) for stage in self.chosen]
         hosts = self._cluster.hosts[: self._gpus]
         self.hosts, self._first_of = np.unique(hosts, return_index=True)
-        self._known: dict[tuple[str, int], Devices] = {}
+        self._known: dict[tuple[str, int], DeviceClasses] = {}
 
     @cached_property
     def fabric(self) -> JobFabric:
         """NICs, switches and cables of the job."""
         return fabric_of(self._cluster, self._gpus)
 
-    def of(self, kind: str, machines: int = 1) -> Devices:
+    def of(self, kind: str, machines: int = 1) -> DeviceClasses:
         """Return the devices of a kind (``spec.Of``), cached; a rack has ``machines`` nodes."""
         if (kind, machines) not in self._known:
             self._known[kind, machines] = self._of(kind, machines)
         return self._known[kind, machines]
 
-    def _of(self, kind: str, machines: int) -> Devices:
+    def _of(self, kind: str, machines: int) -> DeviceClasses:
         if kind in ("gpu", "memory"):
             labels = [f"{name}" for name in self._cluster.gpus[: self._gpus]]
             return self._devices(
@@ -160,7 +160,7 @@ class Parts:
         if kind == "neighbour":  # another job, which takes a share of all cables between switches
             there = int(bool(fabric.trunks))
             found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
-            stand_in = StandIn("cables between switches, beside another job,", _links(fabric.trunks))
+            stand_in = Representative("cables between switches, beside another job,", _links(fabric.trunks))
             return replace(found, stand_for=(stand_in,), column=np.zeros(1, dtype=np.int64))
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
             cables = [*fabric.edges, *fabric.trunks]
@@ -181,13 +181,13 @@ class Parts:
         word: str,
         faults: Callable[[int], tuple[Mapping[str, Any], ...]],
         first: Sequence[int] | None = None,
-    ) -> Devices:
+    ) -> DeviceClasses:
         """Return devices by label; the ``first`` of each class represents the others in simulation."""
         _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
         columns = number.astype(np.int64).ravel()
         chosen = firsts.tolist() if first is None else first
-        stand_for = tuple(StandIn(f"{word}{labels[each]}", faults(each)) for each in chosen)
-        return Devices(len(labels), len(self.hosts), lambda place: labels[place], columns, stand_for)
+        stand_for = tuple(Representative(f"{word}{labels[each]}", faults(each)) for each in chosen)
+        return DeviceClasses(len(labels), len(self.hosts), lambda place: labels[place], columns, stand_for)
 
 
 def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
@@ -241,9 +241,9 @@ class StepStates:
         return self.asked[words]
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> JobDevices:
         """Devices of the job, by kind."""
-        return Parts(self.scenario)
+        return JobDevices(self.scenario)
 
     @cached_property
     def result(self) -> Result:
@@ -281,7 +281,7 @@ class StepStates:
 
         return self._timed(words, step) + self.outer
 
-    def slow(self, device: StandIn, level: float) -> float:
+    def slow(self, device: Representative, level: float) -> float:
         """Return the step time (s) with a GPU or node slowed by a factor, or a link with a share left."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
         return self.with_faults(f"{device.words} {how}", device.slow(level))

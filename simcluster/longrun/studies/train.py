@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.ending import check_end
-from simcluster.longrun.power import draw_with
+from simcluster.longrun.power import run_power
 from simcluster.longrun.run import LongRun, Outcomes
-from simcluster.longrun.studies.build import asked_runs, long_run_of, section_of
-from simcluster.longrun.studies.chunks import RunPlayer, Workers, player_of
+from simcluster.longrun.studies.build import long_run_of, number_of_runs, section_of
+from simcluster.longrun.studies.chunks import RunSimulator, Workers, run_simulator
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import TrainingRun
@@ -43,8 +43,8 @@ def train(
     has no run, or an invalid one.
     """
     scenario = scenario_of(scenario, "train")
-    count = asked_runs(scenario, played)
-    with player_of(workers, store, progress) as player:
+    count = number_of_runs(scenario, played)
+    with run_simulator(workers, store, progress) as player:
         return simulate_policies({"": (scenario, stages_of(scenario, {}))}, count, player)[""]
 
 
@@ -78,7 +78,7 @@ class PreparedStage(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
         """Return the stage of a scenario; InputError for a run that would practically never end."""
-        draw_with(scenario.cluster.device.name, section_of(scenario).power)  # raises its errors first
+        run_power(scenario.cluster.device.name, section_of(scenario).power)  # raises its errors first
         run = long_run_of(scenario, states)
         check_end(run)
         return cls(scenario, run, dict(states.used), states.result, tuple(states.notes))
@@ -91,7 +91,7 @@ def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[Prepared
 
 
 def simulate_policies(
-    policies: Mapping[str, tuple[Scenario, list[PreparedStage]]], count: int, player: RunPlayer
+    policies: Mapping[str, tuple[Scenario, list[PreparedStage]]], count: int, player: RunSimulator
 ) -> dict[str, TrainingRun | StagedTraining]:
     """Simulate policies by name on the random numbers of the first one's seed, different for each stage."""
     seed = next(iter(policies.values()))[0].seed

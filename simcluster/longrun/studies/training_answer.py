@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import restart_seconds, stop_rate
-from simcluster.longrun.scaling.asked import loss_bought
+from simcluster.longrun.scaling.asked import expected_loss
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.run_costs import PRICES, RunMoney
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import cells_of, format_energy, format_power, remarks, row_of, rows_of, table_block
+from simcluster.longrun.text import cells_of, format_energy, format_power, remark_lines, row_of, rows_of, table_block
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
 
@@ -41,26 +41,35 @@ def training_answer(training: TrainingRun) -> Answer:
     each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
     simulated = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
     count = len(training.states)
-    facts = [fact for part in (_job, _time, _money, _checkpoint, _failures, _energy) for fact in part(training)]
+    facts = [
+        fact
+        for part in (_job_facts, _time_facts, _money_facts, _checkpoint_facts, _failure_facts, _energy_facts)
+        for fact in part(training)
+    ]
     return [
-        Lines([scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_runs(training)}"], "head"),
+        Lines(
+            [scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_runs_words(training)}"],
+            "head",
+        ),
         Figures(facts),
         *_breakdown(training),
-        *_causes(training),
+        *_causes_table(training),
         Lines([f"  a restart: {each}"] if each else []),
-        *_expected(training),
+        *_expected_table(training),
         Lines([f"  {count} state{'s' * (count > 1)} of the cluster simulated, one step each: {simulated}"]),
-        remarks(training.assumed, training.notes),
+        remark_lines(training.assumed, training.notes),
     ]
 
 
-def _runs(training: TrainingRun | StagedTraining) -> str:
+def _runs_words(training: TrainingRun | StagedTraining) -> str:
     stages = f" of {len(training.stages)} stages" if isinstance(training, StagedTraining) else ""
     count = training.played
     return f"{count:,} run{'s' * (count > 1)}{stages} simulated, seed {training.scenario.seed}"
 
 
-def _between(training: TrainingRun | StagedTraining, name: str, form: str, least: float = 1e-6) -> tuple[str, str]:
+def _mean_and_range(
+    training: TrainingRun | StagedTraining, name: str, form: str, least: float = 1e-6
+) -> tuple[str, str]:
     row = row_of(training.numbers, name)
     mean, low, high = (form.format(row[each]) for each in ("mean", "p5", "p95"))
     varies = row["p95"] - row["p5"] > least * row["mean"]
@@ -70,7 +79,7 @@ def _between(training: TrainingRun | StagedTraining, name: str, form: str, least
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _job(training: TrainingRun) -> Iterator[Fact]:
+def _job_facts(training: TrainingRun) -> Iterator[Fact]:
     scenario, of = training.scenario, training.scenario.training
     steps = row_of(training.numbers, "steps")["mean"]
     yield Fact(
@@ -82,20 +91,20 @@ def _job(training: TrainingRun) -> Iterator[Fact]:
     if scenario.data is not None and scenario.data.unique:
         epochs, unique = training.tokens / scenario.data.unique, format_tokens(scenario.data.unique)
         yield Fact("data", f"{epochs:.3g} epochs", f" of {unique} tokens")
-    if (bought := loss_bought(scenario, training.tokens)) is not None:
+    if (bought := expected_loss(scenario, training.tokens)) is not None:
         yield Fact("loss", f"{bought.loss:.4f}", f" by {bought.words}")
         yield from (Fact("", note) for note in bought.notes)
 
 
-def _time(training: TrainingRun) -> Iterator[Fact]:
+def _time_facts(training: TrainingRun) -> Iterator[Fact]:
     step = training.run.pattern.step
-    days, spread = _between(training, "days", "{:,.0f}" if training.days >= 9999.5 else "{:.4g}")
+    days, spread = _mean_and_range(training, "days", "{:,.0f}" if training.days >= 9999.5 else "{:.4g}")
     steps = row_of(training.numbers, "steps")["mean"] * step / DAY
     healthy = f"{steps:,.0f}" if steps >= 9999.5 else f"{steps:.4g}"
     yield Fact("time", f"{days} days", f"{spread}, of which {healthy} days of steps at {format_seconds(step)}")
 
 
-def _checkpoint(training: TrainingRun) -> Iterator[Fact]:
+def _checkpoint_facts(training: TrainingRun) -> Iterator[Fact]:
     pattern, section = training.run.pattern, section_of(training.scenario)
     saving, validation = pattern.storage, section.validation
     if pattern.keep:
@@ -118,7 +127,7 @@ def _checkpoint(training: TrainingRun) -> Iterator[Fact]:
         yield Fact("validation", seconds, f" every {validation.every:,} steps, spread evenly over them")
 
 
-def _failures(training: TrainingRun) -> Iterator[Fact]:
+def _failure_facts(training: TrainingRun) -> Iterator[Fact]:
     run, rate, row = training.run, stop_rate(training.run), row_of(training.numbers, "goodput")
     if rate:
         failures, outages = (row_of(training.numbers, name) for name in ("failures", "outages"))
@@ -142,14 +151,14 @@ def _failures(training: TrainingRun) -> Iterator[Fact]:
     yield Fact("", f"effective MFU {training.effective_mfu:.1%} over the wall time: {healthy}")
 
 
-def _money(training: TrainingRun) -> Iterator[Fact]:
+def _money_facts(training: TrainingRun) -> Iterator[Fact]:
     hours = f"{training.gpu_hours:,.0f} GPU-hours"
     spares = f", plus {training.spare_gpu_hours:,.0f} for spares" if training.spare_gpu_hours else ""
     money, total = training.money, training.dollars or 0.0
     if money is None:
         yield Fact("money", hours, f"{spares}; set run.price for dollars")
         return
-    spread = _between(training, "dollars", "${:,.0f}", 1e-3)[1]
+    spread = _mean_and_range(training, "dollars", "${:,.0f}", 1e-3)[1]
     at = f" at ${training.price:.2f} per GPU-hour" if training.price is not None else ""
     yield Fact("money", whole_dollars(total), f"{spread}{at} ({hours}{spares})")
     named = {"GPUs" if what == "gpus" else what: dollars for what, dollars in money.parts.items() if dollars}
@@ -175,7 +184,7 @@ def _lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterato
     yield f"of that {whole_dollars(step)} in the step, {whole_dollars(held.lost - step)} in unproductive time"
 
 
-def _energy(training: TrainingRun) -> Iterator[Fact]:
+def _energy_facts(training: TrainingRun) -> Iterator[Fact]:
     if training.energy is None:
         yield Fact("energy", "?", ": unknown for these GPUs; set run.power.idle and run.power.full, in W")
         return
@@ -209,7 +218,7 @@ def _breakdown(training: TrainingRun) -> list[Block]:
     return [*table_block(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [Lines(title)]
 
 
-def _causes(training: TrainingRun) -> list[TableBlock]:
+def _causes_table(training: TrainingRun) -> list[TableBlock]:
     table = training.causes[training.causes["all_s"] > 0]
     rest, rows = table.iloc[_CAUSES:], rows_of(table.iloc[:_CAUSES])
     rows += [{"cause": f"{len(rest)} others", **{str(name): float(rest[name].sum()) for name in rest}}] * bool(
@@ -221,7 +230,7 @@ def _causes(training: TrainingRun) -> list[TableBlock]:
     return table_block(rows, [*columns, *[("costs", "{dollars:dollars}")] * (training.money is not None)])
 
 
-def _expected(training: TrainingRun) -> list[TableBlock]:
+def _expected_table(training: TrainingRun) -> list[TableBlock]:
     rows = []
     for row in rows_of(training.expected.query("unit != 's'")):
         share = row["unit"] == "fraction"
@@ -239,21 +248,26 @@ def _expected(training: TrainingRun) -> list[TableBlock]:
 def staged_answer(training: StagedTraining) -> Answer:
     """Return the answer's blocks for runs of several stages."""
     scenario = training.scenario
-    head = [scenario.title, f"{scenario.cluster.built.name}; {_runs(training)}"]
-    return [Lines(head, "head"), Figures([*_whole(training)]), *_stages(training), remarks(training.assumed)]
+    head = [scenario.title, f"{scenario.cluster.built.name}; {_runs_words(training)}"]
+    return [
+        Lines(head, "head"),
+        Figures([*_whole_facts(training)]),
+        *_stages_table(training),
+        remark_lines(training.assumed),
+    ]
 
 
-def _whole(training: StagedTraining) -> Iterator[Fact]:
-    days, spread = _between(training, "days", "{:.4g}")
+def _whole_facts(training: StagedTraining) -> Iterator[Fact]:
+    days, spread = _mean_and_range(training, "days", "{:.4g}")
     yield Fact("time", f"{days} days", f"{spread}, for {format_tokens(training.tokens)} tokens")
-    hours = "{} GPU-hours{}".format(*_between(training, "gpu_hours", "{:,.0f}"))
+    hours = "{} GPU-hours{}".format(*_mean_and_range(training, "gpu_hours", "{:,.0f}"))
     hours += f", plus {training.spare_gpu_hours:,.0f} for spares" if training.spare_gpu_hours else ""
     if training.dollars is None:
         yield Fact("money", hours, "; set run.price for dollars")
     else:
         lost = f", {whole_dollars(training.lost_to_failures or 0.0)} of it lost to failures; {hours}"
         yield Fact("money", whole_dollars(float(training.dollars.mean())), lost)
-    yield Fact("failures", *_between(training, "failures", "{:,.0f}"))
+    yield Fact("failures", *_mean_and_range(training, "failures", "{:,.0f}"))
     effective = f"; effective MFU {training.effective_mfu:.1%} over the wall time"
     yield Fact("goodput", f"{training.goodput:.2%}", f" of all GPU-hours{effective}")
     if training.kwh is not None:
@@ -262,7 +276,7 @@ def _whole(training: StagedTraining) -> Iterator[Fact]:
         yield Fact("energy", format_energy(kwh), f": {average} on average")
 
 
-def _stages(training: StagedTraining) -> list[TableBlock]:
+def _stages_table(training: StagedTraining) -> list[TableBlock]:
     columns = [
         ("stage", "{stage}"), ("tokens", "{tokens:tokens}"), ("per step", "{tokens_per_step:tokens}"),
         ("sequence", "{sequence_length:,}"), ("GPUs", "{gpus:,}"), ("step", "{step_time_s:seconds}"),
@@ -274,21 +288,17 @@ def _stages(training: StagedTraining) -> list[TableBlock]:
     rows = rows_of(training.table.assign(millions=training.table["gpu_hours"] / 1e6))
     notes = []
     for number, stage in enumerate(training.specs, 1):
-        said = ", ".join(f"{path}: {_shown(value)}" for path, value in stage.set.items()) or "as the scenario"
+        said = ", ".join(f"{path}: {_format_value(value)}" for path, value in stage.set.items()) or "as the scenario"
         change = f", after {format_seconds(stage.change)} for the change" if stage.change else ""
         notes.append(f"  stage {number}: {said}{change}")
     if not any(stage.change for stage in training.specs):
         notes.append("  stages follow each other without a pause (run.stages.change)")
-    return table_block(
-        rows,
-        columns,
-        notes=[*notes, "  each stage begins with the parts' initial ages and all spares"],
-    )
+    return table_block(rows, columns, notes=[*notes, "  each stage begins with the parts' initial ages and all spares"])
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "default"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_shown(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_format_value(each)}" for name, each in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,12 +18,12 @@ from simcluster.longrun.defaults import assumptions_of
 from simcluster.longrun.ending import stop_rate
 from simcluster.longrun.eventlog import COLUMNS, incidents_of
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.run import FATES, LongRun, Outcomes, names_of
-from simcluster.longrun.scaling.asked import loss_bought
+from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
+from simcluster.longrun.scaling.asked import expected_loss
 from simcluster.longrun.studies.build import section_of
 from simcluster.longrun.studies.expected import closed_forms_of
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.text import frame, plain, rows_of
+from simcluster.longrun.text import json_value, make_frame, rows_of
 from simcluster.results.distribution import half_width
 from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
@@ -43,7 +43,7 @@ def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
         for name, values in measured.items()
         if values is not None
     ]
-    return frame(rows, "what mean low high p5 p50 p95", "what")
+    return make_frame(rows, "what mean low high p5 p50 p95", "what")
 
 
 def _interval(values: Floats) -> tuple[float, float, float]:
@@ -117,7 +117,7 @@ class TrainingRun(Shown):
     @property
     def loss(self) -> float | None:
         """Expected loss after the run's tokens, by its loss law; None if it names neither a law nor a loss."""
-        found = loss_bought(self.scenario, self.tokens)
+        found = expected_loss(self.scenario, self.tokens)
         return None if found is None else found.loss
 
     @cached_property
@@ -179,7 +179,7 @@ class TrainingRun(Shown):
                    math.nan if energy is None else float(energy.kwh[fate].mean())]
             for fate, share in self.shares.items()
         ]  # fmt: skip
-        return frame(rows, "fate mean_s share low high p10 p90 dollars kwh", "fate")
+        return make_frame(rows, "fate mean_s share low high p10 p90 dollars kwh", "fate")
 
     @cached_property
     def causes(self) -> pd.DataFrame:
@@ -190,7 +190,7 @@ class TrainingRun(Shown):
         """
         import pandas as pd
 
-        outcomes, names = self.outcomes, names_of(self.run)
+        outcomes, names = self.outcomes, cause_names(self.run)
         seconds = outcomes.fates.mean(axis=0)  # [fate, cause]
         strikes = np.zeros(len(names))
         strikes[: outcomes.strikes.shape[1]] = outcomes.strikes.mean(axis=0)
@@ -211,7 +211,7 @@ class TrainingRun(Shown):
         seconds = self.outcomes.parts.mean(axis=0).tolist()
         count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
         known = zip(self.run.restart, seconds, strict=True)
-        return frame([(part.name, mean, mean / count) for part, mean in known], "part mean_s each_s", "part")
+        return make_frame([(part.name, mean, mean / count) for part, mean in known], "part mean_s each_s", "part")
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
@@ -225,7 +225,7 @@ class TrainingRun(Shown):
             begun = good[lasts > 1e-6 * self.run.week]
             if len(begun):
                 rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
-        return frame(rows, "week goodput p10 p90 runs").astype({"week": int, "runs": int})
+        return make_frame(rows, "week goodput p10 p90 runs").astype({"week": int, "runs": int})
 
     @cached_property
     def expected(self) -> pd.DataFrame:
@@ -239,12 +239,12 @@ class TrainingRun(Shown):
         Columns begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock); and the steps and
         snapshots of a stretch of training.
         """
-        return frame(self._rows, " ".join(COLUMNS))
+        return make_frame(self._rows, " ".join(COLUMNS))
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
         """Log of run 0 as incidents: time, lasts (s; nan if unknown), cause, device; its CSV can be replayed."""
-        return frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
+        return make_frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
 
     @cached_property
     def _rows(self) -> list[RunRow]:
@@ -306,4 +306,4 @@ class TrainingRun(Shown):
             "scenario": scenario.document(),
             "version": VERSION,
         }
-        return dict(plain(found))
+        return dict(json_value(found))
