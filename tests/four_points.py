@@ -39,7 +39,7 @@ _REMEDY = _any(
     + r"(?:write|use|name|give|did you mean|as in|see|choose|delete|set|add|leave|put|save|make|run|keep|take|try)\b",
     _BEGINS + r"(?:indent|join|begin|count|close|align|build|remove|raise|lower|change|export|copy|split|read)\b",
     _BEGINS + r"(?:start|create|swap|mend|measure|skip|simulate)\b|\b[Rr]ecord (?:it|them|all|with|again|or)\b",
-    r"\b(?:known|known keys|shipped|those that ship|near it|YAML files there): |; it has |, and it has |there are ",
+    r"\b(?:known|known keys|built-in|shipped|ship|near it|YAML files there): |; it has |, and it has |there are ",
     r"the columns are |are written as|is expected|must be [^;]* or |must be a (?:whole )?number from",
 )
 _OTHERS = _any(

@@ -52,10 +52,10 @@ SCENARIOS = {
     "too_many_gpus": ["gpus", "16", "the cluster has 8", "cluster.nodes: 2"],
     "gpus_not_a_multiple": ["tp 2 x pp 2 x cp 1 = 4", "7 GPUs", "gpus to 4 or 8"],
     "impossible_product": ["tp 2 x pp 2 x cp 1 x dp 3 = 12", "8 GPUs", "dp to 2"],
-    "two_names_of_one_axis": ["tensor_model_parallel_size", "another name of tp"],
+    "two_names_of_one_axis": ["tensor_model_parallel_size", "an alias of tp"],
     "order_twice": ["parallel.order", "[tp, tp, dp, pp]", "once"],
-    "zero_four": ["parallel.zero", "0 (off)", "3 (parameters", "got 4"],
-    "context_parallel": ["parallel.cp", "sequence_length 1024", "6 equal pieces", "use cp 2 or 4"],
+    "zero_four": ["parallel.zero", "0 (off)", "3 (also parameters", "got 4"],
+    "context_parallel": ["parallel.cp", "sequence_length 1024", "2 x cp = 6", "use cp 2 or 4"],
     "sequence_parallel_alone": ["parallel.sequence_parallel", "tp is 1", "2 or more"],
     "unknown_preset": ["model.preset", "gpt3-175b"],
     "missing_config": ["model.preset", "config.json", "no such file"],
@@ -149,7 +149,7 @@ def test_the_rule_of_four_points_fails_where_one_is_left_out(message: str, lacks
         (BAD / "nowhere" / "x.yaml", r"the folder .*nowhere does not exist either"),
         (BAD, r"is a folder; name a YAML file in it; YAML files there: "),
         ("x\0y.yaml", "cannot be read"),
-        ("no_such_scenario", "no such file, and no shipped scenario"),
+        ("no_such_scenario", "no such file, and no built-in scenario"),
     ],
 )
 def test_a_path_that_is_no_file(path: str | Path, said: str) -> None:

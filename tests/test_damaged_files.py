@@ -85,7 +85,7 @@ def test_gzip_unpacks_to_what_a_file_of_its_size_may(strict: None, tmp_path: Pat
     with pytest.raises(InputError, match=r"unpack to more than 39,\d+ bytes; .* 20 times its size.*gunzip"):
         read_packed(path, 10**9)
     path.write_bytes(gzip.compress(b"[" + b"[]," * 8_000 + b"[]]"))
-    with pytest.raises(InputError, match="JSON that takes about"):
+    with pytest.raises(InputError, match="JSON that needs about"):
         read_packed(path, 10**9)
     path.write_bytes(b"[" + b"[]," * 8_000 + b"[]]")  # unpacked by whoever trusts it
     assert len(read_packed(path, 10**9)) == 24_004
@@ -158,9 +158,9 @@ def test_a_strange_value_of_a_profile_is_named(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a * a", "comes to inf"),
-        ("ceil(a * a)", "no number to go by"),
-        ("ceil(a * a - a * a)", "no number to go by"),
+        ("a * a", "is inf"),
+        ("ceil(a * a)", "is not finite in this row"),
+        ("ceil(a * a - a * a)", "is not finite in this row"),
         ("b / 3", "too large a number"),
     ],
 )

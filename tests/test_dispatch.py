@@ -208,7 +208,7 @@ def test_a_backward_may_begin_with_gradients_on_their_way(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("dispatch", "more", "words"),
     [
-        ({"sms": 24}, {}, "sms is of tokens that are relayed, and expert_dispatch.kind is alltoall"),
+        ({"sms": 24}, {}, "sms is for relayed tokens, and expert_dispatch.kind is alltoall"),
         ({"kind": "deepep", "sms": 132}, {"overlap": {"interference": "auto"}}, "leaves none"),
         ({"kind": "deepep"}, {"collectives": {"detail": "steps", "nccl": "none"}}, "has no rounds"),
         ({"kind": "deepspeed"}, {}, "deepep"),

@@ -49,9 +49,9 @@ def test_a_slip_of_the_finger_is_refused_at_once(override: str, says: str, capsy
     begun = time.process_time()
     assert cli.main(["run", "tiny_3d", *override.split()]) == 2
     assert time.process_time() - begun < 2.0
-    with pytest.raises(InputError, match=says + r" .*10 min .*: use fewer, or say --yes"):
+    with pytest.raises(InputError, match=says + r" .*10 min .*: use fewer, or add --yes"):
         load("tiny_3d", override.split())
-    assert "use fewer, or say --yes" in capsys.readouterr().err
+    assert "use fewer, or add --yes" in capsys.readouterr().err
 
 
 def test_who_says_so_gets_it() -> None:
@@ -108,7 +108,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
     assert seconds > alike
     with at_most((seconds + alike) / 2):
         with pytest.raises(
-            InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks, .* say --yes"
+            InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks, .* add --yes"
         ):
             simcluster.simulate(scenario)
         with simcluster.however_long():
@@ -136,7 +136,7 @@ def test_faults_that_come_and_go_count_how_often_they_do() -> None:
     for fault in (flap, load_of_others, spells):
         assert 1.0 < estimated_seconds(load(name, {"faults": [fault]})) - plain < 25.0
     assert estimated_seconds(load(name, {"faults": [{**load_of_others, "end": "1 ms"}]})) < plain + 0.01
-    with pytest.raises(InputError, match=r"faults that come and go about [\d,]+ times would take about"):
+    with pytest.raises(InputError, match=r"faults that start and end about [\d,]+ times would take about"):
         load(name, {"faults": [{**flap, "down": "1 us", "period": "1.2 us"}], "steps": 20})
     with pytest.raises(InputError, match="must be longer than 1 us; write one that is"):
         load(name, {"faults": [{**flap, "down": "1 ns", "period": "2 ns"}]})
@@ -159,27 +159,27 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
         assert cli.main(["run", name]) == 0
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
-    assert f"--explain plays about {steps_with_parts_free(scenario)} steps beside" in capsys.readouterr().err
-    with at_most(4 * estimated_seconds(scenario)), pytest.raises(InputError, match="what_if_free plays about"):
+    assert f"--explain simulates about {steps_with_parts_free(scenario)} more steps" in capsys.readouterr().err
+    with at_most(4 * estimated_seconds(scenario)), pytest.raises(InputError, match="what_if_free simulates about"):
         what_if_free(scenario)
 
 
 def test_what_each_cause_costs_is_counted_before_it_is_played(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With four faults `stragglers` plays about nine steps more; the report does without them and says why."""
+    """With four faults `stragglers` simulates about nine steps more; the report does without them and says why."""
     faults = [{"kind": "slow_gpu", "ranks": [rank], "factor": 2} for rank in range(4)]
     scenario = simcluster.scenario("tiny_dp", faults=faults)
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(scenario.document()), encoding="utf-8")
     with at_most(5 * estimated_seconds(scenario)):
         assert cli.main(["stragglers", str(file)]) == 2
-        assert f"stragglers plays about {2 * len(faults) + 1} steps beside" in capsys.readouterr().err
-        with pytest.raises(InputError, match="stragglers plays about"):
+        assert f"stragglers simulates about {2 * len(faults) + 1} more steps" in capsys.readouterr().err
+        with pytest.raises(InputError, match="stragglers simulates about"):
             simcluster.stragglers(scenario)
         page = tmp_path / "r.html"
         assert cli.main(["report", str(file), "-o", str(page)]) == 0
-    assert "stragglers plays about" in page.read_text(encoding="utf-8")
+    assert "stragglers simulates about" in page.read_text(encoding="utf-8")
 
 
 def test_no_more_changes_are_tried_than_may_take_long() -> None:
@@ -192,7 +192,7 @@ def test_no_more_changes_are_tried_than_may_take_long() -> None:
             assert plays_within(scenario, 24) == tried
             found = simcluster.check(scenario)
             assert len(found.fastest) <= tried
-            with pytest.raises(InputError, match="sensitivity plays about 4 steps beside"):
+            with pytest.raises(InputError, match="sensitivity simulates about 4 more steps"):
                 simcluster.sensitivity(scenario, ["nvlink", "network"])
 
 

@@ -50,7 +50,7 @@ def test_an_order_is_also_megatron_cores_text() -> None:
     order = ("tp", "cp", "pp", "dp")
     for text in ("tp-cp-ep-pp-dp", "tp-cp-pp-dp", ["tp", "cp", "ep", "pp", "dp"]):
         assert scenario(**{"parallel.order": text}).parallel.order == order
-    with pytest.raises(InputError, match="ep is to stand behind tp and before dp"):
+    with pytest.raises(InputError, match="ep must be after tp and before dp"):
         scenario(**{"parallel.order": "tp-cp-pp-dp-ep"})
 
 

@@ -421,7 +421,7 @@ def test_an_optimizer(added: Added, capsys: pytest.CaptureFixture[str]) -> None:
     assert held - less == pytest.approx(8.0 * matrices, rel=2e-3)
     with pytest.raises(InputError, match=r"parallel\.zero: is not modelled with training\.optimizer: adafactor; use 0"):
         job("adafactor", **{"parallel.zero": 1})
-    with pytest.raises(InputError, match=r"the search for layouts does not know training\.optimizer adafactor"):
+    with pytest.raises(InputError, match=r"the search for layouts does not support training\.optimizer adafactor"):
         plan(job("adafactor"), 8)
     assert main(["run", "tiny_dp", "--set", "training.optimizer=adafacto"]) == 2
     assert "did you mean 'adafactor'" in capsys.readouterr().err

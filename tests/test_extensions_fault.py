@@ -98,8 +98,8 @@ def test_short_ways_do_not_know_it_and_say_so_by_its_name(tiny: Tiny) -> None:
     scenario = tiny(cluster={"topology": "flat", "gpus": 2})
     lossy = scenario.model_copy(update={"faults": (PacketLoss(kind="packet_loss", nic_of=0, rate=0.4),)})
     for scope in (QUICK, PLAN, REPLICAS):
-        assert scope.obstacle(lossy).endswith("does not know faults of kind packet_loss")
+        assert scope.obstacle(lossy).endswith("does not support faults of kind packet_loss")
     many = lossy.model_copy(update={"replicas": 2})
     assert set(monte_carlo(many).step_times.tolist()) == {simulate(lossy).step_time}
-    with pytest.raises(InputError, match="the sweep of replicas does not know faults of kind packet_loss"):
+    with pytest.raises(InputError, match="the sweep of replicas does not support faults of kind packet_loss"):
         monte_carlo(many, method="sweep")

@@ -86,13 +86,13 @@ def test_conditions_are_about_fields_that_there_are() -> None:
 
 REJECTED: dict[str, tuple[str, Any, str]] = {
     "dispatch": ("parallel.expert_dispatch.kind", "deepep", "is for the experts of model.moe, and the model is dense"),
-    "overlap": ("overlap.experts", True, "is for the experts of model.moe, and the model is dense; give model.moe"),
+    "overlap": ("overlap.experts", True, "is for the experts of model.moe, and the model is dense; set model.moe"),
     "bucket": ("memory.offload.bucket", 1000, "and memory.offload.optimizer is none; set it to stream"),
     "every": ("training.recompute_every", 4, "and training.recompute is none; set recompute to selective or full"),
     "ahead": ("memory.offload.ahead", 2, "and memory.offload.activations is 0"),
     "unit": ("fsdp.unit_layers", 2, "is for parameters sharded by FSDP, and parallel.zero is 1; set zero to 3"),
     "norms": ("training.recompute_modules", ["layernorm"], "layernorm is a part of model.moe or model.mla"),
-    "muon": ("training.muon.iterations", 3, "says how Muon updates matrices, and training.optimizer is adam"),
+    "muon": ("training.muon.iterations", 3, "is a setting of Muon, and training.optimizer is adam"),
 }
 
 
@@ -101,7 +101,7 @@ def test_a_field_of_an_absent_feature_is_rejected_with_its_line(case: str) -> No
     path, value, told = REJECTED[case]
     with pytest.raises(InputError, match=f"(?s){path.replace('.', '[.]')}.*{told}") as found:
         simcluster.scenario("tiny_3d", {path: value})
-    assert "or leave" in str(found.value) or "leave it out" in str(found.value)
+    assert "or remove" in str(found.value) or "remove it" in str(found.value)
     with pytest.raises(InputError, match=told):
         from_document(changed(BASES["3d"], path, value))
 

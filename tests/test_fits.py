@@ -72,7 +72,7 @@ def test_a_job_that_nothing_helps_hears_what_is_short() -> None:
     changes = {"gpus": 8, "cluster.nodes": 1, "parallel.pp": 1, "parallel.dp": 1, **ONE_BLOCK}
     answer = remedies(load(SCENARIOS / "gpt3_175b_64xa100.yaml", changes))
     assert not answer.found
-    assert "model state alone is 393.4 GB a GPU: more GPUs are needed" in answer.short
+    assert "model state alone needs 393.4 GB per GPU: use more GPUs" in answer.short
     assert answer.closest is not None
     assert answer.closest.changes <= MOST_CHANGES
 

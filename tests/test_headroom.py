@@ -33,7 +33,7 @@ def test_a_headroom_as_it_is_written(text: str, part: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "nan", "inf", "some", "10 GB"])
 def test_no_headroom(text: str) -> None:
-    with pytest.raises(InputError, match="must be the part of a GPU's memory that is left free"):
+    with pytest.raises(InputError, match="must be the share of GPU memory that is left free"):
         headroom_of(text)
 
 

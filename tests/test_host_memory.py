@@ -66,7 +66,7 @@ def test_machines_that_ship_say_how_much_they_have_and_who_says_so() -> None:
         assert "NVIDIA DGX" in known.source
     assert host_memory_words(load("tiny_3d"), 0.0, None) == ("", False)
     flat = load("tiny_3d", {"cluster": {"topology": "flat", "gpus": 8}})
-    assert "nobody says how much there is (cluster.host_memory): not checked" in host_memory_words(flat, 1e9, None)[0]
+    assert "not checked, since cluster.host_memory is not set" in host_memory_words(flat, 1e9, None)[0]
     with pytest.raises(InputError, match="host_memory"):
         load("tiny_3d", {"cluster.host_memory": "much"})
 

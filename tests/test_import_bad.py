@@ -50,7 +50,7 @@ BAD = {
     "entities": (".xml", BILLION, [":1:", "document type", "refused"], []),
     "undefined entity": (".xml", '<system version="1">\n&lol;</system>', [":2:", "undefined entity"], []),
     "deep": (".xml", "<a>" * 100_000, [":1:", "64 levels"], []),
-    "two roots": (".xml", '<system version="1"/>\n<system/>', [":2:", "behind the end of the root"], []),
+    "two roots": (".xml", '<system version="1"/>\n<system/>', [":2:", "after the end of the root"], []),
     "not XML": (".xml", "hello", ["none of the known formats: NCCL topology XML"], []),
     "empty": (".xml", "  \n", ["empty"], []),
     "binary": (".xml", b"\x7fELF\0\0\0", ["binary file"], []),

@@ -486,7 +486,7 @@ def test_files_that_are_cut_are_named(tmp_path: Path) -> None:
     path = folder / "rank1.json.gz"
     whole = path.read_bytes()
     for content, message in (
-        (whole[: len(whole) // 2], r"its gzip stream is cut or damaged"),
+        (whole[: len(whole) // 2], r"its gzip stream is incomplete or damaged"),
         (gzip.compress(gzip.decompress(whole)[:5000]), r"the file is cut \(line 1, byte \d+.*remove the file"),
         (b"hello", r"it is not JSON"),
         (b"\x80abc{}", r"it is not text"),

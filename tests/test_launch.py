@@ -257,10 +257,10 @@ def test_check_tells_once_what_cannot_be_known() -> None:
         each.name for each in RUN_CHECKS if each.name not in ("epochs", "data loader")
     ]
     failing = [each for each in of_run if each.verdict == "fail"]
-    assert sum("how long does one take" in each.found for each in failing) == 1
+    assert sum("needs a duration" in each.found for each in failing) == 1
     assert len(failing) == 4
     assert {each.found for each in failing[1:]} == {"unknown: see checkpoint interval"}
-    assert str(found).count("how long does one take") == 1
+    assert str(found).count("needs a duration") == 1
 
 
 def test_a_scenario_its_name_and_its_document_give_the_same() -> None:

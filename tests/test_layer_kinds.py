@@ -232,9 +232,9 @@ def test_the_neutral_answers_name_every_field_of_a_model() -> None:
 
 
 def test_a_word_that_names_no_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="'atention' is no layer kind that mixes tokens; did you mean 'attention'"):
+    with pytest.raises(InputError, match="'atention' is not a layer kind that mixes tokens; did you mean 'attention'"):
         tiny_scenario(model={"mixer": "atention"})
-    with pytest.raises(InputError, match="'mixture' is no layer kind that mixes tokens"):
+    with pytest.raises(InputError, match="'mixture' is not a layer kind that mixes tokens"):
         tiny_scenario(model={"mixer": "mixture"})
     with pytest.raises(InputError, match="there is no layer kind 'atention'; did you mean 'attention'"):
         kinds_of_layer(Model(**{**SIZES, "mixer": "atention"}), 0)

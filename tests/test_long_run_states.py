@@ -360,7 +360,7 @@ def test_what_cannot_be_chosen_is_said() -> None:
         interval_of("auto", 10.0, replace(savings, memory=None), ())
     with pytest.raises(InputError, match="no failure needs a checkpoint on storage"):
         interval_of("auto", 10.0, savings, (stopping(1e-4),))
-    with pytest.raises(InputError, match="how long does one take"):
+    with pytest.raises(InputError, match="needs a duration"):
         weighed(load("tiny_3d"))
 
 

@@ -49,9 +49,9 @@ def test_tokens_per_second_are_another_way_to_say_it(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"step_time": "1 s", "tokens_per_s": 3}, "both are given"),
+        ({"step_time": "1 s", "tokens_per_s": 3}, "both are set"),
         ({"source": "me"}, "neither is"),
-        ({"step_time": "0 s"}, "a step that was measured took longer"),
+        ({"step_time": "0 s"}, "a measured step takes longer"),
         ({"tokens_per_s": "fast"}, "tokens_per_s 'fast' is not a number above zero"),
     ],
 )

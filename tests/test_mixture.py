@@ -325,7 +325,7 @@ def test_all_to_all_is_its_closed_form() -> None:
     ("changes", "words"),
     [
         ({"parallel.ep": 3}, ["ep 3 does not divide", "experts 8"]),
-        ({"parallel.ep": 8, "parallel.etp": 2}, ["groups of ep 8 x etp 2 do not go into the 8 ranks", "use ep 4 or"]),
+        ({"parallel.ep": 8, "parallel.etp": 2}, ["ep 8 x etp 2 does not divide the 8 ranks", "use ep 4 or"]),
         ({"parallel.ep": 2, "model.moe": None}, ["the model is dense", "parallel.ep"]),
         ({"parallel.ep": 2, "parallel.sequence_parallel": False}, ["sequence_parallel to true"]),
         ({"parallel.ep": 4, "parallel.zero": 3, "fsdp.shard_group": 2}, ["shard_group", "use a multiple of 4"]),

@@ -149,7 +149,7 @@ def test_a_preset_document_is_the_callers_own() -> None:
 
 
 def test_an_unknown_preset_names_a_near_one() -> None:
-    with pytest.raises(InputError, match=r"'GPT3-175'; did you mean 'gpt3-175b'\?; those that ship: gpt3-175b, "):
+    with pytest.raises(InputError, match=r"'GPT3-175'; did you mean 'gpt3-175b'\?; known: gpt3-175b, "):
         model_document("GPT3-175")
 
 

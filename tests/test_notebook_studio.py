@@ -192,7 +192,7 @@ def test_the_script_shows_what_comes_back_and_asks_for_the_last_change_alone(
     tab.wait(f"{page}.includes('recomputing activations')")
     change(tab, "parallel.dp", 2)
     tab.wait("!document.querySelector('.message').hidden")
-    assert "the product must be the GPUs" in tab.run("document.querySelector('.message').textContent")
+    assert "they must be equal" in tab.run("document.querySelector('.message').textContent")
     tab.run("document.querySelector('.message button').click()")
     tab.wait("document.querySelector('.message').hidden")
     assert tab.run("asked.at(-1)") == '{"parallel.dp":2,"training.recompute":"full"}'

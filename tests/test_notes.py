@@ -69,7 +69,7 @@ def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
     options = ["gpus=4", "parallel={dp: 4, zero: 3}", "pipeline={}", "overlap={}"]
     assert cli.main(["run", "tiny_3d", *(word for option in options for word in ("--set", option))]) == 0
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("note: ")]
-    assert "gradients are reduced and parameters gathered beside no computation" in line
+    assert "gradient reduction and parameter gathering do not overlap with compute" in line
     assert line.endswith("overlap.grad_reduce: true, overlap.param_gather: true (off here, on in PyTorch's FSDP)")
     assert len(line) < 230
 
@@ -77,7 +77,7 @@ def test_the_run_prints_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_page_has_it_too(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert cli.main(["report", "tiny_3d", "--set", "overlap={}", "-o", str(page)]) == 0
-    assert "Note: </strong>gradients are reduced and parameters gathered beside no computation" in page.read_text()
+    assert "Note: </strong>gradient reduction and parameter gathering do not overlap with compute" in page.read_text()
 
 
 @pytest.mark.parametrize(

@@ -117,4 +117,4 @@ def test_an_optimizer_that_says_nothing_is_refused_wherever_its_state_is_split(m
     ):
         with pytest.raises(InputError, match=words):
             job("own", **changes)
-    assert PLAN.obstacle(job("own")) == "the search for layouts does not know training.optimizer own"
+    assert PLAN.obstacle(job("own")) == "the search for layouts does not support training.optimizer own"

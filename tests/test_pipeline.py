@@ -274,13 +274,16 @@ def test_how_layers_are_cut(pipeline: dict[str, Any], expected: tuple[int, ...] 
 @pytest.mark.parametrize(
     ("pipeline", "words"),
     [
-        ({"layers_per_stage": [4, 4]}, ["lists 2 numbers; there must be 4, one for each stage"]),
-        ({"layers_per_stage": [3, 3, 3, 3]}, ["is 12 layers, and model.layers is 8"]),
+        ({"layers_per_stage": [4, 4]}, ["lists 2 numbers; there must be 4, one per stage"]),
+        ({"layers_per_stage": [3, 3, 3, 3]}, ["is 12 layers, but model.layers is 8"]),
         ({"layers_per_stage": [4, 0, 2, 2]}, ["slice 1 of 4 has no layer", "only the first"]),
         ({"schedule": "zb-h1", "layers_per_stage": [0, 4, 2, 2]}, ["zb-h1 splits the backward"]),
         ({"layers_per_stage": "some"}, ["must be even, auto or a list", "'some'"]),
         ({"layers_per_stage": [2, 2, 2, -2]}, ["must be even, auto or a list"]),
-        ({"schedule": "interleaved", "chunks": 4, "layers_per_stage": "auto"}, ["8 layers for 16 slices"]),
+        (
+            {"schedule": "interleaved", "chunks": 4, "layers_per_stage": "auto"},
+            ["8 layers are fewer than the 16 slices"],
+        ),
     ],
 )
 def test_a_cut_that_does_not_go_is_refused(pipeline: dict[str, Any], words: list[str], tiny: Tiny) -> None:

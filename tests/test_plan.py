@@ -318,7 +318,7 @@ PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none"
         (["--objective", "cost", "--price", "-1"], "must be positive: dollars per GPU and hour"),
         (["--max-memory", "100 GB"], "max memory 100.0 GB: a"),
         (["--max-memory", "72"], "'72' is not a quantity"),
-        (["--headroom", "100%"], "headroom '100%' must be the part of a GPU's memory that is left free"),
+        (["--headroom", "100%"], "headroom '100%' must be the share of GPU memory that is left free"),
         (["--headroom", "some"], "headroom 'some' must be the part"),
         (["--headroom", "99.99%", *PLAIN], "fits in 80.0 GB a GPU with 99.99 % of it left free; the closest holds"),
         (["--headroom", "99.99%", *PLAIN], "; headroom 0 (--headroom 0) takes it"),
@@ -373,7 +373,7 @@ def test_what_would_make_the_closest_fit() -> None:
         {"gpus": 8, "parallel": {"tp": 8, "zero": 1}, "training.global_batch": 8, "pipeline": {}},
     )
     with pytest.raises(
-        InputError, match=r"none of .* legal layouts fits in 80\.0 GB a GPU with 10 % of it.*more GPUs are needed"
+        InputError, match=r"none of .* legal layouts fits in 80\.0 GB a GPU with 10 % of it.*use more GPUs"
     ):
         plan(big, 8)
 

@@ -41,10 +41,10 @@ def test_they_are_those_that_memory_counts(recipe: str) -> None:
 
 def test_the_run_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "tiny_dp"]) == 0
-    line = "18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"
+    line = "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"
     assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
     assert recipe_words(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})) == (
-        "16 B a parameter (weights 2, gradients 2, optimizer 12: mixed-16)"
+        "16 B per parameter (weights 2, gradients 2, optimizer 12: mixed-16)"
     )
 
 
@@ -57,7 +57,9 @@ def test_another_precision_is_another_width_of_gradients(tmp_path: Path) -> None
     alone = simcluster.simulate(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})).step_time
     assert found.recipe.alone == alone - found.base.step_time
     assert abs(found.seconds - found.recipe.alone) < 0.03 * abs(found.seconds)
-    assert "mixed-16 for mixed-18, which follows from the precision: gradients 4 -> 2 B a parameter" in found.in_words()
+    assert (
+        "mixed-16 for mixed-18, which follows from the precision: gradients 4 -> 2 B per parameter" in found.in_words()
+    )
     assert "That alone takes 3.884 ms less." in found.in_words()
     assert found.to_dict()["recipe"] == {
         "before": "mixed-18", "after": "mixed-16", "default": True, "alone_s": found.recipe.alone,

@@ -138,13 +138,13 @@ def test_the_log_of_stages_is_as_long_as_the_run(staged: StagedTraining) -> None
 @pytest.mark.parametrize(
     ("run", "stages", "words"),
     [
-        ({"tokens": None, "days": "3 d"}, [{}], "so the run must be: give tokens"),
-        ({}, [{}, {"until": "1T"}], "stages.0.until: is required and missing; the last stage alone"),
+        ({"tokens": None, "days": "3 d"}, [{}], "so the run must be, too: set tokens"),
+        ({}, [{}, {"until": "1T"}], "stages.0.until: is required and missing; only the last stage"),
         ({}, [{"until": "4T"}, {}], "stages.0.until: stage 1 ends at 4e+12 tokens, the run at 3e+12; another stage"),
         ({}, [{"until": "1T"}, {"until": "2T"}], "stage 2 is the last and ends at 2e+12 tokens, the run at 3e+12"),
         ({}, [{"until": "2T"}, {"until": "1T"}, {}], "stage 2 ends at 1e+12 tokens and begins at 2e+12"),
         ({}, [{"until": "3 steps"}, {}], "3 steps"),
-        ({}, [{"set": {"run.days": "3 d"}}], "run.days is the run's, not a stage's"),
+        ({}, [{"set": {"run.days": "3 d"}}], "run.days is a key of the run, not of a stage"),
         ({}, [{"set": {"training.global_batch": 7}}], "stage 1: "),
         ({}, [{"set": {"training.batch": 8}}], "stage 1: "),
     ],

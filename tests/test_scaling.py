@@ -230,7 +230,7 @@ def test_a_run_tells_a_loss_only_by_a_law_that_is_asked() -> None:
     [
         ({"loss": 2.0}, "never reached: by besiroglu a model of 59.82M parameters stays above 2.76"),
         ({"loss": 5.0, "law": "llama3"}, "but no loss"),
-        ({"loss": 5.0, "days": "1 d"}, "give one of days, steps, tokens, loss"),
+        ({"loss": 5.0, "days": "1 d"}, "set one of days, steps, tokens, loss"),
     ],
 )
 def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
@@ -254,7 +254,7 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
         ({"compute": 1e22, "tokens": "1T"}, "one follows from the other"),
         ({"compute": 1e22, "serve": 1e12}, "reaches a loss"),
         ({"compute": 1e22, "vary": {"gpus": [1]}}, "needs a scenario"),
-        ({"loss": 2.0, "gpus": 8, "mfu": 1.5}, "mfu 1.5 must be a part"),
+        ({"loss": 2.0, "gpus": 8, "mfu": 1.5}, "mfu 1.5 must be a share"),
         ({"scenario": "tiny_dp", "loss": 5.0, "mfu": 0.4}, "mfu: already set by the scenario"),
         ({"loss": 2.0, "device": "h10"}, "there is no device 'h10'"),
         ({"loss": 2.0, "batch": "shrinks"}, "use grows"),

@@ -101,14 +101,14 @@ def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: Scope, path: str, 
     assert blind.obstacle(plain()) == scope.obstacle(plain()) == ""
     changed = plain(change)
     assert scope.obstacle(changed) == ""
-    assert blind.obstacle(changed) == (f"{scope.name} does not know {path}" if change else "")
+    assert blind.obstacle(changed) == (f"{scope.name} does not support {path}" if change else "")
 
 
 @each
 def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: Scope) -> None:
     slow = plain({"faults": [{"kind": "slow_gpu", "rank": 0, "factor": 1.1}]})
     blind = replace(scope, faults={kind: rule for kind, rule in scope.faults.items() if kind != "slow_gpu"})
-    assert blind.obstacle(slow) == f"{scope.name} does not know faults of kind slow_gpu"
+    assert blind.obstacle(slow) == f"{scope.name} does not support faults of kind slow_gpu"
 
 
 def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:

@@ -175,9 +175,9 @@ def test_the_outer_optimizer_takes_its_memory(tiny: Tiny) -> None:
     ("change", "words"),
     [
         ({"training": {"outer": {"every": 4, "workers": 3}}}, "3 do not divide dp 4; use"),
-        ({"training": {"outer": {"every": 4}}, "cluster": {"topology": "flat", "gpus": 8}}, "the job is on one site"),
+        ({"training": {"outer": {"every": 4}}, "cluster": {"topology": "flat", "gpus": 8}}, "got one site"),
         ({"training": {"outer": {"every": 4, "parts": 5}}}, "5 parts in 4 steps"),
-        ({"training": {"outer": {"every": 2, "beside": 2}}}, "next outer step comes after 2"),
+        ({"training": {"outer": {"every": 2, "beside": 2}}}, "next outer step is after 2"),
         (
             {"training": {"outer": {"every": 4}}, "parallel": {"tp": 1, "pp": 2, "dp": 4}},
             r"order to \[tp, cp, pp, dp\]",

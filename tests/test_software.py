@@ -145,7 +145,7 @@ def test_framework_is_another_word() -> None:
     names = ("megatron-lm-2021", "megatron-lm-2022", "megatron-deepspeed", "megatron-core", "torchtitan", "llm-foundry")
     for name in names:
         assert load("tiny_3d", {"framework": name}) == load("tiny_3d", {"software": name})
-    with pytest.raises(InputError, match="framework: is another word for software"):
+    with pytest.raises(InputError, match="framework: is an alias of software"):
         load("tiny_3d", {"framework": "torchtitan", "software": "ideal"})
     with pytest.raises(InputError, match="framework: there is no software 'torchtitn'; did you mean 'torchtitan'"):
         load("tiny_3d", {"framework": "torchtitn"})

@@ -85,9 +85,9 @@ def test_slices_without_layers_hand_on_what_arrives(changes: dict[str, Any]) -> 
         ("Etttt|tttt", "it is nowhere"),
         ("Em|ttttttttL", "come after all decoder layers"),
         ("Etttt|ttttmL", "slice 1 of 0 to 1 has m"),
-        ("Ettt|ttttL", "has 7 decoder layers (t), and model.layers is 8"),
+        ("Ettt|ttttL", "has 7 decoder layers (t), but model.layers is 8"),
         ("Ettt|ttt|ttL", "has 3 slices (one more than there are |), not a multiple of pp 2"),
-        ("Ettt|ttt|t|tL", "has 4 slices for pp 2, and 1f1b has 2"),
+        ("Ettt|ttt|t|tL", "has 4 slices for pp 2, but 1f1b has 2"),
         ([["embeding"], ["loss"]], "'embeding' is not a layer; did you mean 'embedding'?"),
         (["E|t", "L"], "an item of a list is one slice"),
         (3, "got 3"),
@@ -104,7 +104,7 @@ def test_what_is_no_layout_says_where(layout: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schedule": "interleaved", "chunks": 4, "layout": "Ettt|ttt|t|tL"}, "leave chunks out"),
+        ({"schedule": "interleaved", "chunks": 4, "layout": "Ettt|ttt|t|tL"}, "remove chunks"),
         ({"layers_per_stage": [5, 3], "layout": "Etttt|ttttL"}, "keep one of the two"),
     ],
 )

@@ -109,8 +109,8 @@ def test_copies_to_peers_are_in_every_part_of_a_result(name: str, more: dict[str
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"checkpoint.mode": "blocking"}, "copies to peers go on beside training"),
-        ({"cluster.nodes": 1, "cluster.gpus_per_node": 8}, "the job is on one machine, which has no peer"),
+        ({"checkpoint.mode": "blocking"}, "copies to peers overlap with training"),
+        ({"cluster.nodes": 1, "cluster.gpus_per_node": 8}, "the job is on one node, which has no peer"),
     ],
 )
 def test_copies_to_peers_that_cannot_be_are_refused(more: dict[str, Any], told: str) -> None:
@@ -209,7 +209,7 @@ def test_the_command_takes_it_from_the_run_or_from_its_own_section(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"checkpoint.after": 0}, "how fast does storage take it"),
+        ({"checkpoint.after": 0}, "is required: set the storage write rate"),
         ({"checkpoint": {"to": "1 GB/s", "after": 3}, "steps": 2}, "set steps to 5"),
     ],
 )

@@ -329,7 +329,7 @@ def test_bad_stores(tmp_path: Path) -> None:
         run_sweep(made, store=tmp_path / "text", measure=cheap)
     with Store(tmp_path / "old", "0.0.9"):
         pass
-    with pytest.raises(InputError, match=rf"begun by simcluster 0\.0\.9, this is {VERSION}"):
+    with pytest.raises(InputError, match=rf"created by simcluster 0\.0\.9, this is {VERSION}"):
         run_sweep(made, store=tmp_path / "old", measure=cheap)
     with (
         Store(tmp_path / "holed", VERSION) as kept,

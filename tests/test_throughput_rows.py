@@ -182,7 +182,7 @@ def test_a_scenario_with_a_loader_says_so_and_reads_its_own_document() -> None:
 @pytest.mark.parametrize(
     ("loader", "words"),
     [
-        ({"workers": 2}, "how long does a worker take"),
+        ({"workers": 2}, "load time is required"),
         ({"batch": "1 s", "rate": "2 M tokens/s"}, "got batch and rate"),
         ({"rate": "2 M bytes/s"}, "rate"),
         ({"batch": "1 s", "workers": 0}, "workers"),

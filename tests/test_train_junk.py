@@ -38,7 +38,7 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("checkpoint.every", "switch", "'switch' is no interval; write auto, or as in 83 steps, 20 min"),
+        ("checkpoint.every", "switch", "'switch' is not an interval; write auto, or as in 83 steps, 20 min"),
         ("checkpoint.every", "0 steps", "'0 steps' is no interval"),
         ("checkpoint.every", {"kind": "fixed"}, "is no interval"),
         ("checkpoint.every", True, "is no interval"),

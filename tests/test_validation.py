@@ -154,7 +154,7 @@ def test_formulas_compute_and_cannot_act(text: str) -> None:
     [
         ("gpu + 1", "no column 'gpu'; did you mean 'gpus'"),
         ("empty + 1", "empty is empty in this row"),
-        ("mode + 1", "mode is 'full', and a number is needed"),
+        ("mode + 1", "mode is 'full', but a number is needed"),
         ("1 / (tp - 8)", "tp - 8 is 0"),
         ("mode > 1", "cannot be compared"),
         ("mode in 3", "cannot be compared"),

@@ -99,7 +99,7 @@ def test_what_the_run_costs_buys_the_run(
     [
         ({"parameters": "many"}, "parameters 'many' is not a number above zero"),
         ({"tokens": -1}, "tokens -1 is not a number above zero"),
-        ({"mfu": 40}, "mfu 40 must be a part above 0, at most 1"),
+        ({"mfu": 40}, "mfu 40 must be a share above 0 and at most 1"),
         ({"mfu": True}, "mfu must be a number or a text, got bool: true; write mfu=0.5"),
         ({"gpus": 1.5}, "gpus must be a whole number or a text, got float: 1.5; write gpus=2"),
         ({"budget": "10M"}, "a budget buys GPU-hours at a price"),
@@ -223,9 +223,9 @@ def test_every_key_is_described() -> None:
 
 
 def test_integers_that_no_float_holds_are_refused_as_others_are() -> None:
-    with pytest.raises(InputError, match="is more than anything counted here"):
+    with pytest.raises(InputError, match="is too large; it must be at most"):
         parse_count(10**400, "tokens")
     with pytest.raises(InputError, match="is not a number above zero"):
         parse_count(-(10**400), "tokens")
-    with pytest.raises(InputError, match="must be a part above 0, at most 1"):
+    with pytest.raises(InputError, match="must be a share above 0 and at most 1"):
         parse_share(10**400, "share")

@@ -102,9 +102,9 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
     said = capsys.readouterr().err
     assert (status, said.count("\n")) == (2, 1), said
     if name == "rows.csv":  # the rows that are finished come first, and stay
-        assert "what is finished is safe: free some space" in said
+        assert "finished rows are safe: free some space" in said
     else:
-        rule = "a file is written whole or not at all: the old one is as it was"
+        rule = "a file is written completely or not at all: the old one is unchanged"
         assert f"cannot write {output}: File too large; {rule}; raise the limit" in said
     assert output.read_bytes() == OLD
     assert others(output) == []
@@ -218,7 +218,7 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
     for name, said in cases.items():
         with pytest.raises(InputError, match=f"^cannot write {tmp_path / name}: {said}"):
             write_text(tmp_path / name, "")
-    with pytest.raises(InputError, match=r"there: File exists; .*the old one is as it was; choose another name"):
+    with pytest.raises(InputError, match=r"there: File exists; .*the old one is unchanged; choose another name"):
         write_text(tmp_path / "there", "", new=True)
     write_text(tmp_path / ("a" * 255), "long")
     write_text(tmp_path / "fresh", "new", new=True)
@@ -231,7 +231,7 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
 def test_a_file_that_grows_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / "table"
     append_line(path, "one")
-    with no_larger_than(6), pytest.raises(InputError, match="File too large; the lines before are whole"):
+    with no_larger_than(6), pytest.raises(InputError, match="File too large; the lines before are complete"):
         append_line(path, "three")
     drop_last_line(path)
     append_line(path, "two")

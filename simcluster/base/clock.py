@@ -88,7 +88,7 @@ def on_fitting_grid(play: Callable[[], Played]) -> Played:
         except BeyondGridError:
             ticks_per_second /= _COARSER
     raise InputError(
-        f"the steps would take longer than {_EXACT_TICKS:.2g} s, which no clock here counts: look at the units of "
+        f"the steps would take longer than {_EXACT_TICKS:.2g} s, the most that can be simulated: check the units of "
         "speeds, as in cluster.scale.flops or a link's bandwidth"
     )
 

@@ -28,7 +28,7 @@ def parse_count(value: object, what: str, works: str = "it in full or with k, M,
     else:
         number = math.nan
     if number > _MOST:
-        raise InputError(f"{what} {_short(value)} is more than anything counted here; at most {_MOST:g}")
+        raise InputError(f"{what} {_short(value)} is too large; it must be at most {_MOST:g}")
     if not 0 < number < math.inf:
         raise InputError(f"{what} {_short(value)} is not a number above zero; write {works}")
     return number
@@ -53,7 +53,7 @@ def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise InputError(
-                f"{option} {_short(text)}: {_short(part)} is no {noun}; write whole numbers and ranges, as in 0,8-15"
+                f"{option} {_short(text)}: {_short(part)} is not a {noun}; write whole numbers and ranges, as in 0,8-15"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
@@ -74,7 +74,7 @@ def parse_share(value: object, what: str) -> float:
     except (TypeError, ValueError, OverflowError):
         part = math.nan
     if not 0 < part <= 1:
-        raise InputError(f'{what} {_short(value)} must be a part above 0, at most 1, as in 0.4 or "40%"')
+        raise InputError(f'{what} {_short(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
     return part
 
 

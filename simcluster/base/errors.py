@@ -33,10 +33,10 @@ def located(place: str | Path) -> Iterator[None]:
 
 
 _OF_NAMES = {
-    errno.ENAMETOOLONG: "the name is too long for a file; give a shorter one",
-    errno.EACCES: "may not be looked at by this user; change its permissions, or name a copy",
-    errno.EPERM: "may not be looked at by this user; change its permissions, or name a copy",
-    errno.ELOOP: "links lead to each other in a circle; name the file itself",
+    errno.ENAMETOOLONG: "the name is too long for a file; use a shorter one",
+    errno.EACCES: "may not be read by this user; change its permissions, or name a copy",
+    errno.EPERM: "may not be read by this user; change its permissions, or name a copy",
+    errno.ELOOP: "symbolic links form a circle; name the file itself",
 }
 """What the system refuses of a name, wherever one is looked up."""
 

@@ -37,7 +37,7 @@ sys.stdout.buffer.write(pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
 def require_processes(count: int) -> None:
     """Raise InputError for fewer than one process."""
     if count < 1:
-        raise InputError(f"{count} processes cannot play anything; use at least 1 (--executor 1, --workers 1)")
+        raise InputError(f"{count} processes cannot simulate anything; use at least 1 (--executor 1, --workers 1)")
 
 
 def cores() -> int:
@@ -64,7 +64,7 @@ class ProcessCall(Generic[T]):
         answer = self._helper.stdout.read()
         self._helper.stdout.close()
         if self._helper.wait():
-            raise RuntimeError("a process beside this one has failed; its message is above")
+            raise RuntimeError("a worker process has failed; its message is above")
         found = pickle.loads(answer)
         if isinstance(found, InputError):
             raise found

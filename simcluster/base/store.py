@@ -55,8 +55,8 @@ class Store:
             self._file.execute("INSERT INTO about VALUES ('version', ?)", (version,))
         elif found[0] != version:
             raise InputError(
-                f"{self.path}: was begun by simcluster {found[0]}, this is {version}; numbers of two versions do not "
-                f"mix: delete it, or {self._other}"
+                f"{self.path}: was created by simcluster {found[0]}, this is {version}; results of two versions must "
+                f"not be mixed: delete it, or {self._other}"
             )
 
     def __enter__(self) -> Self:
@@ -88,7 +88,7 @@ class Store:
                     there |= {name} if whole else set()
                     damaged += not whole
         if damaged:
-            note(f"{self.path}: {damaged:,} of {len(wanted):,} rows are damaged and are played again")
+            note(f"{self.path}: {damaged:,} of {len(wanted):,} rows are damaged and will be simulated again")
         return there
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -109,7 +109,7 @@ class Store:
         for key in keys:
             row = self.row(key)
             if row is None:  # its database lists the row and does not find it
-                raise InputError(f"{self.path}: is damaged: row {key} was there and is not found; {self._other}")
+                raise InputError(f"{self.path}: is damaged: row {key} cannot be found any more; {self._other}")
             yield row
 
     def row(self, key: str) -> dict[str, Any] | None:
@@ -132,14 +132,14 @@ class Store:
                 ) from None
             if "full" in text or "disk I/O" in text:
                 raise InputError(
-                    f"{self.path}: cannot be written ({text}); what is finished is safe: free some space and run the "
+                    f"{self.path}: cannot be written ({text}); finished rows are safe: free some space and run the "
                     "same command again"
                 ) from None
             raise InputError(
                 f"{self.path}: cannot be used as a store of finished rows ({text}); {self._other}"
             ) from None
         except sqlite3.DatabaseError as problem:
-            raise InputError(f"{self.path}: is no store of finished rows ({problem}); {self._other}") from None
+            raise InputError(f"{self.path}: is not a store of finished rows ({problem}); {self._other}") from None
 
 
 def _sealed(row: Mapping[str, Any]) -> str:

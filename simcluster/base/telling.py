@@ -45,7 +45,7 @@ def however_long(asked: bool = True) -> AbstractContextManager[None]:
 def unless_asked(remedy: str) -> str:
     """Return the end of a message that refuses long work: the limit, and what would work."""
     return (
-        f"without being asked for again {in_words(most_seconds())} are spent on a scenario: {remedy}, or say --yes "
+        f"scenarios estimated to take over {in_words(most_seconds())} need confirmation: {remedy}, or add --yes "
         "(from Python: with simcluster.however_long():)"
     )
 
@@ -64,7 +64,7 @@ def require_few(what: str, count: int, seconds: float, until: float) -> None:
     if count * seconds > most_seconds():
         raise InputError(
             f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not finished; "
-            f"{unless_asked('give faults longer periods or an end, use faster devices or links')}"
+            f"{unless_asked('set longer periods or an end of faults, use faster devices or links')}"
         )
 
 

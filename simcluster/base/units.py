@@ -89,7 +89,7 @@ def _parse(value: object, dimension: str) -> float:
         raise _error(value, dimension)
     number, unit = float(match[1]), match[2]
     if abs(number) > _MOST:
-        raise InputError(f"{_short(value)} is more {dimension} than anything here; write at most {_MOST:g}")
+        raise InputError(f"{_short(value)} is too many {dimension}; write at most {_MOST:g}")
     if dimension == "seconds" and unit in _SUBSECONDS:
         return number / _SUBSECONDS[unit]
     if unit not in _UNITS[dimension]:

@@ -80,7 +80,7 @@ def append_line(path: str | Path, line: str) -> None:
             os.fsync(file.fileno())
     except OSError as problem:
         raise InputError(
-            f"cannot write {path}: {_said(problem)}; the lines before are whole: {_remedy(problem)}"
+            f"cannot write {path}: {_said(problem)}; the lines before are complete: {_remedy(problem)}"
         ) from None
 
 
@@ -96,8 +96,8 @@ def cannot_write(path: str | Path, problem: OSError) -> InputError:
     with suppress(OSError):
         found = _stat(Path(path))
         if found is None or _can_be_replaced(found):
-            now = "there is none" if found is None else "the old one is as it was"
-            there = f"a file is written whole or not at all: {now}; "
+            now = "there is none" if found is None else "the old one is unchanged"
+            there = f"a file is written completely or not at all: {now}; "
     return InputError(f"cannot write {path}: {_said(problem)}; {there}{_remedy(problem)}")
 
 

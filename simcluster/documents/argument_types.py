@@ -279,7 +279,7 @@ def _remedy(hints: list[Any], value: object, place: str) -> str:
     wide = sorted(filter(_is_protocol, hints), key=lambda each: -len(_asked_of(each)))  # what asks for most first
     kinds = [*wide, *(each for hint in hints for each in (hint, *_items(hint)))]
     if made := next(filter(None, map(maker, kinds)), ""):
-        return f"give what {made} returns"
+        return f"pass what {made} returns"
     taken = [each for each in hints if each is not type(None)]
     like = next((_like(each) for each in taken if each is not str), _like(taken[0]))
     lists = [each for each in taken if (get_origin(each) or each) in _LISTS]

@@ -57,7 +57,7 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
     if odd := _LINE_ENDS.search(text):
         place = f"{source}:{text.count(chr(10), 0, odd.start()) + 1}"
         raise InputError(
-            f"{place}: holds the character U+{ord(odd[0]):04X}, which YAML 1.1 and 1.2 read differently; take it out"
+            f"{place}: holds the character U+{ord(odd[0]):04X}, which YAML 1.1 and 1.2 read differently; remove it"
         )
     try:
         reader = _Reader(text, source)
@@ -128,7 +128,7 @@ class _Reader:
             here = (*path, event.value)
             if event.value in result:
                 raise InputError(
-                    f"{place}: {dotted(here)}: this key is already at {self.marks[here].place}, and a key stands once; "
+                    f"{place}: {dotted(here)}: this key is already at {self.marks[here].place}, and is allowed once; "
                     "keep one"
                 )
             self.marks[here] = Mark(place, here)
@@ -165,7 +165,7 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
         joined = next(filter(None, map(with_a_colon, lines[-1:-3:-1])), "")  # what was meant for a key ends in the next
         line = lines[-1].strip() if mark.line < len(lines) else ""
         quoted = f"; the line is {shown(line)}" if line else ""
-        why = f"a key and its value are not told apart{joined}" if joined else of_yaml(told)
+        why = f"a key and its value are not separated{joined}" if joined else of_yaml(told)
         return InputError(f"{source}:{mark.line + 1}:{mark.column + 1}: not valid YAML: {why}{quoted}")
     if hasattr(problem, "character"):
         place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"

@@ -44,7 +44,7 @@ class Row:
 
 def _in_words(problem: Exception) -> str:
     """Return why a file cannot be read, without the decoder's terms."""
-    return f"byte {problem.start} is none of it" if isinstance(problem, UnicodeDecodeError) else str(problem)
+    return f"byte {problem.start} is not UTF-8" if isinstance(problem, UnicodeDecodeError) else str(problem)
 
 
 def read_csv(path: Path) -> tuple[Row, ...]:
@@ -59,28 +59,27 @@ def read_csv(path: Path) -> tuple[Row, ...]:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError(
-            f"{path}: cannot be read as a CSV file in UTF-8: {_in_words(problem)}; save it as text in UTF-8, "
-            f"with a comma "
-            f"between cells"
+            f"{path}: cannot be read as a CSV file in UTF-8: {_in_words(problem)}; save it as text in UTF-8, with "
+            f"commas between cells"
         ) from None
     if len(lines) < 2:
         raise InputError(
-            f"{path}: has no rows; a line of headers and a line for each row are expected: write them, or name another"
+            f"{path}: has no rows; a header and one line per row are expected: write them, or name another file"
         )
     header, *rows = lines
     repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
     if repeated:
-        raise InputError(f"{path}: the header names {repeated[0]!r} twice; every column has its own name")
+        raise InputError(f"{path}: the header names {repeated[0]!r} twice; column names must be unique: rename one")
     for number, cells in enumerate(rows, start=1):
         other = next((sign for sign in ";\t|" if len(header) == 1 and sign in header[0]), "")
         if other:
             raise InputError(
-                f"{path}: its columns are separated by {shown(other)}; cells are separated by commas: save it so"
+                f"{path}: its columns are separated by {shown(other)}, but must be separated by commas: save it so"
             )
         if len(cells) != len(header):
             raise InputError(
-                f"{path}: row {number} has {len(cells)} cells, and the header has {len(header)} columns; "
-                "give every row a cell for each column, and put a text that holds a comma in quotes"
+                f"{path}: row {number} has {len(cells)} cells, but the header has {len(header)} columns; "
+                "write one cell per column in each row, and put text with a comma in quotes"
             )
     return tuple(
         Row(number, {name: _typed(text) for name, text in zip(header, cells, strict=True)}, texts_of(header, cells))
@@ -128,7 +127,7 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
             if not rows and number == 1:
                 continue  # a header
             raise InputError(
-                f"{path}:{number}: {line.strip()!r} has something that is no number; write numbers alone, with "
+                f"{path}:{number}: {line.strip()!r} is not a list of numbers; write only numbers, with "
                 f"commas between them"
             ) from None
         if len(found) > 2 or not all(math.isfinite(value) and value >= 0 for value in found):
@@ -138,7 +137,7 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
             )
         rows.append((found[0], found[1] if len(found) == 2 else 1.0))
     if not rows:
-        raise InputError(f"{path}: has no line with a value; write one a line, with its weight behind a comma")
+        raise InputError(f"{path}: has no line with a value; write one per line, with its weight after a comma")
     return {"values": [value for value, _ in rows], "weights": [weight for _, weight in rows]}
 
 
@@ -159,7 +158,7 @@ def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
             if found or any(cell[:1].isdigit() for cell in cells):
                 raise InputError(f"{path}:{number}: {line.strip()!r} should be {named},speed, as in 3,0.97") from None
     if not found:
-        raise InputError(f"{path}: has no line with a {named} and its speed, as in 3,0.97")
+        raise InputError(f"{path}: has no line with a {named} and its speed; write as in 3,0.97")
     return found
 
 
@@ -178,14 +177,15 @@ def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
     wrong = next((place for place, row in enumerate(rows) if len(row) != len(rows)), None)
     if wrong is not None:
         raise InputError(
-            f"{path}:{lines[wrong]}: {len(rows[wrong])} sizes in a file of {len(rows)} rows; write as many in "
-            f"each, since it must be square: row i, "
-            "column j is what rank i sends to rank j"
+            f"{path}:{lines[wrong]}: {len(rows[wrong])} sizes in a file of {len(rows)} rows; the table must be "
+            f"square: write {len(rows)} sizes per row, in row i, column j those from rank i to rank j"
         )
     if len(rows) < 2:
-        raise InputError(f"{path}: sizes of {len(rows)} rank{'s' * (len(rows) != 1)}; a group has at least 2")
+        raise InputError(
+            f"{path}: sizes of {len(rows)} rank{'s' * (len(rows) != 1)}; a group has at least 2: write more rows"
+        )
     if not any(size for row in rows for size in row):
-        raise InputError(f"{path}: all sizes are 0; at least one message has a size above 0")
+        raise InputError(f"{path}: all sizes are 0; at least one must be above 0: write its size")
     return tuple(rows)
 
 
@@ -193,7 +193,7 @@ def _cells(text: str, where: str) -> list[str]:
     try:
         return next(csv.reader([text]))
     except csv.Error as problem:
-        raise InputError(f"{where}: is no row of a CSV file: {problem}") from None
+        raise InputError(f"{where}: is not a row of a CSV file: {problem}") from None
 
 
 def _size(text: str, where: str) -> float:
@@ -205,5 +205,5 @@ def _size(text: str, where: str) -> float:
         except InputError as problem:
             raise InputError(f"{where}: {problem}") from None
     if not 0 <= size <= _MOST:
-        raise InputError(f"{where}: {text!r} is not the size of a message; it is 0 or more bytes, up to 1 EB")
+        raise InputError(f"{where}: {text!r} is not the size of a message; write 0 or more bytes, up to 1 EB")
     return size

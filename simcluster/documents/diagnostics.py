@@ -68,7 +68,7 @@ def refuse(given: object, caller: str, takes: str) -> NoReturn:
     """Raise InputError for a wrong argument: "stragglers takes a result, got int: 3"."""
     plain = isinstance(given, str | int | float | list | tuple | Mapping)
     told = f"{type_name(given)}: {shown(given)}" if plain else getattr(given, "__name__", type_name(given))
-    raise InputError(f"{caller} takes {takes}, got {told}; give one of those")
+    raise InputError(f"{caller} takes {takes}, got {told}; pass one of those")
 
 
 def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
@@ -178,7 +178,7 @@ def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     """Return the error for an unknown key, with the nearest key or its right place (``Spec.elsewhere``)."""
     key = path[-1]
     if str(key) in known:  # of another member of a union
-        return f"{key!r} does not go with the other keys here; leave it out, or give all keys of one kind"
+        return f"{key!r} is incompatible with the other keys here; remove it, or write all keys of one kind"
     if joined := with_a_colon(str(key)):
         return f"unknown key {key!r}{joined}"
     near = did_you_mean(key, known, cutoff=0.8)
@@ -217,7 +217,7 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
         many, least = len(value), kind == "too_short"
         of = context["min_length" if least else "max_length"]
         rule = f"at {'least' if least else 'most'} {of} item{'s' * (of != 1)}"
-        return f"must have {rule}, got {shown(value)}; {'add' if least else 'leave out'} {abs(many - of)}"
+        return f"must have {rule}, got {shown(value)}; {'add' if least else 'remove'} {abs(many - of)}"
     rule = message.partition(", ")[0]  # what comes behind are pydantic's words of its own
     what = rule.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
@@ -230,7 +230,7 @@ def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
         if meant := number_in(value, kind):
             return f"; write {meant}"
         if meant := range_in(value):
-            return f"; write one number, or each of them where several are tried: {meant}"
+            return f"; write one number, or a list where several are allowed: {meant}"
     limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
     if kind in limits:
         key, words = limits[kind]

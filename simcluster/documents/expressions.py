@@ -64,9 +64,9 @@ class Formula:
         except _WrongError as problem:
             raise InputError(f"the formula {self.text!r}: {problem}") from None
         if isinstance(found, tuple):
-            raise InputError(f"the formula {self.text!r} gives a list; one value is needed")
+            raise InputError(f"the formula {self.text!r} returns a list; one value is needed: change it")
         if isinstance(found, float) and not math.isfinite(found):
-            raise InputError(f"the formula {self.text!r} comes to {found}; are the numbers of this row too large?")
+            raise InputError(f"the formula {self.text!r} is {found}; are the numbers of this row too large?")
         return whole(found)
 
 
@@ -157,7 +157,7 @@ def _value(node: ast.expr, cells: Mapping[str, Cell]) -> _Value:
             try:
                 return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
             except (OverflowError, ValueError):  # of inf, of NaN
-                raise _WrongError(f"{ast.unparse(node)} has no number to go by in this row") from None
+                raise _WrongError(f"{ast.unparse(node)} is not finite in this row") from None
     raise AssertionError(f"{ast.dump(node)} passed the check of formulas")
 
 
@@ -186,5 +186,5 @@ def _number(node: ast.expr, cells: Mapping[str, Cell]) -> int | float:
     if value is None:
         raise _WrongError(f"{ast.unparse(node)} is empty in this row")
     if not isinstance(value, int | float):
-        raise _WrongError(f"{ast.unparse(node)} is {value!r}, and a number is needed")
+        raise _WrongError(f"{ast.unparse(node)} is {value!r}, but a number is needed")
     return value

@@ -11,10 +11,10 @@ from simcluster.base.texts import nearest
 
 _BY_BYTES = (
     (b"PAR1", "a Parquet file", "a trace in it is for simcluster replay"),
-    (b"SQLite format 3\0", "a database of SQLite", "one that nsys exported is for simcluster replay or diff"),
-    (b"\x1f\x8b", "a file that gzip has packed", "run gunzip on it first"),
-    (b"PK\x03\x04", "a ZIP archive, as spreadsheets are", "export what it holds as text"),
-    (b"\x89PNG", "a picture", "name the file that it was drawn from"),
+    (b"SQLite format 3\0", "an SQLite database", "an nsys export is for simcluster replay or diff"),
+    (b"\x1f\x8b", "a gzip file", "run gunzip on it first"),
+    (b"PK\x03\x04", "a ZIP archive, such as a spreadsheet", "export its contents as text"),
+    (b"\x89PNG", "a picture", "name the file that it was made from"),
     (b"%PDF", "a PDF", "name the file that it was made from"),
     (b"\xff\xfe", "text in UTF-16", "save it as UTF-8"),
     (b"\xfe\xff", "text in UTF-16", "save it as UTF-8"),
@@ -22,12 +22,12 @@ _BY_BYTES = (
 """First bytes of a file, what it then is, and what would work."""
 
 _BY_ENDING = {
-    ".csv": "a table is named in a study (table: FILE.csv) or given to the command that reads it, as in simcluster "
+    ".csv": "name a table in a study (table: FILE.csv), or pass it to the command that reads it, as in simcluster "
     "failures LOG.csv or train --replay LOG.csv",
     ".py": "Python runs as python FILE.py; a schedule in it is named as FILE.py:FUNCTION",
     ".sh": "a launch script is for simcluster import megatron",
-    ".log": "a log is named by an option, as in simcluster collective --measured LOG or import --log LOG",
-    ".txt": "write the keys of a scenario, or see simcluster new, which makes one",
+    ".log": "name a log by an option, as in simcluster collective --measured LOG or import --log LOG",
+    ".txt": "write the keys of a scenario, or make one with simcluster new",
     ".yaml": "a scenario is for simcluster run, stragglers or report",
     ".yml": "a scenario is for simcluster run, stragglers or report",
     ".json": "a result is for simcluster diff, report or compare; a profile ends in .json or .json.gz",
@@ -52,7 +52,7 @@ def what_else(keys: Collection[str]) -> str:
     """Return what a YAML file given as a scenario is instead, and the command that reads it; "" if unknown."""
     for needed, what, command in _BY_KEYS:
         if all(key in keys for key in needed):
-            return f"{what}, and a scenario is needed; give it to simcluster {command}"
+            return f"{what}, but a scenario is needed; use it with simcluster {command}"
     return ""
 
 
@@ -75,15 +75,15 @@ def why_missing(path: Path, ending: str = ".yaml") -> str:
     """
     text, home = str(path), os.path.expanduser(path)  # noqa: PTH111  # Path's own fails for no such user
     if text.startswith("~") and home != text:
-        return f"; ~ is the home folder only where a shell reads it, outside quotes: write {home}"
+        return f"; ~ is the home folder only in a shell, outside quotes: write {home}"
     if "$" in text:
         full = os.path.expandvars(text)
-        rest = f"write {full}" if full != text else "here it has no value: write the path in full"
-        return f"; a variable has its value only where a shell reads it: {rest}"
+        rest = f"write {full}" if full != text else "it has no value here: write the full path"
+        return f"; variables are replaced only by a shell: {rest}"
     if "\\" in text and os.sep == "/":
-        return "; folders are separated by / on this machine: write the path with /, as in jobs/a.yaml"
+        return "; folders are separated by / on this system: write the path with /, as in jobs/a.yaml"
     if not path.parent.is_dir():
-        return f" (the folder {path.parent} does not exist either); name one that is there"
+        return f" (the folder {path.parent} does not exist either); name an existing file"
     near = nearest(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
     return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
 
@@ -95,7 +95,7 @@ def unreadable(path: Path, problem: OSError | ValueError) -> InputError:
 
 
 def _where(path: Path) -> str:
-    return f"; name one that is there: it was looked for in {path.parent.resolve()}"
+    return f"; name an existing file: it was searched in {path.parent.resolve()}"
 
 
 def files_in(folder: Path, ending: str = ".yaml") -> str:
@@ -121,7 +121,7 @@ def read_bytes(path: str | Path) -> bytes:
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
         raise unreadable(path, problem) from None
     if len(raw) > MAX_BYTES:
-        raise InputError(f"{path}: is larger than {MAX_BYTES:,} bytes; descriptions of clusters are smaller")
+        raise InputError(f"{path}: is larger than {MAX_BYTES:,} bytes, the most for such files; name a smaller one")
     if not raw.strip():
         raise InputError(f"{path}: the file is empty; write it, or name another")
     return raw
@@ -131,7 +131,7 @@ def decode(raw: bytes, source: str) -> str:
     """Return the text of a file; raise InputError with the line where it is not UTF-8."""
     if b"\0" in raw:
         what, works = kind_by_bytes(raw)
-        raise InputError(f"{source}: is {what}; a text is expected: {works}")
+        raise InputError(f"{source}: is {what}; text is expected: {works}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:

@@ -88,7 +88,7 @@ def not_modelled(
     for path, (values, why) in modelled_with.items():
         value = attrgetter(path)(document)
         if value not in values:
-            remedy = "leave it out" if values == (None,) else f"use {' or '.join(map(str, values))}"
+            remedy = "remove it" if values == (None,) else f"use {' or '.join(map(str, values))}"
             yield tuple(path.split(".")), why.format(value=value) or f"is not modelled with {thing}; {remedy}"
 
 

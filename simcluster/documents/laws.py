@@ -34,7 +34,7 @@ class Histogram(Spec):
     @model_validator(mode="after")
     def _as_many(self) -> Histogram:
         if self.weights is not None and len(self.weights) != len(self.values):
-            raise InputError(f"{len(self.values)} values have {len(self.weights)} weights; give one to each")
+            raise InputError(f"{len(self.values)} values have {len(self.weights)} weights; write one for each")
         if self.weights is not None and not sum(self.weights) > 0:
             raise InputError("weights are all 0; at least one value must be possible")
         return self

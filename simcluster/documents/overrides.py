@@ -39,7 +39,7 @@ def expand_vary(text: str) -> tuple[str, list[Any]]:
     path, equals, values = text.partition("=")
     path = path.strip()
     if not equals or not path or not all(path.split(".")):
-        raise InputError(f"{text!r} does not say what varies; write it as pipeline.schedule=gpipe,1f1b")
+        raise InputError(f"{text!r} does not name what varies; write it as pipeline.schedule=gpipe,1f1b")
     parts = _split_commas(values)
     if any(not part.strip() for part in parts):
         raise InputError(f"{text!r} has an empty value; write it as pipeline.schedule=gpipe,1f1b")
@@ -149,7 +149,7 @@ def _add(data: dict[str, Any], name: str, value: Any) -> list[KeyPath]:
         current = current.get(part) if isinstance(current, Mapping) else below
     if current is not None and not isinstance(current, list | tuple):
         raise InputError(
-            f"override {name}{ADDS}: {name} is {shown(current)}, no list that could be added to; write "
+            f"override {name}{ADDS}: {name} is {shown(current)}, not a list that can be extended; write "
             f"{name}=VALUE to replace it"
         )
     before = list(current or ())

@@ -40,7 +40,7 @@ def read_packed(path: Path, most: int) -> bytes:
         with gzip.open(path) if packed else path.open("rb") as file:
             content = _up_to(file, allowed + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"cannot read {path}: its gzip stream is cut or damaged; copy or record it again") from None
+        raise InputError(f"cannot read {path}: its gzip stream is incomplete or damaged; copy it again") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
         raise InputError(f"cannot read {path}: {getattr(problem, 'strerror', None) or problem}") from None
     if len(content) > most:
@@ -77,7 +77,7 @@ def _refuse_memory(path: Path, size: int, content: bytes) -> None:
     memory = 2 * len(content) + _OBJECT * content.count(b"{") + _ARRAY * content.count(b"[")
     memory += _ITEM * content.count(b",")
     if memory > _memory_of(size):
-        raise _bomb(path, size, f"JSON that takes about {memory / 1e9:.1f} GB of memory")
+        raise _bomb(path, size, f"JSON that needs about {memory / 1e9:.1f} GB of memory")
 
 
 def _bomb(path: Path, size: int, what: str) -> InputError:
@@ -117,7 +117,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
             nested = [name for name in names if arrow.types.is_nested(schema.field(name).type)]
             if nested:
                 raise InputError(
-                    f"cannot read {path}: column {nested[0]} holds lists; a cell is one value: write it so"
+                    f"cannot read {path}: column {nested[0]} holds lists; a cell must be one value: split the lists"
                 )
             _refuse_rows(Path(path), file.metadata, names, cell)
         with parquet.ParquetFile(path, read_dictionary=names) as file:
@@ -127,8 +127,8 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
         raise
     except (arrow.ArrowException, OSError, ValueError, MemoryError):
         raise InputError(
-            f"cannot read {path}: it is no whole Parquet file (cut, or another format); copy it again, or write "
-            f"it anew with the program that it comes from{used_for(path)}"
+            f"cannot read {path}: not a valid Parquet file (truncated, or another format); copy it again, or "
+            f"export it again from its program{used_for(path)}"
         ) from None
     return table
 
@@ -146,7 +146,7 @@ def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> No
             f"cannot read {path}: its {size:,} bytes unpack to {rows:,} rows of {len(names)} columns, about "
             f"{max(unpacked, cell * values) / 1e6:,.0f} MB of memory; a packed file may unpack to {RATIO} times its "
             f"size, or {FLOOR // 1_000_000} MB, and take {_MEMORY_RATIO} times its size of memory, or "
-            f"{_MEMORY_FLOOR // 1_000_000} MB. Write fewer rows a file, or, if you trust it, without compression"
+            f"{_MEMORY_FLOOR // 1_000_000} MB. Write fewer rows per file, or, if you trust it, without compression"
         )
 
 

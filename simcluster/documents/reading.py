@@ -84,7 +84,7 @@ def read_document(path: str | Path) -> Document:
     """Return the mapping in a YAML file, or in standard input (``-``); otherwise raise InputError."""
     path = Path(path)
     if path.parent in map(shipped_folder, ("scenarios", "topologies")):  # wherever the package is installed
-        known = _shipped_document(_read_text(path), f"shipped {path.name}", path.parent)
+        known = _shipped_document(_read_text(path), f"built-in {path.name}", path.parent)
         return replace(known, data=deepcopy(known.data))  # whoever asks may change it
     source = _STDIN if str(path) == STDIN else str(path)
     return parse_document(_read_text(path), source=source, folder=path.parent)
@@ -99,7 +99,7 @@ def _shipped_document(text: str, source: str, folder: Path) -> Document:
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
     """Return the mapping written in ``text``; ``source`` is its name in errors."""
     if not text.strip():
-        raise InputError(f"{source}: the file is empty; it must hold a mapping: write one, such as 'name: my run'")
+        raise InputError(f"{source}: the file is empty; it must be a mapping: write one, such as 'name: my run'")
     with collector_off():  # 5 instead of 2 s of 1 MB
         data, marks = parse_yaml(text, source)
     if data is None:
@@ -170,10 +170,10 @@ def _read_text(path: Path) -> str:
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
         raise unreadable(path, problem) from None
     if len(raw) > _MAX_BYTES:
-        raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes; scenario and topology files are small texts")
+        raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes, the most for such files; name a smaller one")
     if b"\0" in raw:
         what, works = kind_by_bytes(raw)
-        raise InputError(f"{path}: is {what}; a YAML text is expected: {works}")
+        raise InputError(f"{path}: is {what}; YAML text is expected: {works}")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:

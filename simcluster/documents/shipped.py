@@ -25,8 +25,8 @@ def shipped_path(kind: str, name: str) -> Path:
     known = shipped_names(kind)
     if name not in known:
         hint = did_you_mean(name, known)
-        every = f"simcluster list {kind} says which {len(known)} there are"
-        raise InputError(f"none of the {kind} that ship is called {name!r}{hint}; {every}: use one of those")
+        every = f"simcluster list {kind} shows all {len(known)}"
+        raise InputError(f"no built-in one of the {kind} is called {name!r}{hint}; {every}: use one of those")
     return shipped_folder(kind) / f"{name}.yaml"
 
 
@@ -35,6 +35,6 @@ def refuse_shipped(kind: str, path: Path) -> None:
     is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in shipped_names(kind)
     if is_ours and not path.exists():
         raise InputError(
-            f"{path}: no such file, but one of the {kind} that ship has that name: write {path.stem} alone, in any "
+            f"{path}: no such file, but one of the built-in {kind} has that name: write {path.stem} alone, in any "
             f"folder (simcluster show {path.stem} prints it)"
         )

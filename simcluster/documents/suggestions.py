@@ -12,12 +12,12 @@ _KEY_AND_VALUE = re.compile(r"\s*(?:- +)?['\"]?([A-Za-z_][\w.-]*)['\"]?(?::|\s*=
 
 
 def with_a_colon(text: str) -> str:
-    """Return "; write tp: 2, with a colon and a space behind it" for text such as "tp:2"; "" for others."""
+    """Return "; write tp: 2, with a colon and a space after it" for text such as "tp:2"; "" for others."""
     found = _KEY_AND_VALUE.match(text)
     if not found:
         return ""
     value = "..." if found[2][0] in "{[" else re.split(r"[,}\s]", found[2].strip())[0]
-    return f"; write {found[1]}: {value[:30]}, with a colon and a space behind it"
+    return f"; write {found[1]}: {value[:30]}, with a colon and a space after it"
 
 
 def number_in(text: str, kind: str) -> str:

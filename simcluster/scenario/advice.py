@@ -45,8 +45,8 @@ def cautions(
         yield from _filled_experts(scenario, scenario.model.moe)
     if training.recompute == "selective" and training.attention == "fused" and shape_of(scenario).core_again:
         yield (
-            f"recompute: selective runs the fused attention again, {format_seconds(recompute)} a step, and frees only "
-            "its softmax statistics; recompute: none is faster and holds hardly more"
+            f"recompute: selective runs the fused attention again, {format_seconds(recompute)} per step, and frees "
+            "only its softmax statistics; recompute: none is faster and needs hardly more memory"
         )
 
 
@@ -61,9 +61,9 @@ def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
     most = max(each.gradients + each.unsharded for each in footprints)
     if whole:
         yield (
-            f"ZeRO 2 without overlap.grad_reduce holds up to {_size(most)} of gradients a GPU: its shard, and "
-            f"{_size(whole)} whole until the backward is over, where ZeRO 1 has them whole and nothing else; with "
-            "overlap.grad_reduce: true they go out in buckets, as DeepSpeed's do"
+            f"ZeRO 2 without overlap.grad_reduce holds up to {_size(most)} of gradients per GPU: its shard, and "
+            f"{_size(whole)} unsharded until the backward ends, where ZeRO 1 holds only the unsharded ones; with "
+            "overlap.grad_reduce: true they are reduced in buckets, as in DeepSpeed"
         )
 
 
@@ -86,8 +86,8 @@ def _filled_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
         asked = fault.asked(scenario.seed, moe.routes, first)
         if asked > 1:
             yield (
-                f"expert_imbalance: the law of {fault.tokens.kind} gives the most popular expert of layer {first} "
-                f"{asked:.3g} rows per token, and a token visits an expert once; it gets one, others share the rest"
+                f"expert_imbalance: {fault.tokens.kind} distribution gives the most popular expert of layer {first} "
+                f"{asked:.3g} rows per token, but a token visits an expert once; it gets one, others share the rest"
             )
 
 
@@ -200,13 +200,13 @@ def _of_replicas(scenario: Scenario) -> Iterator[Off]:
     values: dict[str, Any] = {}
     parts = []
     if not overlap.grad_reduce:
-        parts.append("gradients are reduced")
+        parts.append("gradient reduction")
         values["overlap.grad_reduce"] = True
     late = zero == 3 and not scenario.fsdp.prefetch
     if (zero and not overlap.param_gather) or late:
-        parts.append("parameters gathered" if parts else "parameters are gathered")
+        parts.append("parameter gathering")
         values |= {} if overlap.param_gather else {"overlap.param_gather": True}
         values |= {"fsdp.prefetch": 1} if late else {}
     if parts:
-        what = f"{' and '.join(parts)} beside no computation"
+        what = f"{' and '.join(parts)} {'do' if len(parts) > 1 else 'does'} not overlap with compute"
         yield Off(what, ("dp",), values, "PyTorch's FSDP" if zero == 3 else "")

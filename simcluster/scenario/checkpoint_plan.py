@@ -68,7 +68,7 @@ def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
 def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     """Return the size and times of a scenario's checkpoint; InputError if no key sets its duration."""
     if spec.to is None and spec.stall is None:
-        takes = "how long does one take? one of two keys says it: write to: 100 GB/s, what storage takes, or stall: 5 s"
+        takes = "needs a duration: set to (storage write rate), as in to: 100 GB/s, or stall, as in stall: 5 s"
         raise scenario.origin.document.error(("run", "checkpoint"), takes)
     each = bytes_per_parameter(scenario, spec)
     size = checkpoint_bytes(scenario, spec)
@@ -310,7 +310,7 @@ def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec
     parts += [f"{saved / 1e9:.1f} GB in {copies_of(spec)} snapshots"] if spec and saved else []
     of = f"needs {need / 1e9:.1f} GB of a host's memory ({', '.join(parts)})"
     if known is None:
-        return f"host memory: {of}; nobody says how much there is (cluster.host_memory): not checked", False
+        return f"host memory: {of}; not checked, since cluster.host_memory is not set", False
     there = f"which has {known.size / 1e9:.1f} GB{f' ({known.source})' if known.source else ''}"
     if need > known.size:
         return f"host memory does not fit: {of}, {there}", True
@@ -325,13 +325,13 @@ def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec
 def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
     """Return the assumptions of a checkpoint's size and times."""
     fullest, copies = float(by_host.max()), copies_of(spec)
-    found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest machine"]
+    found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest node"]
     if spec.to:
         found.append(f"{spec.keep} are kept on storage: {spec.keep * size / 1e12:.3g} TB")
     if copies and not linked:
-        found.append(f"the topology has no link to host memory: {HOST_LINK / 1e9:g} GB/s a GPU are taken for it")
+        found.append(f"the topology has no link to host memory: {HOST_LINK / 1e9:g} GB/s per GPU are assumed")
     if wired:
-        found.append("the write is bound by the machines' NICs, not by storage")
+        found.append("the write is limited by the nodes' NICs, not by storage")
     if apart:
-        found.append("machines have NICs for storage: the write takes nothing from training")
+        found.append("nodes have separate NICs for storage: the write does not slow training")
     return found

@@ -56,8 +56,8 @@ class Contents:
         """Raise InputError if a file has changed since it was read."""
         if changed := self.changed:
             raise InputError(
-                f"{changed[0]}: was changed while it was in use, so that nobody knows which rows are of it as it is "
-                "now; what was finished before is stored: run the same command again"
+                f"{changed[0]}: was changed while it was in use, so some rows may be of its old contents; "
+                "finished rows are stored: run the same command again"
             )
 
     def _reached(self, paths: list[Path]) -> list[Path]:

@@ -61,7 +61,7 @@ class LoaderSpec(Spec):
         given = [name for name in ("batch", "rate") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InputError(
-                f"how long does a worker take for a batch? give one of batch: 0.8 s, rate: 2 M tokens/s; "
+                f"a worker's load time is required: set one of batch: 0.8 s, rate: 2 M tokens/s; "
                 f"got {' and '.join(given) or 'none'}"
             )
         return self
@@ -112,7 +112,7 @@ class Data(Spec):
         fields = type(self).model_fields
         idle = [name for name in ("packing", "mask", "seed") if getattr(self, name) != fields[name].default]
         if idle and self.documents is None:
-            raise InputError(f"{idle[0]} says nothing without documents; give their lengths, or leave it out")
+            raise InputError(f"{idle[0]} has no effect without documents; set documents, or remove {idle[0]}")
         return self
 
     @property
@@ -179,12 +179,10 @@ class Measured(Spec):
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if (self.step_time is None) == (self.tokens_per_s is None):
-            both = "both are given" if self.step_time is not None else "neither is"
-            raise InputError(f'give one of step_time (as in "7.5 s") and tokens_per_s (of all GPUs); {both}')
+            both = "both are set" if self.step_time is not None else "neither is"
+            raise InputError(f'set one of step_time (as in "7.5 s") and tokens_per_s (of all GPUs); {both}')
         if self.step_time == 0:
-            raise InputError(
-                "step_time is 0 s; a step that was measured took longer: write what it took, or leave it out"
-            )
+            raise InputError("step_time is 0 s; a measured step takes longer: write its duration, or remove step_time")
         return self
 
     def seconds(self, tokens: int) -> float:
@@ -202,7 +200,7 @@ class Measured(Spec):
         more = f" and {len(self.changed) - _NAMED} more" if len(self.changed) > _NAMED else ""
         source = f" ({self.source})" if self.source else ""
         return (
-            f"{what}{source} is of the run without a change of {', '.join(self.changed[:_NAMED])}{more}: not compared"
+            f"{what}{source} is of the run without the change of {', '.join(self.changed[:_NAMED])}{more}: not compared"
         )
 
 

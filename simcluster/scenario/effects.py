@@ -59,7 +59,7 @@ class WithoutEffect:
     def complaint(self) -> Complaint:
         """Describe what is wrong and what would work."""
         what = f"{self.condition.what}, and {self.why}"
-        return tuple(self.path.split(".")), f"{what}; {self.condition.remedy}, or leave {self.path.split('.')[-1]} out"
+        return tuple(self.path.split(".")), f"{what}; {self.condition.remedy}, or remove {self.path.split('.')[-1]}"
 
 
 def _as_written(value: object) -> str:
@@ -154,35 +154,35 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         (*_fields("parallel.ep parallel.etp overlap.experts"), *_all(_DISPATCH, ExpertDispatch)),
         lambda s: s.model.moe, ("model.moe",), "the model is dense",
-        "is for the experts of model.moe", "give model.moe",
+        "is for the experts of model.moe", "set model.moe",
     ),
     Condition(
         _fields("training.recompute_modules"), lambda s: s.training.recompute == "selective", ("training.recompute",),
-        what="lists what a selective recompute runs again", remedy="set recompute to selective",
+        what="lists what a selective recompute repeats", remedy="set recompute to selective",
     ),
     Condition(
         _fields("training.recompute_every"), lambda s: s.training.recompute != "none", ("training.recompute",),
-        what="is which layers run again", remedy="set recompute to selective or full",
+        what="selects the layers to recompute", remedy="set recompute to selective or full",
     ),
     Condition(
         _fields("memory.offload.ahead memory.offload.modules"), lambda s: s.memory.offload.activations,
-        ("memory.offload.activations",), what="is how activations go to host memory", remedy="give activations a part",
+        ("memory.offload.activations",), what="is for offloaded activations", remedy="set it to a share",
     ),
     Condition(
         _fields("memory.offload.bucket"), lambda s: s.memory.offload.optimizer != "none",
-        ("memory.offload.optimizer",), what="is how the optimizer's state moves", remedy="set it to stream or host",
+        ("memory.offload.optimizer",), what="is for an offloaded optimizer", remedy="set it to stream or host",
     ),
     Condition(
         _fields("memory.offload.buffers"), lambda s: s.memory.offload.optimizer == "stream",
-        ("memory.offload.optimizer",), what="is how the optimizer's state is streamed", remedy="set it to stream",
+        ("memory.offload.optimizer",), what="is for a streamed optimizer state", remedy="set it to stream",
     ),
     Condition(
         _fields("memory.offload.host_update"), lambda s: s.memory.offload.optimizer == "host",
-        ("memory.offload.optimizer",), what="says how fast the host updates", remedy="set it to host",
+        ("memory.offload.optimizer",), what="is the rate of updates by the host", remedy="set it to host",
     ),
     Condition(
         _all("training.muon", Muon), lambda s: s.training.optimizer == "muon", ("training.optimizer",),
-        what="says how Muon updates matrices", remedy="set it to muon",
+        what="is a setting of Muon", remedy="set it to muon",
     ),
     Condition(
         _all("fsdp", Fsdp, "sync_every_microbatch"), lambda s: s.parallel.zero == 3, ("parallel.zero",),
@@ -225,10 +225,10 @@ CONDITIONS: tuple[Condition, ...] = (
         _transfers, ("gpus",),
     ),
     Condition(_fields("memory.communication_buffers"), lambda s: s.gpus > 1, ("gpus",), values=("auto",)),
-    Condition(_fields("parallel.order"), _reordered, (), "the axes that it exchanges are 1"),
+    Condition(_fields("parallel.order"), _reordered, (), "the axes that it exchanges have size 1"),
     # other values of the scenario
     Condition(
-        _fields("model.position"), lambda s: not s.model.mla, ("model.mla",), "model.mla turns its own part",
+        _fields("model.position"), lambda s: not s.model.mla, ("model.mla",), "model.mla has its own rotary part",
         values=("none",),
     ),
     Condition(_fields("training.muon.distribute"), lambda s: s.parallel.zero, ("parallel.zero",)),
@@ -246,13 +246,13 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(_fields("overlap.interference"), _overlaps, (), "no communication overlaps with compute"),
     Condition(
         _fields("training.recompute training.recompute_every"), _runs_again, (),
-        "the software leaves a fused attention alone",
+        "the software does not recompute a fused attention",
     ),
     Condition(_fields("model.clamped_activation"), lambda s: s.model.moe, ("model.moe",), "the model is dense"),
-    Condition(_fields("data.unique"), lambda s: s.run, ("run",), "no run of weeks reads it"),
+    Condition(_fields("data.unique"), lambda s: s.run, ("run",), "there is no run of weeks"),
     Condition(_fields("data"), lambda s: s.data and (s.data.documents or s.data.unique or s.data.loader), ("data",),
-         "it says nothing"),
-    Condition(_fields("seed replicas"), _draws, ("faults", "data"), "nothing is drawn by chance"),
+         "it sets no documents, unique or loader"),
+    Condition(_fields("seed replicas"), _draws, ("faults", "data"), "nothing is random"),
 )  # fmt: skip
 """Ordered: the first unmet condition of a field gives the reason."""
 _REJECTING = tuple(condition for condition in CONDITIONS if condition.remedy)
@@ -281,7 +281,7 @@ def notes_without_effect(scenario: ScenarioFields) -> Iterator[str]:
         reasons.setdefault(each.why, []).append(each.path)
     drawn = [place for place, fault in enumerate(scenario.faults) if not fault.by_chance and _is_seeded(fault, place)]
     if drawn:
-        reasons["nothing of these faults is drawn by chance"] = [f"faults.{place}.seed" for place in drawn]
+        reasons["nothing in these faults is random"] = [f"faults.{place}.seed" for place in drawn]
     for why, paths in reasons.items():
         yield f"without effect: {', '.join(paths)}, since {why}"
 

@@ -85,7 +85,7 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     seconds = estimated_seconds(scenario)
     if seconds > most_seconds():
         path, what = _driver(scenario)
-        yield path, f"{what} would take about {in_words(seconds)} to plan and play; {unless_asked('use fewer')}"
+        yield path, f"{what} would take about {in_words(seconds)} to plan and simulate; {unless_asked('use fewer')}"
 
 
 def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int = 0) -> None:
@@ -94,8 +94,8 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
     ``ops`` is the number of ops of its step, if it was simulated.
     """
     seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
-    told = f"{what} plays about {more} steps beside the scenario's own, which would take about {in_words(seconds)}"
-    require_begun(seconds, told, "leave it out")
+    told = f"{what} simulates about {more} more steps, which would take about {in_words(seconds)}"
+    require_begun(seconds, told, "remove it")
 
 
 def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
@@ -117,7 +117,7 @@ def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
         (scenario.steps, ("steps",), f"{scenario.steps:,} steps"),
         (scenario.replicas / 50, ("replicas",), f"{scenario.replicas:,} replicas"),
         (buckets / 1000, ("memory", "offload", "bucket"), f"{buckets:,.0f} buckets of the offloaded optimizer"),
-        (coming / 1e4, ("faults",), f"faults that come and go about {coming:,.0f} times"),
+        (coming / 1e4, ("faults",), f"faults that start and end about {coming:,.0f} times"),
         (ranks / 1024, ("faults",), f"{ranks:,} ranks that all differ"),
     ]
     _, path, what = max(counts)

@@ -35,7 +35,7 @@ from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
 _TOPOLOGY: DocumentKinds[TopologySpec] = DocumentKinds(AnyTopology)
-A_CLUSTER = "a cluster (a shipped topology's name, a path, a dict, a Cluster)"
+A_CLUSTER = "a cluster (a built-in topology's name, a path, a dict, a Cluster)"
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 
@@ -73,7 +73,7 @@ def _resolve_cluster(document: Document) -> Document:
         raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
     if section is None:
-        near = "".join(f"; {key!r} is no key: write cluster for it" for key in nearest("cluster", document.data, 0.7))
+        near = "".join(f"; {key!r} is unknown: write cluster" for key in nearest("cluster", document.data, 0.7))
         raise document.error(
             ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{near}; {_topologies()}"
         )
@@ -146,14 +146,14 @@ def _read_topology(path: Path) -> Document:
     document = read_document(path)
     if "kind" not in document.data and {"cluster", "model"} & document.data.keys():
         raise InputError(
-            f"{path}: is a scenario, and a topology is needed, which has a kind; name another file, or one that ships "
+            f"{path}: is a scenario, but a topology is needed, which has a kind; name another file, or a built-in one "
             "(simcluster list topologies)"
         )
     return replace(document, data=rooted(document.data, path.parent))
 
 
 def _topologies() -> str:
-    return f"a path, a mapping or a shipped name: {', '.join(shipped_names('topologies')) or 'none'}"
+    return f"a path, a mapping or a built-in name: {', '.join(shipped_names('topologies')) or 'none'}"
 
 
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -182,7 +182,7 @@ def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
     if isinstance(name, Mapping):
         here, data = Path(), dict(name)
         if "scale" in data:
-            raise InputError("scale: is for the cluster of a scenario, not for one by itself; leave it out")
+            raise InputError("scale: is for the cluster of a scenario, not for a separate cluster; remove it")
         if "topology" in data:
             data = _resolve_cluster(Document({"cluster": data}, "<cluster>", here)).data["cluster"]["topology"]
         return Document(data, "<topology>", here)
@@ -225,8 +225,8 @@ def _resolve_model(document: Document) -> Document:
         by_path = _is_path(preset, (".json",))
         if by_path and not path.exists() and path.suffix != ".json" and (near := preset_near(preset)):
             raise InputError(
-                f"there is no file {preset}; did you mean the preset {near!r}? simcluster list models names those "
-                "that ship; for another model give the path of its config.json"
+                f"there is no file {preset}; did you mean the preset {near!r}? simcluster list models shows "
+                "all presets; for another model name the path of its config.json"
             )
         fields = _config(path, given) if by_path else model_document(preset)
     place = document.mark(where).place
@@ -333,7 +333,7 @@ def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterabl
         if not isinstance(law["file"], str):
             raise document.error(file, f"must be the path of a CSV file, got {shown(law['file'])}")
         if "values" in law or "weights" in law:
-            raise document.error(file, "has values and weights already; leave those out, or the file")
+            raise document.error(file, "has values and weights already; remove those, or the file")
         with document.told_at(file):
             table = histogram_in(_folder(document, file) / law["file"])
         read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}

@@ -273,11 +273,11 @@ def _short(footprint: Footprint, held: float, capacity: float) -> str:
     """Return how much memory is missing, and the largest part of the need."""
     state = footprint.parameters + footprint.gradients + footprint.optimizer
     if state + footprint.buffers > capacity:
-        why = f"model state alone is {state / 1e9:.1f} GB a GPU: more GPUs are needed"
+        why = f"model state alone needs {state / 1e9:.1f} GB per GPU: use more GPUs"
     else:
         rest = held - state
-        why = f"model state is {state / 1e9:.1f} GB, all else {rest / 1e9:.1f} GB: more GPUs or shorter sequences"
-    return f"still {(held - capacity) / 1e9:.1f} GB short of {capacity / 1e9:.1f} GB; {why}"
+        why = f"model state {state / 1e9:.1f} GB, the rest {rest / 1e9:.1f} GB: use more GPUs or shorter sequences"
+    return f"{(held - capacity) / 1e9:.1f} GB over {capacity / 1e9:.1f} GB; {why}"
 
 
 def _written(value: object) -> str:

@@ -32,7 +32,7 @@ ScenarioLike = str | Path | Mapping[str, Any] | Scenario | HasScenario
 ClusterLike = str | Path | Mapping[str, Any] | Cluster | Scenario
 """A built-in topology's name, a path, a topology document, a Cluster, or a scenario."""
 
-A_SCENARIO = "a scenario (a shipped name, a path, a dict, a Scenario)"
+A_SCENARIO = "a scenario (a built-in name, a path, a dict, a Scenario)"
 
 
 @checked

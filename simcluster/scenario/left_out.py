@@ -76,19 +76,19 @@ def _laid_out(scenario: ScenarioFields) -> Pipeline:
     counts, chunks, layers = layout.counts, layout.chunks(pp), scenario.model.layers
     layout.require_multi_token_last(scenario.model.mtp_layers or 0)
     if sum(counts) != layers:
-        raise InputError(f"has {sum(counts)} decoder layers (t), and model.layers is {layers}; they must be as many")
+        raise InputError(f"has {sum(counts)} decoder layers (t), but model.layers is {layers}; make them equal")
     if pipeline.layers_per_stage not in ("even", counts):
-        raise InputError("says which slice holds which layers, and so does layers_per_stage; keep one of the two")
+        raise InputError("sets the layers of each slice, and so does layers_per_stage; keep one of the two")
     found: dict[str, object] = {"layers_per_stage": counts}
     if "schedule" not in pipeline.model_fields_set and chunks > 1:
         found["schedule"] = "interleaved"
     name = found.get("schedule", pipeline.schedule_name)
     if name in schedules_with("takes_chunks"):
         if pipeline.chunks not in (1, chunks):
-            what = f"has {len(counts)} slices for pp {pp}, {chunks} a stage, and chunks is {pipeline.chunks}"
-            raise InputError(f"{what}; leave chunks out")
+            what = f"has {len(counts)} slices for pp {pp}, {chunks} per stage, but chunks is {pipeline.chunks}"
+            raise InputError(f"{what}; remove chunks")
         found["chunks"] = chunks
     elif name in SCHEDULES and (route := SCHEDULES[str(name)].route) and len(route(pp, 1)) != len(counts):
-        what = f"has {len(counts)} slices for pp {pp}, and {name} has {len(route(pp, 1))}"
-        raise InputError(f"{what}; use another number of slices, or a schedule that takes chunks, such as interleaved")
+        what = f"has {len(counts)} slices for pp {pp}, but {name} has {len(route(pp, 1))}"
+        raise InputError(f"{what}; use another number of slices, or a schedule with chunks, such as interleaved")
     return pipeline.model_copy(update=found)

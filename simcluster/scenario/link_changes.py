@@ -41,8 +41,8 @@ def no_effect(scenario: ScenarioFields, written: Document, path: KeyPath) -> Inp
     return written.error(
         path,
         f"has no effect: latencies of collectives and sends are those of NCCL's platform {_platform(scenario)} "
-        f"(collectives.nccl: {scenario.collectives.nccl}); leave it out, set collectives.nccl to none, where the links "
-        "alone decide, or change cluster.scale.latency, a factor on all latencies",
+        f"(collectives.nccl: {scenario.collectives.nccl}); remove it, set collectives.nccl to none, where only the "
+        "links count, or change cluster.scale.latency, a factor on all latencies",
     )
 
 

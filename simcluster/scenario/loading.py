@@ -54,8 +54,8 @@ class Loading:
         together = f", {self.workers} workers {format_seconds(self.batch / self.workers)}" if self.workers > 1 else ""
         exposed = f"{format_seconds(self.exposed)} exposed" if self.exposed > 0 else "all hidden"
         return [
-            f"  loader       a batch takes a worker {format_seconds(self.batch)}{together}; the step without it "
-            f"{format_seconds(self.step)}: {exposed}{self._remedy}"
+            f"  loader       {format_seconds(self.batch)} per batch and worker{together}; the step without it "
+            f"takes {format_seconds(self.step)}: {exposed}{self._remedy}"
         ]
 
     @property

@@ -74,8 +74,8 @@ def check_headroom(part: float, written: object) -> float:
     """Return the headroom itself; raise InputError unless it is from 0 to below 1."""
     if not 0 <= part < 1:
         raise InputError(
-            f"headroom {written!r} must be the part of a GPU's memory that is left free, from 0 to below all of it, as "
-            f'in "10%" or 0.1'
+            f"headroom {written!r} must be the share of GPU memory that is left free, from 0 to below 1, as in "
+            f'"10%" or 0.1'
         )
     return part
 
@@ -273,11 +273,11 @@ def recipe_document(scenario: Scenario) -> dict[str, Any]:
 
 
 def recipe_words(scenario: Scenario) -> str:
-    """Return the recipe in words: 18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
+    """Return the recipe in words: 18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
     less = optimizer_class(scenario.training.optimizer).state_in_words(recipe)
-    return f"{recipe.total:g} B a parameter ({parts_of(recipe)}: {recipe.name}{default}{less})"
+    return f"{recipe.total:g} B per parameter ({parts_of(recipe)}: {recipe.name}{default}{less})"
 
 
 def parts_of(recipe: Recipe) -> str:
@@ -286,14 +286,14 @@ def parts_of(recipe: Recipe) -> str:
 
 
 def change_words(before: Recipe, after: Recipe) -> str:
-    """Return how two recipes differ: gradients 4 -> 2 B a parameter, in memory and over dp."""
+    """Return how two recipes differ: gradients 4 -> 2 B per parameter, in memory and over dp."""
     return "; ".join(_changes(before, after)) or "what the update reads and writes"
 
 
 def _changes(before: Recipe, after: Recipe) -> Iterator[str]:
     """Yield the parts that differ; replicas reduce gradients, and ZeRO gathers weights."""
     if before.gradient != after.gradient:
-        yield f"gradients {before.gradient:g} -> {after.gradient:g} B a parameter, in memory and over dp"
+        yield f"gradients {before.gradient:g} -> {after.gradient:g} B per parameter, in memory and over dp"
     if before.weight != after.weight:
         yield f"weights {before.weight:g} -> {after.weight:g} B"
     if before.optimizer != after.optimizer:

@@ -39,11 +39,11 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield from _recomputed(scenario)
     if scenario.model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
-        yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or leave mtp_layers out"
+        yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
     mixer, known = scenario.model.mixer, [word for word, kind in LAYER_KINDS.items() if kind.MIXES]
     if mixer is not None and mixer not in known:
         near = did_you_mean(mixer, known)
-        yield ("model", "mixer"), f"{mixer!r} is no layer kind that mixes tokens{near}; known: {', '.join(known)}"
+        yield ("model", "mixer"), f"{mixer!r} is not a layer kind that mixes tokens{near}; known: {', '.join(known)}"
         return
     for word in dict.fromkeys(word for kinds in scenario.model.kinds_of_layers for word in kinds):
         yield from not_modelled(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
@@ -61,7 +61,7 @@ def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
     )
     for name in training.recompute_modules:
         if name in absent:
-            yield where, f"{name} is a part of {absent[name]}, which the model has not; leave it out"
+            yield where, f"{name} is a part of {absent[name]}, which the model does not have; remove it"
 
 
 def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -73,7 +73,7 @@ def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
     if parallel.sequence_parallel:
         split |= {"hidden_size": model.hidden_size, "sequence_length": model.sequence_length}
         if tp == 1:
-            what = "sequence parallelism splits over tp ranks and needs two or more, and tp is 1"
+            what = "sequence parallelism needs tp 2 or more, and tp is 1"
             yield ("parallel", "sequence_parallel"), f"{what}; set tp to 2 or more, or sequence_parallel to false"
     undivided = [f"model.{name} {size}" for name, size in split.items() if size % tp]
     if undivided:
@@ -86,23 +86,23 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if scenario.training.attention == "unfused":
-        what = f"cp {cp} works on attention in pieces, which only a fused kernel gives; training.attention is unfused"
+        what = f"cp {cp} computes attention in pieces, which needs a fused kernel; training.attention is unfused"
         yield ("training", "attention"), f"{what}; set it to fused, or cp to 1"
     zigzag = model.causal and parallel.cp_shares == "zigzag"
     shares = 2 * cp if zigzag else cp  # zig-zag: a rank has one of the first and one of the last
     if length % shares:
         fix = listed(near_divisors(length // 2 if zigzag else length, cp))
-        what = f"cp {cp} cuts model.sequence_length {length} in {shares} equal pieces, and that does not go"
+        what = f"model.sequence_length {length} is not divisible by {'2 x ' if zigzag else ''}cp = {shares}"
         yield where, f"{what}; use cp {fix}"
     elif parallel.sequence_parallel and length // cp % tp:
-        what = f"sequence parallelism splits the {length // cp} tokens of a sequence on a rank over tp {tp}"
-        yield where, f"{what}, which does not go; use cp {listed(near_divisors(length // math.gcd(length, tp), cp))}"
+        what = f"model.sequence_length / cp = {length // cp} is not divisible by tp {tp} (sequence parallelism)"
+        yield where, f"{what}; use cp {listed(near_divisors(length // math.gcd(length, tp), cp))}"
     traders = CONTEXT_METHODS[parallel.cp_comm].traders(model.heads // tp, max(model.kv_heads // tp, 1), cp)
     if model.heads // tp % traders:
         fix = listed(near_divisors(max(model.heads // tp, 1), cp))
-        each = f"cp {cp} ranks" if traders == cp else f"{traders} ranks of cp {cp}"
-        what = f"{parallel.cp_comm} gives each of {each} as many of the {model.heads // tp} heads of a tp rank"
-        yield where, f"{what}, and that does not go; use cp {fix}, or cp_comm: ring"
+        each = f"cp {cp}" if traders == cp else f"{traders} ranks of cp {cp}"
+        what = f"the {model.heads // tp} heads of a tp rank are not divisible by {each} ({parallel.cp_comm})"
+        yield where, f"{what}; use cp {fix}, or cp_comm: ring"
 
 
 def _experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
@@ -111,7 +111,7 @@ def _experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
     tp, etp = parallel.tp, parallel.etp or parallel.tp
     if tp > 1 and not parallel.sequence_parallel:
         what = f"tp {tp} ranks would each send the same tokens to the experts"
-        yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM demands"
+        yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM requires"
     yield from _split_experts(moe, parallel.ep, etp)
     yield from _expert_groups(parallel, etp)
     yield from _experts_apart(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
@@ -122,10 +122,10 @@ def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
     how, where = scenario.parallel.expert_dispatch, ("parallel", "expert_dispatch")
     relayed = [name for name in ("sms", "reach") if getattr(how, name) != type(how).model_fields[name].default]
     if relayed and not how.relays:
-        what = f"{relayed[0]} is of tokens that are relayed, and expert_dispatch.kind is {how.kind}"
-        yield (*where, relayed[0]), f"{what}; use deepep or hybridep, or leave it out"
+        what = f"{relayed[0]} is for relayed tokens, and expert_dispatch.kind is {how.kind}"
+        yield (*where, relayed[0]), f"{what}; use deepep or hybridep, or remove it"
     if how.relays and scenario.collectives.detail == "steps":
-        yield (*where, "kind"), f"{how.kind} is under way on all links at once, and has no rounds; use detail: flow"
+        yield (*where, "kind"), f"{how.kind} uses all links at once and has no rounds; use detail: flow"
 
 
 def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
@@ -134,7 +134,7 @@ def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
     if moe.expert_ffn_hidden_size % etp:
-        what = f"etp {etp} (left out: as tp) does not divide model.moe.expert_ffn_hidden_size"
+        what = f"etp {etp} (default: tp) does not divide model.moe.expert_ffn_hidden_size"
         fix = listed(near_divisors(moe.expert_ffn_hidden_size, etp))
         yield ("parallel", "etp"), f"{what} {moe.expert_ffn_hidden_size}; use etp {fix}"
 
@@ -145,7 +145,7 @@ def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
     ranks = tp * cp * dp
     if ranks % (ep * etp):
         split = f" x etp {etp}" if etp > 1 else ""
-        what = f"groups of ep {ep}{split} do not go into the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"
+        what = f"ep {ep}{split} does not divide the {ranks} ranks of a stage (tp {tp} x cp {cp} x dp {dp})"
         fixes = [f"ep {listed(near_divisors(ranks // etp, ep))}"] if ranks % etp == 0 else []
         fixes += [f"etp {listed(near_divisors(ranks // ep, etp))}"] if ranks % ep == 0 else []
         yield ("parallel", "ep"), f"{what}; use {' or '.join(fixes) or 'divisors of it'}"
@@ -155,9 +155,9 @@ def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> I
     """Check what is not modelled for experts on ranks of their own, in groups of ``together``."""
     group, tp = scenario.fsdp.shard_group, scenario.parallel.tp
     if apart and group and group * tp % together:
-        what = f"shard groups of {group} x tp {tp} ranks do not hold whole groups of ep x etp = {together}"
+        what = f"shard groups of {group} x tp {tp} ranks are not a multiple of ep x etp = {together}"
         fix = together // math.gcd(together, tp)
-        yield ("fsdp", "shard_group"), f"{what}; use a multiple of {fix}, or leave it out"
+        yield ("fsdp", "shard_group"), f"{what}; use a multiple of {fix}, or remove it"
     if apart and scenario.memory.offload.optimizer != "none":
         yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"
 
@@ -179,16 +179,16 @@ def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     if name not in SCHEDULES:
         yield ("pipeline", "schedule"), _unknown(name)
     elif chunks > 1 and not SCHEDULES[name].takes_chunks:
-        problem = f"{chunks} chunks need the schedule {listed(schedules_with('takes_chunks'))}, and it is {name}"
-        yield ("pipeline", "chunks"), f"{problem}; leave chunks out, or change the schedule"
+        problem = f"{chunks} chunks need the schedule {listed(schedules_with('takes_chunks'))}, but it is {name}"
+        yield ("pipeline", "chunks"), f"{problem}; remove chunks, or change the schedule"
     elif SCHEDULES[name].in_groups and scenario.parallel.pp == 1:
-        problem = f"{name} needs stages to take turns on, and parallel.pp is 1"
+        problem = f"{name} interleaves stages and needs pp 2 or more, and parallel.pp is 1"
         yield ("pipeline", "schedule"), f"{problem}; use pp 2 or more, or the schedule 1f1b"
 
 
 def _unknown(name: str) -> str:
     if is_csv(name) or names_function(name):
-        return f"{name} is read from a file, which needs a scenario that is loaded (simcluster.load) and can be planned"
+        return f"{name} is read from a file, which needs a scenario that was loaded (simcluster.load)"
     return f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}; known: {', '.join(SCHEDULES)}"
 
 
@@ -198,12 +198,12 @@ def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     if scenario.pipeline.layers_per_stage != "even" or isinstance(scenario.pipeline.schedule, Rows):
         return
     if layers % pp:
-        what = f"pp {pp} does not divide model.layers {layers}; every stage holds as many layers"
+        what = f"pp {pp} does not divide model.layers {layers}; every stage must have the same number"
         yield ("parallel", "pp"), f"{what}: use pp {listed(near_divisors(layers, pp))}, {AUTO}"
     elif layers % (pp * chunks):
         what = f"pp {pp} x chunks {chunks} = {pp * chunks} does not divide model.layers {layers}"
         fix = listed(near_divisors(layers // pp, chunks))
-        yield ("pipeline", "chunks"), f"{what}; every chunk holds as many layers: use chunks {fix}, {AUTO}"
+        yield ("pipeline", "chunks"), f"{what}; every chunk must have the same number: use chunks {fix}, {AUTO}"
 
 
 def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -216,8 +216,8 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         return
     zero = scenario.parallel.zero
     if copies and zero > 1:
-        what = f"ZeRO {zero} is not modelled with {schedule.name}, which holds the model more than once"
-        yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule that holds it once, such as dualpipe-v"
+        what = f"ZeRO {zero} is not modelled with {schedule.name}, which has several copies of the model"
+        yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule with one copy, such as dualpipe-v"
     if scenario.overlap.pairs:
         yield from _pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
@@ -243,5 +243,5 @@ def _pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
         fix = "dualpipe, dualpipe-v or {name: interleaved, pairs: true} on pp 2 or more"
         yield where, f"{what}; use {fix}, or set it to false"
     elif scenario.parallel.zero == 3:
-        what = "zero 3 gathers a stage's parameters action after action, and not for two at once"
+        what = "zero 3 gathers a stage's parameters for one action at a time, not for two at once"
         yield where, f"{what}; use zero 0, 1 or 2, or set it to false"

@@ -88,7 +88,7 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, scenario.cluster.built.num_gpus
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
-        what = f"the job wants {gpus} GPUs, the cluster has {cluster_gpus}"
+        what = f"the job needs {gpus} GPUs, the cluster has {cluster_gpus}"
         nodes = getattr(scenario.cluster.topology, "nodes", None)
         enough = f" (cluster.nodes: {-(-gpus * nodes // cluster_gpus)})" if isinstance(nodes, int) else ""
         yield ("gpus",), f"{what}; use {cluster_gpus} or fewer, or a larger cluster{enough}"
@@ -96,9 +96,9 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     if parallel.dp and fixed * parallel.dp != gpus:
         product = fixed * parallel.dp
         fixes = [f"set gpus to {product}"] if product <= cluster_gpus else []
-        fixes += [f"set dp to {gpus // fixed} (or leave it out)"] if gpus % fixed == 0 else []
+        fixes += [f"set dp to {gpus // fixed} (or remove it)"] if gpus % fixed == 0 else []
         fixes += [] if gpus % fixed == 0 else [_smaller(gpus)]
-        what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; the product must be the GPUs"
+        what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; they must be equal"
         yield ("parallel",), f"{what}: {', or '.join(fixes)}{_racks(scenario)}"
     elif not parallel.dp:
         multiples = [number for number in near_multiples(fixed, gpus) if number <= cluster_gpus]
@@ -190,8 +190,8 @@ def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
         fix = listed(near_divisors(ranks, group))
         yield ("fsdp", "shard_group"), f"groups of {group} do not divide the {ranks} ranks of dp x cp; use {fix}"
     if fsdp.prefetch > 1 and not scenario.overlap.param_gather:
-        what = f"{fsdp.prefetch} units are to be gathered ahead of use, and overlap.param_gather false gathers none"
-        yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or leave prefetch out"
+        what = f"{fsdp.prefetch} units cannot be gathered ahead of use while overlap.param_gather is false"
+        yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or remove prefetch"
 
 
 def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
@@ -199,8 +199,8 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
     chosen, cluster = scenario.memory.offload, scenario.cluster.built
     where = ("memory", "offload")
     if chosen.optimizer == "host" and chosen.host_update is None:
-        what = "is needed for optimizer: host: what the processors of a box reach in Adam on their memory"
-        yield (*where, "host_update"), f'{what}, reads and writes together, as in host_update: "100 GB/s"'
+        what = "is needed for optimizer: host: the memory rate of Adam on a node's CPUs, reads plus writes"
+        yield (*where, "host_update"), f'{what}; set it, as in host_update: "100 GB/s"'
     if chosen.activations or chosen.optimizer != "none":
         try:
             for rank in range(min(scenario.gpus, cluster.num_gpus)):
@@ -224,19 +224,19 @@ def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
 def _checkpoint(scenario: ScenarioFields, checkpoint: CheckpointInStep) -> Iterator[Complaint]:
     """Check that the step before the checkpoint is simulated, and that its write has a duration."""
     if checkpoint.after >= scenario.steps:
-        what = f"step {checkpoint.after} is not played: the scenario has {scenario.steps} steps, numbered from 0"
+        what = f"step {checkpoint.after} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
         yield (
             ("checkpoint", "after"),
-            f"{what}; set steps to {checkpoint.after + 2}, so that the write has one beside it",
+            f"{what}; set steps to {checkpoint.after + 2}, so that the write overlaps with one",
         )
     known = scenario.run.checkpoint if scenario.run else None
     if checkpoint.place == "peers":
         if checkpoint.mode == "blocking":
-            yield ("checkpoint", "mode"), "copies to peers go on beside training; leave mode out, or set it to snapshot"
+            yield ("checkpoint", "mode"), "copies to peers overlap with training; remove mode, or set it to snapshot"
         if scenario.cluster.built.hosts[0] == scenario.cluster.built.hosts[scenario.gpus - 1]:
-            yield ("checkpoint", "place"), "the job is on one machine, which has no peer; use storage, or more machines"
+            yield ("checkpoint", "place"), "the job is on one node, which has no peer; use storage, or more nodes"
     elif checkpoint.to is None and (known is None or (known.to is None and known.stall is None)):
-        yield ("checkpoint", "to"), "how fast does storage take it? Give what the whole job gets, as in to: 100 GB/s"
+        yield ("checkpoint", "to"), "is required: set the storage write rate of the whole job, as in to: 100 GB/s"
 
 
 _SPARE_TRAYS = 2  # of 18, which jobs leave out
@@ -257,9 +257,7 @@ def trays_filled_by(rack: MachineSpec, gpus: int) -> int:
 def racks_in_words(topology: TopologySpec) -> str:
     """Return what ``cluster.nodes`` counts where that is racks; "" elsewhere."""
     rack = rack_of(topology)
-    return (
-        "" if rack is None else f"a machine of {topology.name} is a rack of {rack.num_gpus} GPUs in {rack.trays} trays"
-    )
+    return "" if rack is None else f"a node of {topology.name} is a rack of {rack.num_gpus} GPUs in {rack.trays} trays"
 
 
 def uneven_racks(scenario: ScenarioFields) -> str:
@@ -272,7 +270,7 @@ def uneven_racks(scenario: ScenarioFields) -> str:
     fix = f"cluster.machine.trays: {trays} with cluster.nodes: {gpus // (trays * rack.gpus)} takes {trays * rack.gpus} "
     fix += "of each rack, as most jobs do"
     return (
-        f"racks are filled unevenly: the last has {last} of {rack.num_gpus} GPUs, so groups are cut at other places "
+        f"racks are filled unevenly: the last has {last} of {rack.num_gpus} GPUs, so groups are divided differently "
         f"there; {racks_in_words(topology)}, and cluster.nodes counts racks; "
         + (fix if trays else f"use a multiple of {rack.num_gpus} GPUs, or fewer trays (cluster.machine.trays)")
     )

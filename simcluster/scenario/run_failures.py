@@ -84,7 +84,7 @@ class BadBatch(Spec):
             raise RuleError([(("within",), count)])
         if not self.retire and (self.within is not None or self.replaced is not None):
             key = "within" if self.within is not None else "replaced"
-            needs = "is for machines that are retired, and retire says after how many failures; write retire: 3"
+            needs = "is for retired nodes and needs the number of failures before that; write retire: 3"
             raise RuleError([((key,), needs)])
         return self
 
@@ -147,30 +147,33 @@ class FailureSpec(Spec):
         given = [name for name, value in rates.items() if value is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
-            raise InputError(f"failures.{self.name}: how often? give one of {', '.join(rates)}; got {got}")
+            raise InputError(f"failures.{self.name}: the rate is required: set one of {', '.join(rates)}; got {got}")
         if (self.count is None) != (self.within is None):
-            raise InputError(f"failures.{self.name}: count and within go together, as in count: 419, within: 54 d")
+            raise InputError(f"failures.{self.name}: count and within need each other, as in count: 419, within: 54 d")
         if self.mtbf == 0 or self.within == 0:
-            raise InputError(f"failures.{self.name}: mtbf and within must be longer than zero")
+            raise InputError(f"failures.{self.name}: mtbf and within must be longer than zero; write as in 50 d")
         self._check_effect()
         return self
 
     def _check_effect(self) -> None:
         levels, fields = self.by or self.left, type(self).model_fields
         if self.effect == "slow" and not levels:
-            raise InputError(f"failures.{self.name}: how slow? by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
+            raise InputError(f"failures.{self.name}: set the slowdown: by: [1.05, 1.2] of a GPU, left: [0.5] of a link")
         of_device = self.of in ("gpu", "memory", "host", "rack")
         of_link = self.of in ("nic", "cable", "switch", "neighbour")
         if (self.by and not of_device) or (self.left and not of_link):
             raise InputError(
-                f"failures.{self.name}: by is for of: gpu, memory, host, rack; left for nic, cable, switch, neighbour"
+                f"failures.{self.name}: by applies only to gpu, memory, host and rack failures, left only to nic, "
+                "cable, switch and neighbour failures; remove it here"
             )
         if self.of == "neighbour" and self.effect != "slow":
             raise InputError(f"failures.{self.name}: a neighbour slows the job down; write effect: slow")
         if self.shares and len(self.shares) != len(levels):
-            raise InputError(f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; one each")
+            raise InputError(
+                f"failures.{self.name}: {len(self.shares)} shares for {len(levels)} levels; write one each"
+            )
         if self.effect in ("slow", "pause", "silent") and self.lasts is None:
-            raise InputError(f"failures.{self.name}: how long does a {self.effect} one last? lasts: 10 min")
+            raise InputError(f"failures.{self.name}: effect {self.effect} needs a duration; set lasts: 10 min")
         for key, (unused, why) in _UNUSED.items():
             if key in self.model_fields_set and unused(self) and getattr(self, key) != fields[key].default:
                 raise InputError(f"failures.{self.name}: {key} {why}; remove it")
@@ -189,8 +192,8 @@ class FailureSpec(Spec):
 
 
 _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
-    "gpus": (lambda spec: spec.count is None, "is on how many GPUs count were seen, and there is no count"),
-    "machines": (lambda spec: spec.repair is None and spec.of != "rack", "leave for repair, and there is no repair"),
+    "gpus": (lambda spec: spec.count is None, "is the number of GPUs of count, and there is no count"),
+    "machines": (lambda spec: spec.repair is None and spec.of != "rack", "are in repair, and there is no repair"),
     "by": (lambda spec: spec.effect != "slow", "is for effect: slow"),
     "left": (lambda spec: spec.effect != "slow", "is for effect: slow"),
     "lasts": (lambda spec: spec.effect in ("stop", "alarm"), "is for effect: slow, pause, silent"),

@@ -29,7 +29,7 @@ def _tokens(value: object) -> object:
         return value
     if found := _COUNT.fullmatch(value):
         return float(found[1]) * LETTERS[found[2]]
-    raise InputError(f"{shown(value)} is no number of tokens; write it as 252M tokens, 15.6T or 3e12")
+    raise InputError(f"{shown(value)} is not a number of tokens; write it as 252M tokens, 15.6T or 3e12")
 
 
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
@@ -56,18 +56,18 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
     """
     if goal is None:
         raise RuleError(
-            [(("stages",), "stages are counted in tokens, and so the run must be: give tokens, as in 15.6T")]
+            [(("stages",), "stages are counted in tokens, so the run must be, too: set tokens, as in 15.6T")]
         )
     begin, counts, last = 0.0, [], len(stages) - 1
     for number, stage in enumerate(stages):
         end = goal if stage.until is None and number == last else stage.until
         if end is None:
-            needed = "is required and missing; the last stage alone goes on to the run's end: write until: 252M tokens"
+            needed = "is required and missing; only the last stage may end with the run: write until: 252M tokens"
             raise RuleError([(("stages", number, "until"), needed)])
         if wrong := _misplaced(number, end, begin, goal, number == last):
             raise RuleError([(("stages", number, "until"), f"stage {number + 1} {wrong}")])
         if bad := [path for path in stage.set if path in _OWN]:
-            told = "is the run's, not a stage's; write it under run"
+            told = "is a key of the run, not of a stage; write it under run"
             raise RuleError([(("stages", number, "set", bad[0]), f"stage {number + 1}: {bad[0]} {told}")])
         counts.append(end - begin)
         begin = end
@@ -77,10 +77,10 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
 def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -> str:
     """Return what is wrong with the end of a stage (tokens); "" if it is valid."""
     if end <= begin:
-        before = f"where stage {number} ends; they come in their order: write more than {begin:g}"
+        before = f"where stage {number} ends; stages are in order: write more than {begin:g}"
         return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
     if last and end != goal:
-        return f"is the last and ends at {end:g} tokens, the run at {goal:g}; leave its until out"
+        return f"is the last and ends at {end:g} tokens, the run at {goal:g}; remove its until"
     if not last and end >= goal:
         return f"ends at {end:g} tokens, the run at {goal:g}; another stage comes after it: write less, or a longer run"
     return ""
@@ -99,7 +99,7 @@ def _interval(value: object) -> str:
     except InputError:
         long_enough = False
     if not long_enough:
-        raise InputError(f"{str(value)[:40]!r} is no interval; write auto, or as in 83 steps, 20 min")
+        raise InputError(f"{str(value)[:40]!r} is not an interval; write auto, or as in 83 steps, 20 min")
     return text
 
 
@@ -220,8 +220,8 @@ class MaintenanceSpec(Spec):
         if self.every < 600:
             raise RuleError([(("every",), f"{self.every:g} s must be at least 10 min; write as in 24 h")])
         if self.lasts >= self.every:
-            over = f"{self.lasts:g} s is as long as from one to the next ({self.every:g} s) or longer"
-            raise RuleError([(("lasts",), f"{over}, and nothing could be trained; write less, or a longer every")])
+            over = f"{self.lasts:g} s is at least the time between interruptions ({self.every:g} s)"
+            raise RuleError([(("lasts",), f"{over}, so nothing could be trained; write less, or a longer every")])
         return self
 
 
@@ -305,9 +305,9 @@ class RunSpec(Spec):
             ends = [name for name in ("days", "steps", "tokens", "loss") if document.get(name) is not None]
             if len(ends) != 1:
                 unknown = [str(each) for each in document if each not in cls.model_fields]
-                guess = "".join(f"; {each!r} is no key{did_you_mean(each, cls.model_fields)}" for each in unknown)
+                guess = "".join(f"; {each!r} is not a key{did_you_mean(each, cls.model_fields)}" for each in unknown)
                 given = " and ".join(ends) or "none"
-                raise InputError(f"when does it end? give one of days, steps, tokens, loss; got {given}{guess}")
+                raise InputError(f"its end is required: set one of days, steps, tokens, loss; got {given}{guess}")
         return document
 
     @model_validator(mode="after")

@@ -178,7 +178,7 @@ class ChoiceTime(TimeSpec):
     def _as_many(self) -> ChoiceTime:
         weights = self.weights
         if weights is not None and (len(weights) != len(self.times) or not sum(weights)):
-            raise InputError(f"weights: {len(weights)} for {len(self.times)} times; one each, not all zero")
+            raise InputError(f"weights: {len(weights)} for {len(self.times)} times; write one for each, not all zero")
         return self
 
     @property

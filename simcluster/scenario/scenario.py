@@ -91,7 +91,7 @@ class Scenario(Shown, ScenarioFields):
     @classmethod
     def _one_software(cls, document: object) -> object:
         if isinstance(document, Mapping) and "software" in document and "framework" in document:
-            raise RuleError([(("framework",), "is another word for software, which is there too; keep one of the two")])
+            raise RuleError([(("framework",), "is an alias of software, which is also set; keep one of the two")])
         return document
 
     @model_validator(mode="after")
@@ -159,7 +159,7 @@ class Scenario(Shown, ScenarioFields):
         """
         beyond = [number for number in numbers if number not in range(len(self.faults))]
         if beyond:
-            have = f"faults 0 to {len(self.faults) - 1}: give some of those" if self.faults else "none: add one first"
+            have = f"faults 0 to {len(self.faults) - 1}: name some of those" if self.faults else "none: add one first"
             raise InputError(f"without: there is no fault {beyond[0]!r}; the scenario has {have}")
         kept = (fault.without() if place in numbers else fault for place, fault in enumerate(self.faults))
         return self.model_copy(update={"faults": tuple(fault for fault in kept if fault is not None)})
@@ -206,7 +206,7 @@ def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) 
     names only with ``allow_python``. Raises InputError that names the file, line, key, value, rule and a fix.
     """
     if not isinstance(path, str | Path | Mapping):
-        refuse(path, "load", "a shipped name, a path or a dict (simcluster.scenario takes a Scenario, too)")
+        refuse(path, "load", "a built-in name, a path or a dict (simcluster.scenario takes a Scenario, too)")
     return _read(path, own_words(pairs_of(overrides)), python=allow_python)
 
 
@@ -224,7 +224,7 @@ def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: boo
     if isinstance(what, Mapping):
         if what and all("." in str(path) for path in what):
             raise InputError(
-                f"{next(iter(what))!r} is a change of a scenario, and a scenario is needed: write "
+                f"{next(iter(what))!r} is a change of a scenario, but a scenario is needed: write "
                 f"simcluster.scenario('NAME', {{{next(iter(what))!r}: ...}})"
             )
         document = Document(data=_plain(what), source="<document>", folder=Path(folder))
@@ -283,17 +283,17 @@ def scenario_path(path: str | Path) -> Path:
     if told := _of_another_kind(path.name):
         raise InputError(f"{path}: {told}")
     hint = did_you_mean(path.name, names)
-    raise InputError(f"{path}: no such file, and no shipped scenario{hint}; shipped: {', '.join(names) or 'none'}")
+    raise InputError(f"{path}: no such file, and no built-in scenario{hint}; built-in: {', '.join(names) or 'none'}")
 
 
 def _of_another_kind(name: str) -> str:
     """Return what a name denotes other than a scenario, and what to do with it; "" if nothing."""
     if name in presets("models.yaml"):
-        return f"is a model, no scenario; make one of it: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
+        return f"is a model, not a scenario; make one: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
     if name in device_names():
-        return f"is a device, no scenario; change one to it, as in simcluster run tiny_3d --cluster.device {name}"
+        return f"is a device, not a scenario; use it in one, as in simcluster run tiny_3d --cluster.device {name}"
     if name in shipped_names("topologies"):
-        return f"is a topology, no scenario; see simcluster topology {name}, or make a job on it with simcluster new"
+        return f"is a topology, not a scenario; see simcluster topology {name}, or make a job on it with simcluster new"
     return ""
 
 

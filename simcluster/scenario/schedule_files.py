@@ -40,8 +40,8 @@ def function_in(name: str) -> ScheduleFunction:
     file, _, function = name.rpartition(":")
     if not (isinstance(name, OwnWord) or python_allowed()):
         raise InputError(
-            f"{name} is Python code that a file names, and no file runs code by itself; read {file} first, then add "
-            "--allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
+            f"{name} is Python code that a file names, and files may not run code by default; read {file} first, then "
+            "add --allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
             f"allow_python=True, or {VARIABLE}=1 in the environment)"
         )
     if not Path(file).is_file():
@@ -65,11 +65,10 @@ def function_in(name: str) -> ScheduleFunction:
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
         if not isinstance(made, Schedule):
             raise InputError(
-                f"{name} returned {type_name(made)}; it must return a simcluster.schedules.Schedule: write "
-                f"that, or a row of "
-                'text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
+                f"{name} returned {type_name(made)}; it must return a simcluster.schedules.Schedule: write that, "
+                'or a row of text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )
-        with _told(f"{name} returned no schedule"):
+        with _told(f"{name} returned an invalid schedule"):
             _require_actions(made, name)
         return made
 
@@ -83,7 +82,7 @@ def _require_actions(made: Schedule, name: str) -> None:
         for position, action in enumerate(row):
             if not (isinstance(action, Action) and isinstance(action.kind, str) and _whole(action[1:])):
                 raise InputError(
-                    f"{name}: stage {stage}, position {position}: {shown(action)} is no action; write "
+                    f"{name}: stage {stage}, position {position}: {shown(action)} is not an action; write "
                     'Action("F", microbatch, chunk): its kind is a text, microbatch and chunk are whole numbers from 0'
                 )
     hops = [part for route in made.routes for hop in route for part in hop]
@@ -106,7 +105,6 @@ def _told(what: str) -> Iterator[None]:
         raise
     except BaseException as problem:
         raise InputError(
-            f"{what}: {type(problem).__name__}: {str(problem)[:300]}; it must return a schedule: mend the "
-            f"function, or take one "
-            "that ships (simcluster list schedules)"
+            f"{what}: {type(problem).__name__}: {str(problem)[:300]}; it must return a schedule: mend the function, or "
+            "use a built-in one (simcluster list schedules)"
         ) from problem

@@ -59,7 +59,7 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
         if layers % number:
             fix = listed(near_divisors(layers, number))
             raise InputError(
-                f"{schedule.name} on pp {pp} cuts the model into {number} slices of equally many layers, and "
+                f"{schedule.name} on pp {pp} divides the model into {number} equal slices, but "
                 f"model.layers is {layers}; use a pp and schedule with {fix} slices, {AUTO}"
             )
         return Slices.even(layers, number)
@@ -67,25 +67,25 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
     if wanted == "auto":
         least = max(1, number - 2 * hollow)
         if layers < least:
-            raise InputError(f"{layers} layers for {number} slices of the model; use as many or fewer slices")
+            raise InputError(f"{layers} layers are fewer than the {number} slices of the model; use fewer slices")
         return None
     if len(wanted) not in (pp, number):
-        also = f" or {number}, one for each slice" if number != pp else ""
-        raise InputError(f"lists {len(wanted)} numbers; there must be {pp}, one for each stage{also}: write so many")
+        also = f" or {number}, one per slice" if number != pp else ""
+        raise InputError(f"lists {len(wanted)} numbers; there must be {pp}, one per stage{also}: write one for each")
     if len(wanted) != number and len(schedule.routes) > 1:
-        raise InputError(f"{schedule.name} holds the model more than once; list its {number} slices")
+        raise InputError(f"{schedule.name} has several copies of the model; list its {number} slices")
     if sum(wanted) != layers:
         counts = ", ".join(map(str, wanted))
-        raise InputError(f"[{counts}] is {sum(wanted)} layers, and model.layers is {layers}; write numbers of that sum")
+        raise InputError(f"[{counts}] is {sum(wanted)} layers, but model.layers is {layers}; write numbers of that sum")
     slices = Slices(wanted) if len(wanted) == number else Slices.of_stages(wanted, schedule)
     empty = [place for place, count in enumerate(slices.counts) if not count]
     if scenario.pipeline.layout is not None:
         return slices  # where there is a layout, whoever wrote it knows what is empty
     if any(place not in (0, number - 1) for place in empty) or (empty and not hollow):
         where = f"slice {empty[0]} of {number} has no layer"
-        rule = "only the first (embedding) and the last (LM head) can be without" if hollow else (
+        rule = "only the first (embedding) and the last (LM head) may have none" if hollow else (
             f"{schedule.name} splits the backward, and a slice without layers has no I")  # fmt: skip
-        raise InputError(f"{where}; {rule}: give it a layer of another")
+        raise InputError(f"{where}; {rule}: give it a layer of another slice")
     return slices
 
 
@@ -107,7 +107,7 @@ def _copies(name: str, stages: int, routes: tuple[Route, ...]) -> tuple[tuple[in
         if len(found) != 1 or len(found[0]) != len(holders[0]):
             raise InputError(
                 f"{name}: the slices of stage {stage} have copies on stages {' and '.join(map(str, found))}; "
-                f"gradients are summed over stages that hold the same slices, all of them as often"
+                f"gradients are summed over stages with the same slices, which must hold equal numbers of them"
             )
     return tuple(sorted(set(holders)))
 
@@ -179,8 +179,8 @@ def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complain
         return
     workers = workers_of(scenario)
     if workers < 2:
-        what = "needs two workers or more, and the job is on one site" if outer.workers is None else "is one worker"
-        yield (*where, "workers"), f"{what}; say how many train apart, as in workers: 2, or leave training.outer out"
+        what = f"must be two or more, got {'one site' if outer.workers is None else 1}"
+        yield (*where, "workers"), f"{what}; set their number, as in workers: 2, or remove training.outer"
     elif parallel.dp % workers:
         fix = listed(near_divisors(parallel.dp, workers))
         yield (*where, "workers"), f"{workers} do not divide dp {parallel.dp}; use {fix}"
@@ -190,16 +190,16 @@ def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complain
     if outer.parts > outer.every:
         yield (*where, "parts"), f"{outer.parts} parts in {outer.every} steps; use {outer.every} or fewer"
     if outer.beside >= outer.every:
-        yield (*where, "beside"), f"is {outer.beside}, and the next outer step comes after {outer.every}; use fewer"
+        yield (*where, "beside"), f"is {outer.beside}, but the next outer step is after {outer.every}; use fewer"
     others = {
         "an offloaded optimizer (memory.offload.optimizer)": scenario.memory.offload.optimizer != "none",
         "a checkpoint in the step (checkpoint)": scenario.checkpoint is not None,
-        "experts on ranks of their own (parallel.ep, etp)": scenario.model.moe is not None
+        "experts on separate ranks (parallel.ep, etp)": scenario.model.moe is not None
         and (parallel.ep > 1 or parallel.etp not in (None, 0, parallel.tp)),
     }
     for name, there in others.items():
         if there:
-            yield where, f"is not modelled with {name}; leave one of the two out"
+            yield where, f"is not modelled with {name}; remove one of the two"
     yield from _on_one_site(scenario, workers)
 
 
@@ -210,5 +210,5 @@ def _on_one_site(scenario: ScenarioFields, workers: int) -> Iterator[Complaint]:
     if scenario.cluster.built.machines_per_site and workers > 1 and slower:
         yield (
             ("parallel", "order"),
-            f"{listed(slower)} is slower than dp, so every worker is on all sites; set order to [tp, cp, pp, dp]",
+            f"{listed(slower)} varies slower than dp, so every worker is on all sites; set order to [tp, cp, pp, dp]",
         )

@@ -56,16 +56,16 @@ class Scope:
         """
         for path, limited in self.limited.items():
             if _value(scenario, path) not in limited.values and not limited.too(scenario):
-                return limited.otherwise or f"{self.name} does not know {path} {_value(scenario, path)}"
+                return limited.otherwise or f"{self.name} does not support {path} {_value(scenario, path)}"
         for fault in scenario.faults:
             if fault.kind not in self.faults:
-                return f"{self.name} does not know faults of kind {fault.kind}"
+                return f"{self.name} does not support faults of kind {fault.kind}"
             reason = self.faults[fault.kind](fault)
             if reason:
                 return reason
         for path in self.unlisted:
             if _value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True):
-                return f"{self.name} does not know {path}"
+                return f"{self.name} does not support {path}"
         return ""
 
     @cached_property

@@ -41,8 +41,8 @@ EngineChoice = Annotated[Engine, BeforeValidator(_renamed_engine)]
 def _zero_stage(value: object) -> object:
     if isinstance(value, bool) or value not in (0, 1, 2, 3):
         raise InputError(
-            f"must be 0 (off), or what is sharded over dp: 1 (optimizer states), 2 (gradients too) or 3 (parameters "
-            f"too, as FSDP does); got {shown(value)}"
+            f"must be a ZeRO stage: 0 (off), 1 (optimizer states sharded over dp), 2 (also gradients) or 3 (also "
+            f"parameters, as in FSDP); got {shown(value)}"
         )
     return value
 
@@ -54,7 +54,7 @@ def _order(value: object) -> object:
         return value if axes is None else axes
     place = {axis: number for number, axis in enumerate(axes)}
     if not place.get("tp", len(axes)) < place["ep"] < place.get("dp", -1):
-        raise InputError(f"ep is to stand behind tp and before dp, as in tp-cp-ep-dp-pp; got {shown(value)}")
+        raise InputError(f"ep must be after tp and before dp, as in tp-cp-ep-dp-pp; got {shown(value)}")
     return [axis for axis in axes if axis != "ep"]
 
 
@@ -110,14 +110,14 @@ def _layers_per_stage(value: object) -> object:
         return value
     items = value if isinstance(value, list | tuple) else ()
     if not items or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in items):
-        raise InputError(f"must be even, auto or a list of how many layers, as in [11, 13, 13, 11]; got {shown(value)}")
+        raise InputError(f"must be even, auto or a list of layer counts, as in [11, 13, 13, 11]; got {shown(value)}")
     return tuple(items)
 
 
 def _layout(value: object) -> object:
     """Check a layout slice by slice; return lists as tuples."""
     if not isinstance(value, str | list | tuple) or not value:
-        raise InputError(f'must be a layout slice by slice, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
+        raise InputError(f'must be a layout by slices, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
     if not isinstance(value, str):
         rows = [[row] if isinstance(row, str) else row for row in value]
         if not all(isinstance(row, list | tuple) and all(isinstance(name, str) for name in row) for row in rows):

@@ -53,7 +53,7 @@ def short_names(document: Document) -> Document:
     for key, value in section.items():
         name = LONG_NAMES.get(str(key), str(key))
         if name in short:
-            raise document.error(("parallel", key), f"is another name of {name}, which is also given; keep one")
+            raise document.error(("parallel", key), f"is an alias of {name}, which is also set; keep one")
         short[name] = value
         marks["parallel", name] = document.mark(("parallel", key))
     return replace(document, data={**document.data, "parallel": short}, marks=marks)

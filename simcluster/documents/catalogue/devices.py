@@ -26,8 +26,8 @@ def device_document(name: str) -> dict[str, Any]:
         written = str(name).lower()
         near = [known for known in catalogue if known.startswith(written)] or catalogue  # a100 is no slip for h100
         raise InputError(
-            f"there is no device {name!r}{did_you_mean(written, near)}; those that ship: "
-            f"{', '.join(catalogue)}; or describe your own on top of one: {{base: h100, memory: 96 GB}}"
+            f"there is no device {name!r}{did_you_mean(written, near)}; known: "
+            f"{', '.join(catalogue)}; or define your own from one of these: {{base: h100, memory: 96 GB}}"
         )
     return overlaid({"name": name}, catalogue[name])
 

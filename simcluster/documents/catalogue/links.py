@@ -18,6 +18,6 @@ def link_document(name: object) -> dict[str, Any]:
     if not isinstance(name, str) or name not in catalogue:
         raise InputError(
             f"there is no link preset {name!r}{did_you_mean(str(name).lower(), catalogue)}; "
-            f"those that ship: {', '.join(catalogue)}; or write line_rate, efficiency and latency out"
+            f"known: {', '.join(catalogue)}; or write line_rate, efficiency and latency"
         )
     return dict(catalogue[name])

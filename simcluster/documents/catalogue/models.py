@@ -21,8 +21,7 @@ def model_document(name: str) -> dict[str, Any]:
         near = preset_near(str(name))
         hint = f"; did you mean {near!r}?" if near else did_you_mean(str(name).lower(), known)
         raise InputError(
-            f"there is no model preset {name!r}{hint}; those that ship: {', '.join(known)}; "
-            f"or give the path of a config.json"
+            f"there is no model preset {name!r}{hint}; known: {', '.join(known)}; or name the path of a config.json"
         )
     return {"name": name, **deepcopy(known[name])}
 
