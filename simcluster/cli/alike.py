@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-_MOST = 4
+_MAX_RANGES = 4
 """Most ranges of numbers in a label."""
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
@@ -31,13 +31,13 @@ def together(names: Sequence[str]) -> str:
     """Return a short label for several names: 'layers.24-31', 'rank 0-3, 8' or 'forward and 6 more'."""
     matches = [match for match in map(_NUMBERED.fullmatch, names) if match]
     if 1 < len(names) == len(matches) and len({match[1] for match in matches}) == 1:
-        runs = _runs(sorted(int(match[2]) for match in matches))
-        more = f" and {len(runs) - _MOST} more ranges" if len(runs) > _MOST else ""
-        return f"{matches[0][1]}{', '.join(runs[:_MOST])}{more}"
+        runs = _ranges(sorted(int(match[2]) for match in matches))
+        more = f" and {len(runs) - _MAX_RANGES} more ranges" if len(runs) > _MAX_RANGES else ""
+        return f"{matches[0][1]}{', '.join(runs[:_MAX_RANGES])}{more}"
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _runs(numbers: Sequence[int]) -> list[str]:
+def _ranges(numbers: Sequence[int]) -> list[str]:
     """Return ascending numbers as ranges of consecutive ones."""
     found: list[list[int]] = []
     for number in numbers:

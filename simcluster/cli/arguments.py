@@ -25,13 +25,13 @@ _PICTURE = {"plot", "figure", "fig", "image", "png", "svg", "draw", "picture", "
 _PROCESSES = {"j", "jobs", "workers", "processes", "procs", "threads", "cores", "parallel", "executor"}
 _INPUT = {"i", "c", "config", "input", "scenario", "yaml"}
 """Words in option names of other programs."""
-_PLAYERS = ("executor", "workers")
+_EXECUTORS = ("executor", "workers")
 """Destinations of the options that set processes."""
 PLAIN_KEYS = ("name", "cluster", "model", "gpus", "software", "steps", "seed", "replicas", "engine")
 """Top-level keys with one word or number as value: --gpus 64 changes the scenario like --parallel.tp 8."""
 _REQUIRED = "the following arguments are required: "
-_OF_AN_ARGUMENT = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
-_NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)", re.DOTALL)
+_ARGUMENT_ERROR = re.compile(r"argument ([^:]+): (.*)", re.DOTALL)
+_NUMBER_ERROR = re.compile(r"invalid (int|float) value: (.*)", re.DOTALL)
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,14 +96,14 @@ class Parser(argparse.ArgumentParser):
             needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
             are = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
             return f"{are} required and missing; write {self.prog} {needs}"
-        found = _OF_AN_ARGUMENT.fullmatch(message)
+        found = _ARGUMENT_ERROR.fullmatch(message)
         if not found:
             return message
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
             dash = f"a value that begins with a dash as {name}=-1" if name.startswith("--") else "none without a value"
             return f"{name} needs a value and has none; write {self._written(name)}, and {dash}"
-        if kind := _NO_NUMBER.fullmatch(what):
+        if kind := _NUMBER_ERROR.fullmatch(what):
             of = "a whole number" if kind[1] == "int" else "a number"
             written = self._written(name)
             return f"{name}: {kind[2]} is not {of}; write {written} with {of} for {written.split()[-1]}"
@@ -224,7 +224,7 @@ class Parser(argparse.ArgumentParser):
         """Return a hint at the option that another program's name means; "" if there is none."""
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
-        dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_PLAYERS if words & _PROCESSES else ())}
+        dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_EXECUTORS if words & _PROCESSES else ())}
         found = [self._written(option) for dest, option in self._long.items() if dest in dests]
         if not found and words & _INPUT and self._names():
             return f"; {self.placed}, without an option name before it"
@@ -255,13 +255,13 @@ def _long_name(action: Action) -> str:
     return max(action.option_strings, key=lambda name: name[:2] == "--")
 
 
-def _whole(least: int, text: str) -> int:
+def _parse_whole(least: int, text: str) -> int:
     if not text.isascii() or not text.isdigit() or not least <= int(text[:20]) <= 10**9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
 
-def _time(text: str) -> Fraction:
+def _parse_time(text: str) -> Fraction:
     """Return a number as an exact fraction: 0.1 is one tenth."""
     from fractions import Fraction  # slow to import
 
@@ -277,7 +277,7 @@ def _time(text: str) -> Fraction:
     return Fraction(text) if size else Fraction(0)
 
 
-def _share(text: str) -> float:
+def _parse_share(text: str) -> float:
     number, percent, rest = text.strip().partition("%")
     try:
         value = float(number) / (100 if percent else 1)
@@ -291,11 +291,11 @@ def _share(text: str) -> float:
 TYPES: dict[str, Callable[[str], object]] = {
     "int": int,
     "float": float,
-    "count": partial(_whole, 1),
-    "gpus": partial(_whole, 2),
-    "rank": partial(_whole, 0),
-    "share": _share,
-    "time": _time,
+    "count": partial(_parse_whole, 1),
+    "gpus": partial(_parse_whole, 2),
+    "rank": partial(_parse_whole, 0),
+    "share": _parse_share,
+    "time": _parse_time,
 }
 """Converters of an argument's text, by their name in ``commands.toml``."""
 
@@ -303,7 +303,7 @@ TYPES: dict[str, Callable[[str], object]] = {
 _QUOTED = re.compile(r"'([^'\n]+)'")
 _UNKNOWN_KEY = re.compile(r"(?:^|: )(\w+): unknown key '\1'(?:$|; known)")
 """An unknown key at the top of a document, without a similar one."""
-_PARTS = re.compile(r"[,:=+\s]+")
+_SEPARATORS = re.compile(r"[,:=+\s]+")
 
 
 def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> str:
@@ -312,11 +312,15 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
     A message that already names an option, a file or a key stays as it is.
     """
     if key := _UNKNOWN_KEY.search(text):
-        return text + _as_option(key[1], actions)
+        return text + _option_hint(key[1], actions)
     quoted = _QUOTED.search(text)
     if quoted is None or "--" in text or ":" in text[: quoted.start()] or "\n" in text:
         return text
-    found = [action for action in dict.fromkeys(actions) if action.option_strings and quoted[1] in _words(args, action)]
+    found = [
+        action
+        for action in dict.fromkeys(actions)
+        if action.option_strings and quoted[1] in _written_words(args, action)
+    ]
     if len(found) != 1:
         return text
     option, before = _long_name(found[0]), text[: quoted.start()].strip()
@@ -324,17 +328,17 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
     return f"{option} {text[quoted.start() :]}" if before == plain else f"{option}: {text}"
 
 
-def _as_option(key: str, actions: Iterable[Action]) -> str:
+def _option_hint(key: str, actions: Iterable[Action]) -> str:
     """Return a hint that an unknown key is an option of the command; "" if it is not."""
     option = f"--{key.replace('_', '-')}"
     named = [action for action in actions if option in action.option_strings]
     return f"; the command has an option of that name: omit the key, and give {option}" if named else ""
 
 
-def _words(args: Namespace, action: Action) -> set[str]:
+def _written_words(args: Namespace, action: Action) -> set[str]:
     """Return the words that the user wrote as an option's value, whole and in parts."""
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)
     ]
-    return {part for text in texts for part in (text, text.partition("=")[0], *_PARTS.split(text))}
+    return {part for text in texts for part in (text, text.partition("=")[0], *_SEPARATORS.split(text))}

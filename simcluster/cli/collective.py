@@ -30,18 +30,18 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 def run(args: argparse.Namespace) -> None:
     """Build the cluster, simulate the collective at each size, print and write the result."""
     if args.measured:
-        _health(args)
+        _compare_log(args)
         return
     if args.smallest or args.largest:
         if args.size:
             raise InputError(f"--size {args.size}: -b and -e set the sizes, too; give one of them")
         ends = (args.smallest or args.largest, args.largest or args.smallest)
         args.size = ":".join(f"{each} B" if each.isdecimal() else each for each in ends)
-    _check_given(args)
-    sizes = _sizes(args.size, args.factor) if args.size else []
-    job = _job(args)
+    _check_arguments(args)
+    sizes = _parse_sizes(args.size, args.factor) if args.size else []
+    job = _make_job(args)
     rows = []
-    for row in _rows(job, args.detail, sizes or [0]):
+    for row in _simulate_sizes(job, args.detail, sizes or [0]):
         rows.append(row)
         if args.json == "-":
             continue
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> None:
         output.write_links(args, args.links, job.cluster, last.loads, last.traffics, title)
 
 
-def _check_given(args: argparse.Namespace) -> None:
+def _check_arguments(args: argparse.Namespace) -> None:
     """Raise InputError for missing arguments, which depend on --measured and so are optional for argparse."""
-    uneven = args.name is not None and _kind(args.name) == _UNEVEN
+    uneven = args.name is not None and _normalize_kind(args.name) == _UNEVEN
     if args.sizes and args.name and not uneven:
         raise InputError(f"--sizes {args.sizes}: a file of sizes is for {_UNEVEN}; {args.name} has one --size")
     sized = {"--sizes": args.sizes} if uneven else {"--size": args.size, "--gpus": args.gpus or args.ranks}
@@ -85,11 +85,11 @@ def _check_given(args: argparse.Namespace) -> None:
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _job(args: argparse.Namespace) -> CollectiveJob:
-    kind = _kind(args.name)
+def _make_job(args: argparse.Namespace) -> CollectiveJob:
+    kind = _normalize_kind(args.name)
     sizes = read_sizes(args.sizes) if args.sizes else ()
     ranks = tuple(parse_numbers(args.ranks, "--ranks", "GPU")) if args.ranks else tuple(range(args.gpus or len(sizes)))
-    groups = _groups(ranks, args.split)
+    groups = _split_groups(ranks, args.split)
     if sizes and len(groups[0]) != len(sizes):
         each = "the group has" if len(groups) == 1 else "each group has"
         raise InputError(
@@ -98,16 +98,16 @@ def _job(args: argparse.Namespace) -> CollectiveJob:
     kind = "all_to_all" if sizes else kind
     if args.root is not None and kind not in ROOTED:
         raise InputError(f"--root {args.root}: {kind} has no root; {' and '.join(ROOTED)} have one")
-    cluster, note = _cluster_of(args.cluster, cluster_overrides_of(args), max(ranks, default=-1) + 1)
+    cluster, note = _load_large_cluster(args.cluster, cluster_overrides_of(args), max(ranks, default=-1) + 1)
     methods_for(cluster, kind, args.algorithm, nccl=args.nccl)
     return CollectiveJob(kind, args.algorithm, args.nccl, cluster, groups, note, args.root or 0, sizes)
 
 
-def _kind(name: str) -> str:
+def _normalize_kind(name: str) -> str:
     return name.replace("-", "_").lower()
 
 
-def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], ...]:
+def _split_groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], ...]:
     if split is None:
         return (tuple(ranks),)
     divisor = int(split[1:]) if split[:1] in ("%", "/") and split[1:].isdecimal() and len(split) < 12 else 0
@@ -122,7 +122,7 @@ def _groups(ranks: Sequence[int], split: str | None) -> tuple[tuple[int, ...], .
     return tuple(tuple(group) for group in groups.values())
 
 
-def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
+def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple[Cluster, str]:
     """Return the cluster of a file, enlarged by ``nodes`` or ``gpus`` if it is too small and neither is set."""
     cluster = load_cluster(file, overrides)
     have = cluster.num_gpus
@@ -140,11 +140,11 @@ def _cluster_of(file: str, overrides: list[tuple[str, Any]], gpus: int) -> tuple
     raise InputError(f"--gpus {gpus}: cluster {cluster.name!r} has {have} GPUs; use at most {have}, or change {file}")
 
 
-def _sizes(text: str, factor: int) -> list[int]:
+def _parse_sizes(text: str, factor: int) -> list[int]:
     """Return the sizes of a range in bytes: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
     first, colon, last = text.partition(":")
-    low = _size(first)
-    high = _size(last) if colon else low
+    low = _parse_size(first)
+    high = _parse_size(last) if colon else low
     if high < low:
         raise InputError(f"--size {text!r}: the first size must not be larger than the second, as in 1MiB:8GiB")
     sizes = [low]
@@ -153,7 +153,7 @@ def _sizes(text: str, factor: int) -> list[int]:
     return sizes
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     size = parse_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: must be a whole number of bytes from 1 B to 1 EB")
@@ -163,7 +163,7 @@ def _size(text: str) -> int:
 # --- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeRow]:
+def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[SizeRow]:
     wanted = [job.sizes] if job.sizes else sizes
     given: dict[str, Any] = {"algorithm": job.algorithm, "nccl": job.nccl}
     if detail == "steps":
@@ -189,7 +189,7 @@ def _rows(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> Iterator[Siz
 # --- the health of a real cluster ------------------------------------------------------------------------------------
 
 
-def _health(args: argparse.Namespace) -> None:
+def _compare_log(args: argparse.Namespace) -> None:
     """Compare an nccl-tests log with the model: one line per size, and the verdict."""
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")

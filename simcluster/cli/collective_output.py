@@ -30,8 +30,8 @@ _JUST_ABOVE = 1 + 1e-9
 
 ROOTED = ("broadcast", "reduce")
 _ELEMENT_BYTES = 4  # nccl-tests counts floats unless told otherwise
-_SPREAD = ("reduce_scatter", "all_gather", "all_to_all")  # their count is of one rank's part
-_BUS = {"all_reduce": "algbw x 2(N-1)/N", **dict.fromkeys(_SPREAD, "algbw x (N-1)/N")}
+_SHARDED = ("reduce_scatter", "all_gather", "all_to_all")  # their count is of one rank's part
+_BUS = {"all_reduce": "algbw x 2(N-1)/N", **dict.fromkeys(_SHARDED, "algbw x (N-1)/N")}
 _HEADER = (
     ("size", "count", "type", "time", "algbw", "busbw", "algorithm"),
     ("(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)", ""),
@@ -136,7 +136,7 @@ def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
     """Return one line of the nccl-tests table; the first one follows the table's head."""
     time = row.slowest
     size = int(time.size)
-    count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SPREAD else 1)
+    count = size // _ELEMENT_BYTES // (len(time.gpus) if job.kind in _SHARDED else 1)
     cells = (str(size), str(count), "float", f"{time.duration * 1e6:.3f}")
     how = f"{time.algorithm} {time.method.protocol}".rstrip()
     line = aligned((*cells, f"{time.algbw / 1e9:.2f}", f"{job.busbw(time) / 1e9:.2f}", how))
@@ -199,7 +199,7 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
         f"{load.collisions:.2f} x an even share"
         for load in sorted(above, key=lambda load: -load.busy)[:_MOST_HOTTEST]
     ]
-    return _labelled("levels", lines) + _labelled("hottest", hot)
+    return _label_lines("levels", lines) + _label_lines("hottest", hot)
 
 
 def levels_document(loads: CollectiveLoads) -> dict[str, object]:
@@ -256,5 +256,5 @@ def write_links(
     save(args, plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
 
 
-def _labelled(label: str, lines: Sequence[str]) -> list[str]:
+def _label_lines(label: str, lines: Sequence[str]) -> list[str]:
     return [f"{label if not place else '':9}{line}" for place, line in enumerate(lines)]

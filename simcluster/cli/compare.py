@@ -136,10 +136,10 @@ def run(args: argparse.Namespace) -> None:
         (args.scaling, lambda: picture("scaling")(table)),
     )
     if args.csv:
-        common.write_table(args.csv, _with_refused(table, refused, list(played)).reset_index())
+        common.write_table(args.csv, _add_refused_rows(table, refused, list(played)).reset_index())
 
 
-def _with_refused(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
+def _add_refused_rows(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
     """Return the table with a row for every variant, and the reason if it is invalid."""
     whole = table.assign(status="ok", error="")
     if refused:
@@ -171,7 +171,7 @@ def _blocks(
     }
     several = len(set(layouts.values())) > 1
     yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])
-    yield _numbers(table, order)
+    yield _number_table(table, order)
     reasons = [f"  {name}: {on_one_line(reason)}" for name, reason in refused.items()]
     yield Lines(["refused", *reasons] if reasons else [])
     without_effect: dict[str, list[str]] = {}
@@ -184,11 +184,11 @@ def _blocks(
     ])  # fmt: skip
     if len(table) > 1:
         title = f"causes of the difference from {table.index[0]!r} (per step, mean over ranks)"
-        yield _differences(attribution(table), title, total="sum")
-        yield from _communication(causes, f"{table.index[0]!r}")
+        yield _difference_table(attribution(table), title, total="sum")
+        yield from _communication_tables(causes, f"{table.index[0]!r}")
 
 
-def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
+def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
     columns = [*column_headings("compare"), *(["$/1T tokens"] if DOLLARS in table else [])]
     rows = {name: [name, "refused", *[""] * (len(columns) + 1)] for name in order}
     for index, (variant, row) in enumerate(table.iterrows()):
@@ -212,7 +212,7 @@ def _numbers(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
     return TableBlock(["variant", "step", "difference", *columns], list(rows.values()), notes=notes)
 
 
-def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
+def _communication_tables(causes: pd.DataFrame, first: str) -> list[TableBlock]:
     """Return tables of changes in exposed communication and in its effect on concurrent compute."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
@@ -223,10 +223,10 @@ def _communication(causes: pd.DataFrame, first: str) -> list[TableBlock]:
         "traffic: time on free links (bytes, algorithm, link rates); hiding: the part overlapped with compute;",
         "contention: links shared with others; interference: compute slowed by concurrent communication",
     ]
-    return [_differences(parts.rename(columns=lambda name: name.replace("_", " ")), title, notes=notes)]
+    return [_difference_table(parts.rename(columns=lambda name: name.replace("_", " ")), title, notes=notes)]
 
 
-def _differences(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
+def _difference_table(parts: pd.DataFrame, title: str, *, total: str = "", notes: Sequence[str] = ()) -> TableBlock:
     """Return a table of the columns that differ, one row per variant except the first."""
     shown = [name for name in parts.columns if (parts[name].abs() > NO_TIME).any()]
     rows = [

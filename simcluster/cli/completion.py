@@ -62,10 +62,10 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         write_json(args.json, found)
     if args.json != "-":
-        print("".join(f"{each}\n" for each in _for(args.shell, found, args.line)), end="")
+        print("".join(f"{each}\n" for each in _format_for_shell(args.shell, found, args.line)), end="")
 
 
-def _for(shell: str, found: list[str], line: str) -> list[str]:
+def _format_for_shell(shell: str, found: list[str], line: str) -> list[str]:
     """Return completions as a shell wants them.
 
     fish escapes what it inserts; the others insert text unchanged, and all of them close a quote. bash replaces only
@@ -91,20 +91,20 @@ _PATHS = ("A.B=C", "A.B=X,Y")
 
 def answers(line: str) -> list[str]:
     """Return the completions of a line, each as a replacement of its last word, sorted."""
-    words = _split(line)
+    words = _split_words(line)
     program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
     *before, word = words[program + 1 :] or [""]
     if not before:
-        return _begun(word, [*COMMANDS, "budget", "help", "--help", "--version"])
+        return _filter_prefix(word, [*COMMANDS, "budget", "help", "--help", "--version"])
     if before[0] in ("budget", "help") and not before[1:]:
-        return _begun(word, BUDGET if before[0] == "budget" else COMMANDS)
+        return _filter_prefix(word, BUDGET if before[0] == "budget" else COMMANDS)
     if before[0] == "budget":
         before = [BUDGET.get(before[1], ""), *before[2:]]
     if before[0] not in COMMANDS:
         return []
     parser = make_parser(before[0])
     try:
-        return sorted(set(_in_command(parser, before[1:], word)))
+        return sorted(set(_complete_argument(parser, before[1:], word)))
     except (InputError, OSError):
         return []
 
@@ -120,7 +120,7 @@ def open_quote(line: str) -> str | None:
     return None
 
 
-def _split(line: str) -> list[str]:
+def _split_words(line: str) -> list[str]:
     """Return the words of a line; the last one is incomplete."""
     mark = open_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
@@ -128,26 +128,26 @@ def _split(line: str) -> list[str]:
     return [*words, ""] if new or not words else words
 
 
-def _in_command(parser: Parser, before: list[str], word: str) -> list[str]:
+def _complete_argument(parser: Parser, before: list[str], word: str) -> list[str]:
     last = before[-1] if before else ""
     option = parser.options.get(last)
     if option and option.nargs != 0:
-        return _values(parser, option, word)
+        return _complete_value(parser, option, word)
     overridden = parser.takes_overrides
     if overridden and parser.is_override(last) and "=" not in last:
-        return _begun(word, _words(_scenario_path(last[2:], parser.prog)))
+        return _filter_prefix(word, _known_words(_scenario_path(last[2:], parser.prog)))
     if word.startswith("-"):
         name, equals, value = word.partition("=")
         if equals and name in parser.options:
-            return [f"{name}={each}" for each in _values(parser, parser.options[name], value)]
-        dotted = [f"--{each}" for each in _paths(word[2:], parser.prog)] if overridden and word[2:] else []
-        return [*_begun(word, parser.options), *dotted]
-    place = _positional(parser, before)
-    found = _values(parser, place, word) if place else []
-    return found or (_paths(word, parser.prog) if overridden else [])
+            return [f"{name}={each}" for each in _complete_value(parser, parser.options[name], value)]
+        dotted = [f"--{each}" for each in _complete_path(word[2:], parser.prog)] if overridden and word[2:] else []
+        return [*_filter_prefix(word, parser.options), *dotted]
+    place = _find_positional(parser, before)
+    found = _complete_value(parser, place, word) if place else []
+    return found or (_complete_path(word, parser.prog) if overridden else [])
 
 
-def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
+def _find_positional(parser: Parser, before: list[str]) -> argparse.Action | None:
     kept, _ = parser.split_overrides(before) if parser.takes_overrides else (before, [])
     count, skip = 0, False
     for word in kept:
@@ -159,32 +159,34 @@ def _positional(parser: Parser, before: list[str]) -> argparse.Action | None:
     return places[min(count, len(places) - 1)] if places and (many or count < len(places)) else None
 
 
-def _values(parser: Parser, action: argparse.Action, word: str) -> list[str]:
+def _complete_value(parser: Parser, action: argparse.Action, word: str) -> list[str]:
     if action.metavar in _PATHS:
-        return _paths(word, parser.prog, several=action.metavar == "A.B=X,Y")
+        return _complete_path(word, parser.prog, several=action.metavar == "A.B=X,Y")
     if action.choices:
-        return _begun(word, map(str, action.choices))
+        return _filter_prefix(word, map(str, action.choices))
     found: list[str] = []
     is_file = str(action.metavar).startswith(_FILES)
     for kind in parser.values.get(action.dest, ["files"] if is_file else []):
         if kind == "files":
-            found += _files(word)
+            found += _complete_file(word)
         else:
-            found += _begun(word, _words(kind) if kind.startswith("+") else _shipped(kind))
+            found += _filter_prefix(word, _known_words(kind) if kind.startswith("+") else _built_in_names(kind))
     return found
 
 
 # --- scenario paths ---------------------------------------------------------------------------------------------------
 
 
-def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
+def _complete_path(word: str, command: str, *, several: bool = False) -> list[str]:
     """Return completions of a scenario path up to its next dot, or of its value after =."""
     path, equals, value = word.partition("=")
-    below = "cluster." if _of_cluster(command) and not word.startswith("cluster.") else ""
+    below = "cluster." if _is_for_cluster(command) and not word.startswith("cluster.") else ""
     if equals:
         done, comma, last = value.rpartition(",") if several else ("", "", value)
-        return [f"{path}={done}{comma}{each}" for each in _begun(last, _words(_scenario_path(path, command)))]
-    names = [name.removeprefix(below) for name in _table() if name.startswith(below + word) and name[0] != "+"]
+        return [
+            f"{path}={done}{comma}{each}" for each in _filter_prefix(last, _known_words(_scenario_path(path, command)))
+        ]
+    names = [name.removeprefix(below) for name in _read_words() if name.startswith(below + word) and name[0] != "+"]
     found = []
     for name in names:
         dot = name.find(".", len(word))
@@ -195,32 +197,32 @@ def _paths(word: str, command: str, *, several: bool = False) -> list[str]:
     return found
 
 
-def _of_cluster(command: str) -> bool:
+def _is_for_cluster(command: str) -> bool:
     return command.endswith((" topology", " collective", " replay"))
 
 
 def _scenario_path(path: str, command: str) -> str:
-    return f"cluster.{path}" if _of_cluster(command) and not path.startswith("cluster.") else path
+    return f"cluster.{path}" if _is_for_cluster(command) and not path.startswith("cluster.") else path
 
 
 @cache
-def _table() -> dict[str, list[str]]:
+def _read_words() -> dict[str, list[str]]:
     lines = WORDS.read_text(encoding="utf-8").splitlines()
     return {name: words.split() for name, _, words in (line.partition(" ") for line in lines)}
 
 
-def _words(name: str) -> list[str]:
-    return _table().get(name, [])
+def _known_words(name: str) -> list[str]:
+    return _read_words().get(name, [])
 
 
 # --- names and files --------------------------------------------------------------------------------------------------
 
 
-def _begun(word: str, known: Iterable[str]) -> list[str]:
+def _filter_prefix(word: str, known: Iterable[str]) -> list[str]:
     return [each for each in known if each.startswith(word)]
 
 
-def _shipped(kind: str) -> list[str]:
+def _built_in_names(kind: str) -> list[str]:
     """Return names as ``documents.shipped.shipped_names`` does, without importing pydantic."""
     package = Path(__file__).parent.parent
     inside = package / "shipped"
@@ -228,7 +230,7 @@ def _shipped(kind: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _files(word: str) -> list[str]:
+def _complete_file(word: str) -> list[str]:
     """Return files and folders with this prefix; hidden ones only after a dot."""
     folder, slash, name = word.rpartition("/")
     place = Path(f"{folder}{slash}" or ".").expanduser()

@@ -16,26 +16,26 @@ def run(args: argparse.Namespace) -> None:
     if args.kind:
         kind = plain_kind(" ".join(args.kind))
         entries = entries_of(kind)
-        common.answer(args, lambda: _of_kind(kind, entries), lambda: [asdict(entry) for entry in entries])
+        common.answer(args, lambda: _list_entries(kind, entries), lambda: [asdict(entry) for entry in entries])
         return
-    common.answer(args, _kinds, lambda: {kind: [asdict(entry) for entry in entries_of(kind)] for kind in KINDS})
+    common.answer(args, _list_kinds, lambda: {kind: [asdict(entry) for entry in entries_of(kind)] for kind in KINDS})
 
 
-def _kinds() -> str:
-    rows = [[kind, str(len(names(kind))), f"  {_cut(', '.join(names(kind)), 90)}"] for kind in KINDS]
+def _list_kinds() -> str:
+    rows = [[kind, str(len(names(kind))), f"  {_shorten(', '.join(names(kind)), 90)}"] for kind in KINDS]
     width = max(len(kind) for kind in KINDS)
     lines = [f"{kind.ljust(width)}  {count.rjust(3)}{some}" for kind, count, some in rows]
     return "\n".join([*lines, "", "simcluster list KIND describes them; simcluster show NAME prints one"])
 
 
-def _of_kind(kind: str, entries: tuple[ShippedEntry, ...]) -> str:
+def _list_entries(kind: str, entries: tuple[ShippedEntry, ...]) -> str:
     width = max(len(entry.name) for entry in entries)
     lines = [f"{kind}: {KINDS[kind].what}; named in {KINDS[kind].named}", ""]
     for entry in entries:
-        source = f"  [{_cut(entry.source, _SOURCE)}]" if entry.source else ""
-        lines.append(f"{entry.name.ljust(width)}  {_cut(entry.what, _WHAT)}{source}")
+        source = f"  [{_shorten(entry.source, _SOURCE)}]" if entry.source else ""
+        lines.append(f"{entry.name.ljust(width)}  {_shorten(entry.what, _WHAT)}{source}")
     return "\n".join(lines)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."

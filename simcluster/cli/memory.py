@@ -21,7 +21,7 @@ from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_l
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest
 
-_OF_COUNTS = ("recipe", "dp", "device")
+_COUNT_OPTIONS = ("recipe", "dp", "device")
 _HEADER = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
 _SMALL, _TENSORS = 0.01, 16  # a tensor has a row from this share on; most rows
 
@@ -33,12 +33,12 @@ def run(args: argparse.Namespace) -> None:
             "memory needs either a scenario or a number of parameters; name a scenario, or give --parameters 13B"
         )
     if args.scenario is None:
-        _of_counts(args)
+        _print_state_memory(args)
     else:
-        _of_scenario(args)
+        _print_job_memory(args)
 
 
-def _of_counts(args: argparse.Namespace) -> None:
+def _print_state_memory(args: argparse.Namespace) -> None:
     if args.largest or args.set or args.overrides:
         raise InputError("--largest and --set need a scenario; with --parameters give --recipe, --dp and --device")
     ladder = state_ladder(
@@ -48,8 +48,8 @@ def _of_counts(args: argparse.Namespace) -> None:
     common.answer(args, lambda: ladder_answer(ladder, default), ladder.to_dict)
 
 
-def _of_scenario(args: argparse.Namespace) -> None:
-    for name in _OF_COUNTS:
+def _print_job_memory(args: argparse.Namespace) -> None:
+    for name in _COUNT_OPTIONS:
         if getattr(args, name) is not None:
             path = {"recipe": "training.memory_recipe", "dp": "parallel.dp", "device": "cluster.device"}[name]
             raise InputError(f"--{name} applies only to --parameters; change a scenario with --{path} VALUE")
@@ -57,7 +57,7 @@ def _of_scenario(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, overrides)
     if args.largest:
         found = largest(args.scenario, args.largest, overrides)
-        common.answer(args, lambda: "\n".join([*_head(scenario).lines, found.summary()]), found.to_dict)
+        common.answer(args, lambda: "\n".join([*_head_lines(scenario).lines, found.summary()]), found.to_dict)
         return
     memory = job_memory(scenario)
     common.answer(args, lambda: job_answer(memory), memory.to_dict)
@@ -104,7 +104,7 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
 # --- of a scenario ----------------------------------------------------------------------------------------------------
 
 
-def _head(scenario: Scenario) -> Lines:
+def _head_lines(scenario: Scenario) -> Lines:
     return Lines(
         [f"{scenario.title}: {scenario.gpus:,} GPUs | {layout_words(scenario)}", recipe_words(scenario)], "head"
     )
@@ -117,14 +117,14 @@ def job_answer(memory: JobMemory) -> Answer:
     title = [f"GB on the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
     bars = [TableBar(0.0, held.total) for held in memory.stages]
     return [
-        _head(memory.scenario),
+        _head_lines(memory.scenario),
         TableBlock(["stage", *_HEADER], stages, title=title, bars=bars, whole=capacity),
-        *([_kept(memory)] if memory.kept else []),
-        _ladder(memory) if memory.rungs else Lines(["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"]),
+        *([_activation_table(memory)] if memory.kept else []),
+        _zero_table(memory) if memory.rungs else Lines(["ZeRO: one replica has nothing to shard over (dp 1, cp 1)"]),
     ]
 
 
-def _ladder(memory: JobMemory) -> TableBlock:
+def _zero_table(memory: JobMemory) -> TableBlock:
     rows = [
         [
             f"{rung.zero}{' (yours)' if rung.own else ''}",
@@ -145,7 +145,7 @@ def _ladder(memory: JobMemory) -> TableBlock:
     return TableBlock(["ZeRO", *_HEADER, "step"], rows, title=[title], notes=notes)
 
 
-def _kept(memory: JobMemory) -> TableBlock:
+def _activation_table(memory: JobMemory) -> TableBlock:
     """Return the activations of the fullest stage by tensor, largest first, small ones summed."""
     whole = sum(part.total for part in memory.kept)
     large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]

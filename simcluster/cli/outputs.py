@@ -34,7 +34,7 @@ class ExtraNeed(NamedTuple):
 
 def refuse_missing(args: argparse.Namespace) -> None:
     """Raise InputError with every optional library that the command line needs and that is missing."""
-    refuse(_needs(args))
+    refuse(_list_needs(args))
 
 
 def refuse(needs: Iterable[ExtraNeed]) -> None:
@@ -45,17 +45,17 @@ def refuse(needs: Iterable[ExtraNeed]) -> None:
     of_what: dict[str, list[str]] = {}
     for need in missing:
         of_what.setdefault(need.what, []).append(need.named)
-    told = "; ".join(f"{what} needs {_and(named)}" for what, named in of_what.items())
+    told = "; ".join(f"{what} needs {_join_names(named)}" for what, named in of_what.items())
     extras = ",".join(sorted({need.extra for need in missing}))
     instead = "; or ".join(dict.fromkeys(need.instead for need in missing if need.instead))
     raise InputError(f"{told}; pip install 'simcluster[{extras}]'" + (f", or {instead}" if instead else ""))
 
 
-def _and(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
-def _needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
+def _list_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
     for name, value in vars(args).items():
         several = value if isinstance(value, list) and name not in _OVERRIDES else [value]
         for path in several:
@@ -91,15 +91,15 @@ def there(module: str) -> bool:
         return False
 
 
-_kept: dict[tuple[int, int], Path] = {}
+_watched_outputs: dict[tuple[int, int], Path] = {}
 """Outputs of the running command that replace a file, by that file's device and inode."""
 
 
 def require_two_names(paths: Sequence[Path]) -> None:
     """Raise InputError if two outputs are one file."""
     for one, other in combinations(paths, 2):
-        found = _regular(one)
-        same = found is not None and found == _regular(other)
+        found = _file_identity(one)
+        same = found is not None and found == _file_identity(other)
         if same or (not one.exists() and os.path.realpath(one) == os.path.realpath(other)):
             raise InputError(f"cannot write {other}: two outputs have this name; give each its own name")
 
@@ -111,35 +111,35 @@ def inputs_kept(paths: Sequence[Path]) -> Iterator[None]:
     Python reports each opened file to its audit hooks, so readers of scenarios, traces or logs need not know of
     outputs.
     """
-    before = dict(_kept)
-    _kept.update({found: path for path in paths if (found := _regular(path))})
-    if _kept:
-        _watch()
+    before = dict(_watched_outputs)
+    _watched_outputs.update({found: path for path in paths if (found := _file_identity(path))})
+    if _watched_outputs:
+        _install_hook()
     try:
         yield
     finally:
-        _kept.clear()
-        _kept.update(before)
+        _watched_outputs.clear()
+        _watched_outputs.update(before)
 
 
 @cache
-def _watch() -> None:
-    sys.addaudithook(_opened)
+def _install_hook() -> None:
+    sys.addaudithook(_check_open)
 
 
-def _opened(event: str, arguments: Sequence[object]) -> None:
+def _check_open(event: str, arguments: Sequence[object]) -> None:
     """Raise InputError if an output is opened for reading."""
-    if event != "open" or not _kept:
+    if event != "open" or not _watched_outputs:
         return
     path, _, flags = arguments
     if not isinstance(path, str | bytes) or not isinstance(flags, int) or flags & (os.O_WRONLY | os.O_RDWR):
         return
-    output = _kept.get(_regular(path) or (-1, -1))
+    output = _watched_outputs.get(_file_identity(path) or (-1, -1))
     if output is not None:
         raise InputError(f"cannot write {output}: it is also an input; choose another name")
 
 
-def _regular(path: str | bytes | Path) -> tuple[int, int] | None:
+def _file_identity(path: str | bytes | Path) -> tuple[int, int] | None:
     """Return the device and inode of a regular file; None if there is none."""
     try:
         found = Path(os.fsdecode(path)).stat()

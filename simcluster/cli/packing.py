@@ -35,9 +35,9 @@ _MOST_DOCUMENTS = 10_000_000
 
 def run(args: argparse.Namespace) -> None:
     """Pack the documents by every rule, print and write the comparison."""
-    _check(args)
-    law, documents, length, batch, unique = _asked(args)
-    table = compare_packing(documents, length, batch=batch, tokens=_tokens(args, "tokens"), unique=unique)
+    _check_arguments(args)
+    law, documents, length, batch, unique = _read_request(args)
+    table = compare_packing(documents, length, batch=batch, tokens=_parse_tokens(args, "tokens"), unique=unique)
     common.answer(
         args,
         lambda: _blocks(table, law, documents, length),
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
+def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
     """Return the length distribution if any, documents, sequence length, batch and unique tokens."""
     scenario = load(args.scenario, overrides_of(args, args.scenario)) if args.scenario else None
     data = scenario.data if scenario else None
@@ -63,9 +63,9 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
         sigma = _SIGMA if args.sigma is None else args.sigma
         law = made(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
     batch = args.batch or (scenario.training.global_batch if scenario else None)
-    unique = _tokens(args, "unique") or (data.unique if data else None)
+    unique = _parse_tokens(args, "unique") or (data.unique if data else None)
     if args.documents:
-        return None, _given(args.documents), length, batch, unique
+        return None, _parse_documents(args.documents), length, batch, unique
     if law is None:
         raise InputError(
             "packing: documents are missing; give a scenario with data.documents, --documents 1200,700,300 (or a CSV "
@@ -74,7 +74,7 @@ def _asked(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int |
     return law, law.draw(random_stream(scenario.seed if scenario else 0, "packing"), args.drawn), length, batch, unique
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_arguments(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect with the others."""
     if args.documents and args.median is not None:
         raise InputError("--documents and --median both set the documents; give one of them")
@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--unique needs --tokens, the training tokens; give them, as in --tokens 2T")
 
 
-def _tokens(args: argparse.Namespace, name: str) -> float | None:
+def _parse_tokens(args: argparse.Namespace, name: str) -> float | None:
     """Return the number of tokens in an option, as in 2T."""
     text = getattr(args, name)
     try:
@@ -95,7 +95,7 @@ def _tokens(args: argparse.Namespace, name: str) -> float | None:
         raise InputError(f"--{name}: must be a number of tokens, as in 2T or 300B; got {text!r}") from None
 
 
-def _given(documents: str) -> Floats:
+def _parse_documents(documents: str) -> Floats:
     """Return document lengths from a file with counts, or from a list."""
     if Path(documents).suffix == ".csv":
         found = histogram_in(documents)

@@ -21,16 +21,16 @@ from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.plan import Found, plan
 
-_LOOK = 0.25  # seconds
-_DOING = {
+_REPORT_INTERVAL = 0.25  # seconds
+_PHASE_TEXTS = {
     "bounds": "bounding layouts",
     "layouts": "simulating layouts",
     "less memory free": "checking layouts outside the headroom",
     "less memory": "simulating layouts that hold less",
     "accounts": "accounting for the best",
 }
-_ENDLESS = 4 * 3600.0  # seconds left above which the search is not expected to end
-_AT_ONCE = 1.0  # seconds between lines about better layouts
+_ENDLESS_SEARCH = 4 * 3600.0  # seconds left above which the search is not expected to end
+_LINE_INTERVAL = 1.0  # seconds between lines about better layouts
 
 
 class SearchTold:
@@ -42,13 +42,13 @@ class SearchTold:
 
     def now(self, state: SearchState) -> None:
         """Report a state of the search, at most a few times per second."""
-        now, news = time.monotonic(), _found(state) != self._best
-        if now - self._looked < _LOOK and not news:
+        now, news = time.monotonic(), _news_key(state) != self._best
+        if now - self._looked < _REPORT_INTERVAL and not news:
             return
         self._looked = now
         progress(words_of(state))
-        if news and now - self._line >= _AT_ONCE and not sys.stderr.isatty():
-            self._line, self._best = now, _found(state)
+        if news and now - self._line >= _LINE_INTERVAL and not sys.stderr.isatty():
+            self._line, self._best = now, _news_key(state)
             print(stamped(words_of(state)), file=sys.stderr, flush=True)
 
 
@@ -60,10 +60,10 @@ def words_of(state: SearchState) -> str:
     a narrow terminal cuts it first.
     """
     proven = state.gap == 0.0
-    parts = ["simulating the next best" if proven and state.phase == "layouts" else _DOING[state.phase]]
+    parts = ["simulating the next best" if proven and state.phase == "layouts" else _PHASE_TEXTS[state.phase]]
     if state.layout is None and state.first is not None:
         parts.append(f"the first takes at least {format_seconds(state.first_time)}")
-    endless = state.seconds_left is not None and state.seconds_left > _ENDLESS
+    endless = state.seconds_left is not None and state.seconds_left > _ENDLESS_SEARCH
     if state.layout is not None:
         best = "the best" if proven else "best found" if endless else "best so far"
         parts.append(f"{best} {format_seconds(state.step_time)}{' (yours)' if state.own else ''}")
@@ -81,7 +81,7 @@ def words_of(state: SearchState) -> str:
     return ", ".join(parts) + (f": {name_of_layout(layout)}" if layout else "")
 
 
-def _found(state: SearchState) -> object:
+def _news_key(state: SearchState) -> object:
     """Return the part of a state whose change is worth a new line: first layout, best, proof."""
     return state.first, state.layout, state.gap == 0.0
 
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
         try:
             found = plan(
                 scenario,
-                _gpus(args.gpus),
+                _parse_gpus(args.gpus),
                 objective=args.objective,
                 max_memory=args.max_memory,
                 headroom=args.headroom,
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
                 front=args.pareto is not None,
                 near_misses=args.near_misses,
                 time_limit=args.time_limit,
-                executor=_executor(args.executor),
+                executor=_parse_processes(args.executor),
                 store=args.output.with_name(args.output.name + ROWS) if args.output else None,
                 progress=SearchTold().now,
             )
@@ -112,12 +112,12 @@ def run(args: argparse.Namespace) -> None:
             print("stopped before any layout was simulated", file=sys.stderr)
             raise SystemExit(exit_status(signals)) from None
     progress()
-    _answer(args, scenario, found)
+    _print_plan(args, scenario, found)
     if found.stopped == "interrupt":
         raise SystemExit(exit_status(signals))
 
 
-def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
+def _print_plan(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
     common.answer(args, lambda: plan_answer(found, columns()), found.to_dict)
@@ -127,7 +127,7 @@ def _answer(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
         write_text(args.write, yaml_text(found.scenario.document()))
 
 
-def _gpus(text: str | None) -> list[int] | None:
+def _parse_gpus(text: str | None) -> list[int] | None:
     if text is None:
         return None
     parts = text.split(",")
@@ -136,7 +136,7 @@ def _gpus(text: str | None) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def _executor(text: str | None) -> int:
+def _parse_processes(text: str | None) -> int:
     if text is None:
         return cores()
     if not text.isdecimal() or not int(text):

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     if args.side_by_side and not vary:
         raise InputError("--side-by-side applies to variants of --vary; several runs are always side by side")
     if vary and not saved and len(args.runs) == 1 and not args.side_by_side and args.against is None:
-        _moving(args, overrides, vary)
+        _write_variants(args, overrides, vary)
         return
     if saved and (overrides or vary or args.ranks):
         what = "--ranks" if args.ranks else "--set and --vary"
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         if name in saved:
             entries.append(entry_of_saved(read_result(name), origin=name))
         else:
-            entries += _played(name, overrides, vary, args.ranks)
+            entries += _simulate_runs(name, overrides, vary, args.ranks)
     if compared and (len(entries) != 1 or entries[0].result is None):
         raise alone
     against = compared(entries[0].result) if compared else None
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _moving(
+def _write_variants(
     args: argparse.Namespace, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]]
 ) -> None:
     """Simulate every variant, and write a page with a control for each key."""
@@ -75,7 +75,7 @@ def _moving(
     provided("keys of a page")([path for path, _ in vary])
     say_what_is_replaced(name, overrides)
     varied = provided("variants of a page")(
-        Base(name), dict(vary), fixed=overrides, ranks=partial(_ranks_of, args.ranks), origin=name, progress=Bar()
+        Base(name), dict(vary), fixed=overrides, ranks=partial(_parse_ranks, args.ranks), origin=name, progress=Bar()
     )
     names = varied.names
     for each, state in zip(names, varied.states, strict=True):
@@ -94,11 +94,11 @@ def _moving(
     )
 
 
-def _ranks_of(text: str | None, scenario: Scenario) -> Sequence[int] | None:
+def _parse_ranks(text: str | None, scenario: Scenario) -> Sequence[int] | None:
     return common.ranks_of(text, scenario.gpus)
 
 
-def _played(
+def _simulate_runs(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
     """Return the runs of a scenario: one, or one per valid combination of varied values."""

@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> None:
     scenario = load(args.scenario, first + overrides_of(args, args.scenario) + more)
     if args.checkpoint:
         scenario = with_steps_beside(scenario)
-    window = None if args.window is None else _window(args.window)
+    window = None if args.window is None else _parse_window(args.window)
     ranks = None if args.ranks is None else common.ranks_of(args.ranks, scenario.gpus)
-    trace = _trace_of(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
+    trace = _trace_writer(args, scenario) if args.trace or args.trace_ranks or args.trace_kernels else None
     if args.histogram and scenario.replicas < 2:
         raise InputError(f"--histogram {args.histogram}: there is only one replica; use more, as in --replicas 200")
     if args.explain or args.critical:
@@ -84,7 +84,9 @@ def run(args: argparse.Namespace) -> None:
             found += distribution_answer(distribution, off)
         return [*found, *(explanation(result, free) if args.explain else [])]
 
-    common.answer(args, blocks, lambda: {**result.to_dict(), **_played(free, distribution, verified), **spread})
+    common.answer(
+        args, blocks, lambda: {**result.to_dict(), **_further_results(free, distribution, verified), **spread}
+    )
     if args.timeline:
         common.write_table(args.timeline, result.timeline)
     if trace:
@@ -101,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
-def _trace_of(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
+def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Result], Any]:
     """Return the function that writes the requested trace; InputError before the work if it cannot be written."""
     if args.trace is None:
         if args.trace_ranks:
@@ -139,16 +141,16 @@ def _draw(
             lambda: picture("memory")(result, ranks=ranks, window=window),
             lambda: result.memory_table(ranks),
         ),
-        (args.gantt, lambda: _gantt(args, result, window, ranks)),
+        (args.gantt, lambda: _draw_gantt(args, result, window, ranks)),
         (args.critical, lambda: picture("critical")(result, free)),
         (args.overlap, lambda: picture("overlap")([(scenario.title, result)])),
         (args.levels, lambda: picture("link_levels")(result)),
         (args.roofline, lambda: picture("roofline")(result)),
-        (args.histogram, lambda: picture("replicas")(distribution, title=scenario.title + _faults(scenario))),
+        (args.histogram, lambda: picture("replicas")(distribution, title=scenario.title + _fault_title(scenario))),
     )
 
 
-def _played(
+def _further_results(
     free: Sequence[Free], distribution: Distribution | None, verified: Verification | None
 ) -> dict[str, dict[str, Any]]:
     """Return further simulated results for the JSON: free resources, distribution, verification."""
@@ -163,7 +165,7 @@ def _played(
     return found
 
 
-def _window(text: str) -> tuple[float, float]:
+def _parse_window(text: str) -> tuple[float, float]:
     """Return the time window in text such as "1.2 s:1.3 s", in seconds."""
     first, colon, last = text.partition(":")
     if not colon:
@@ -177,7 +179,7 @@ def _window(text: str) -> tuple[float, float]:
     return window
 
 
-def _gantt(
+def _draw_gantt(
     args: argparse.Namespace, result: Result, window: tuple[float, float] | None, ranks: list[int] | None
 ) -> Figure:
     import pandas as pd
@@ -188,10 +190,10 @@ def _gantt(
     else:
         timeline = pd.concat([result.timeline_of(rank) for rank in ranks], ignore_index=True)
     title = f"{result.scenario.title}: {format_seconds(result.step_time)} per step"
-    title += _faults(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
+    title += _fault_title(without_chance(result.scenario) if result.scenario.replicas > 1 else result.scenario)
     return picture("gantt")(timeline, title=title, window=window, ranks=ranks, num_ranks=total, **common.inches(args))
 
 
-def _faults(scenario: Scenario) -> str:
+def _fault_title(scenario: Scenario) -> str:
     """Return further title lines that describe the simulated faults; "" without faults."""
     return "\n" + textwrap.fill(f"faults: {describe_faults(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""

@@ -36,13 +36,13 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--json, --csv and --plot need a NAME, such as 1f1b or all; --gallery alone needs none")
     if args.csv and (len(args.names) > 1 or args.names == ["all"]):
         raise InputError("--csv writes one schedule, and several were named; name one")
-    args.times = _times(args)
+    args.times = _read_times(args)
     if args.names:
-        _answer(args, *played(args.names, args))
-    common.draw(args, (args.gallery, lambda: _gallery(args)))
+        _print_schedules(args, *played(args.names, args))
+    common.draw(args, (args.gallery, lambda: _draw_gallery(args)))
 
 
-def _answer(args: argparse.Namespace, shown: list[TimedSchedule], refused: list[tuple[str, str]]) -> None:
+def _print_schedules(args: argparse.Namespace, shown: list[TimedSchedule], refused: list[tuple[str, str]]) -> None:
     one = len(shown) == 1 and args.names != ["all"]
     in_full = one and not args.table
     common.answer(
@@ -52,10 +52,10 @@ def _answer(args: argparse.Namespace, shown: list[TimedSchedule], refused: list[
     )
     if args.csv:
         _write_csv(args.csv, shown[0].schedule)
-    common.draw(args, (args.plot, lambda: picture("schedules")(shown, width=_width(args, 14.0))))
+    common.draw(args, (args.plot, lambda: picture("schedules")(shown, width=_layout_width(args, 14.0))))
 
 
-def _times(args: argparse.Namespace) -> StageTimes:
+def _read_times(args: argparse.Namespace) -> StageTimes:
     backward, input_, weight = args.backward, args.input, args.weight
     if backward is None:
         input_ = Fraction(1) if input_ is None else input_
@@ -82,16 +82,16 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
         )
 
 
-def _width(args: argparse.Namespace, usual: float) -> float:
+def _layout_width(args: argparse.Namespace, usual: float) -> float:
     """Return the layout width of schedules (inches), at least what their numbers need."""
     return max(common.inches(args).get("width", usual), 0.85 * usual)
 
 
-def _gallery(args: argparse.Namespace) -> Figure:
+def _draw_gallery(args: argparse.Namespace) -> Figure:
     """Draw one page with all schedules that allow these counts."""
     counts = {"stages": args.stages or _GALLERY[0], "microbatches": args.microbatches or _GALLERY[1]}
     shown, _ = played(["all"], argparse.Namespace(**{**vars(args), **counts}))
-    return picture("schedules")(shown, columns=2, width=_width(args, 16.0))
+    return picture("schedules")(shown, columns=2, width=_layout_width(args, 16.0))
 
 
 # --- the schedules of a NAME: a built-in one, all of them, a CSV file, or your own function --------------------------
@@ -112,7 +112,7 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedu
     refused: list[tuple[str, str]] = []
     for name, each in wanted:
         try:
-            made = _schedule(each, args, several=several)
+            made = _make_schedule(each, args, several=several)
             if isinstance(made, OptimizedSchedule):
                 shown.append(replace(time_schedule(check(made.schedule), args.times), automatic=made))
             else:
@@ -126,14 +126,14 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedu
     return shown, refused
 
 
-def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | OptimizedSchedule:
+def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | OptimizedSchedule:
     """Return the checked schedule of a name; when comparing ``several``, chunks only if it takes them."""
     if is_csv(name):
-        return _from_csv_file(name, args)
+        return _read_csv(name, args)
     chunks = args.chunks or 1
     if several and not names_function(name):
         chunks = (args.chunks or 2) if name in schedules_with("takes_chunks") else 1
-    stages, microbatches = _counts(args, chunks)
+    stages, microbatches = _read_counts(args, chunks)
     if names_function(name):
         return make_schedule(function_in(OwnWord(name)), stages, microbatches, chunks)
     if name == "interleaved":
@@ -146,7 +146,7 @@ def _schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule
     return check(make_schedule(name, stages, microbatches, chunks))
 
 
-def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
+def _read_counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
     """Return the numbers of stages and microbatches; InputError if missing or too large."""
     stages, microbatches = args.stages, args.microbatches
     if stages is None or microbatches is None:
@@ -156,7 +156,7 @@ def _counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
     return stages, microbatches
 
 
-def _from_csv_file(name: str, args: argparse.Namespace) -> Schedule:
+def _read_csv(name: str, args: argparse.Namespace) -> Schedule:
     """Return a schedule in torch's format, and print ignored actions on stderr."""
     schedule, left_out = schedule_in_csv(name)
     for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):

@@ -43,7 +43,7 @@ def report(played: TimedSchedule) -> Answer:
         ], "head"),
         Lines(_order(schedule), "layout"),
         Lines(_time_grid(played), "layout"),
-        Lines(_numbers(played), "layout"),
+        Lines(_number_lines(played), "layout"),
         TableBlock(("stage", "busy", "idle", "span", "peak in flight", "per stage"), rows, notes=notes),
     ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def _time_grid(played: TimedSchedule) -> list[str]:
     return ["time: too large to print"]
 
 
-def _numbers(played: TimedSchedule) -> list[str]:
+def _number_lines(played: TimedSchedule) -> list[str]:
     timing = played.timing
     return [
         f"makespan           {number(timing.makespan)}",
@@ -181,21 +181,21 @@ def _numbers(played: TimedSchedule) -> list[str]:
 
 
 def _notes(shown: Sequence[TimedSchedule]) -> list[str]:
-    goals = [text for played in shown if played.automatic for text in _of_automatic(played, played.automatic)]
+    goals = [text for played in shown if played.automatic for text in _zb_auto_lines(played, played.automatic)]
     if any(played.schedule.name == "interleaved" and played.schedule.num_chunks == 1 for played in shown):
         return [*goals, "note: one chunk per stage is not interleaved; try --chunks 2"]
     return goals
 
 
-def _of_automatic(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
+def _zb_auto_lines(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
     """Return lines about zb-auto: its goal, and its memory if it exceeds that of 1F1B."""
     more = describe_extra_activations(played.schedule)
     usual = min(played.schedule.num_stages, played.schedule.num_microbatches)
     held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
-    return [_how_near(made), *held]
+    return [_goal_line(made), *held]
 
 
-def _how_near(made: OptimizedSchedule) -> str:
+def _goal_line(made: OptimizedSchedule) -> str:
     """Return a line about the goal of zb-auto and whether it is reached."""
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:

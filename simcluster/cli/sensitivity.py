@@ -28,7 +28,7 @@ from simcluster.studies.whatif.sensitivities import (
 
 def run(args: argparse.Namespace) -> None:
     """Simulate the scenario with more of each resource, and print the gains."""
-    by, prices = _percent(args.by), dict(_price(text) for text in args.price)
+    by, prices = _parse_percent(args.by), dict(_parse_price(text) for text in args.price)
     resources = args.resources.split(",") if args.resources else ()
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     base = simulate_scenario(scenario)
@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> None:
             Lines([f"{scenario.title}: {format_seconds(found[0].before)} per step"]),
             _table(found, priced=bool(prices)),
             Lines([f"{RESOURCES[each.resource]}: {note}" for each in found if (note := each.note())]),
-            Lines(_memory(memory, scenario.cluster.device.memory, found[0].before)),
-            Lines(_gap(scenario, causes, found[0].before)),
+            Lines(_memory_lines(memory, scenario.cluster.device.memory, found[0].before)),
+            Lines(_gap_lines(scenario, causes, found[0].before)),
         ],
         lambda: {
             "sensitivity": [each.to_dict() for each in found],
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     common.draw(args, (args.plot, lambda: picture("sensitivity")(found, title=scenario.title)))
 
 
-def _percent(text: str) -> float:
+def _parse_percent(text: str) -> float:
     try:
         value = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -71,7 +71,7 @@ def _percent(text: str) -> float:
     return value
 
 
-def _price(text: str) -> tuple[str, float]:
+def _parse_price(text: str) -> tuple[str, float]:
     name, _, amount = text.partition("=")
     try:
         value = float(amount)
@@ -88,11 +88,11 @@ def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
         estimate = each.estimated_gain
         row = [
             RESOURCES[each.resource],
-            _more(each),
+            _change_text(each),
             signed_change(each.before - each.step_time),
-            _percents(-each.gain),
-            "" if each.loss is None else _percents(each.loss),
-            "another path" if estimate is None else _percents(-estimate),
+            _format_percent(-each.gain),
+            "" if each.loss is None else _format_percent(each.loss),
+            "another path" if estimate is None else _format_percent(-estimate),
         ]
         if priced:
             per = each.gain_per_dollar
@@ -110,15 +110,15 @@ def _table(found: list[Sensitivity], *, priced: bool) -> TableBlock:
     return TableBlock(header, rows, bars=[TableBar(0.0, max(each.gain, 0.0)) for each in found])
 
 
-def _percents(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{value + 0.0:+.3f} %" if round(value, 3) else "0.000 %"
 
 
-def _more(each: Sensitivity) -> str:
+def _change_text(each: Sensitivity) -> str:
     return f"-{each.by / (1 + each.by):.2%}" if each.resource in TIMES else f"+{each.by:.2%}"
 
 
-def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[str]:
+def _gap_lines(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[str]:
     measured = scenario.measured_step_time
     if measured is None:
         return []
@@ -129,7 +129,7 @@ def _gap(scenario: Scenario, causes: list[GapCause], simulated: float) -> list[s
     ]
 
 
-def _memory(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
+def _memory_lines(ways: list[MoreMemory], capacity: float, before: float) -> list[str]:
     lines = []
     for way in ways:
         more = f"needs {way.bytes / 1e9:.1f} GB per GPU, {way.bytes / capacity - 1:+.0%}"

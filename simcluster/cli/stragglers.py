@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> None:
     found = stragglers(result)
     tried = what_pays(result) if args.mitigate else []
     head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout_words(result.scenario)}"]
-    blocks = [Lines(head), *stragglers_answer(found), *_waits(result)]
+    blocks = [Lines(head), *stragglers_answer(found), *_wait_tables(result)]
     common.answer(
         args,
-        lambda: [*blocks, *([_tried(result, tried)] if args.mitigate else [])],
+        lambda: [*blocks, *([_remedy_table(result, tried)] if args.mitigate else [])],
         lambda: _document(result, found, tried),
     )
     common.draw(
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _waits(result: Result) -> list[TableBlock]:
+def _wait_tables(result: Result) -> list[TableBlock]:
     longest = result.waits[:_WAITS]
     if not longest:
         return []
@@ -56,7 +56,7 @@ def _waits(result: Result) -> list[TableBlock]:
     return [TableBlock(["rank", "waits for", "at", "seconds"], rows, title=["the longest waits, summed per step"])]
 
 
-def _tried(result: Result, tried: list[Mitigation]) -> Block:
+def _remedy_table(result: Result, tried: list[Mitigation]) -> Block:
     if not tried:
         return Lines(["remedies: none of the known ones applies"])
     rows = [["unchanged", format_seconds(result.step_time), f"{result.scenario.training.global_batch:,}",

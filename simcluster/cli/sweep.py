@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     table = swept.frame()
     write_table(output, table)
     best = fastest(swept, table, headroom, _BEST)
-    summary = {**_summary(swept, table), **_ranked(best)}
+    summary = {**_summary(swept, table), **_rank_document(best)}
     common.came_to(
         args,
         int((table["status"] == "ok").sum()),
@@ -125,7 +125,7 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _ranked(best: Fastest) -> dict[str, object]:
+def _rank_document(best: Fastest) -> dict[str, object]:
     """Return for the JSON summary the fastest variants within the headroom, and those faster without it."""
     both = (*best.ahead, *best.rows)
     return {
@@ -149,22 +149,24 @@ def _blocks(
     notes = [f"* {note}" for note in dict.fromkeys(each.note for each in (*best.rows, *best.ahead)) if note]
     if best.rows:
         last = [] if best.ahead else notes
-        yield _rows(best.rows, numbered, paths, f"fastest that leave {free} of memory free", last)
+        yield _variant_table(best.rows, numbered, paths, f"fastest that leave {free} of memory free", last)
     if best.ahead:
         head = "faster than these, not recommended" if best.rows else f"none leaves {free} of memory free; fastest"
         title = f"{head} (! out of memory, ~ leaves less free)"
-        yield _rows(best.ahead, numbered, paths, title, notes)
+        yield _variant_table(best.ahead, numbered, paths, title, notes)
     if "how" in summary:
-        ways = ", ".join(f"{count:,} {_WAYS[kind]}" for kind, count in summary["how"].items())
+        ways = ", ".join(f"{count:,} {_METHODS[kind]}" for kind, count in summary["how"].items())
         yield Lines([f"{ways}; memory is simulated for variants simulated in full, else a planned upper bound"])
     errors = [f"  {count:,} x {on_one_line(error)}" for error, count in summary["errors"].items()]
     yield Lines(["without a result", *errors] if errors else [])
 
 
-_WAYS = {"quick": "by the fast path (exact)", "full": "in full (exact)"}
+_METHODS = {"quick": "by the fast path (exact)", "full": "in full (exact)"}
 
 
-def _rows(shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]) -> TableBlock:
+def _variant_table(
+    shown: Sequence[Room], table: pd.DataFrame, paths: list[str], title: str, notes: Sequence[str]
+) -> TableBlock:
     rows = []
     for each in shown:
         row: Any = table.loc[each.variant]

@@ -44,16 +44,16 @@ _HANDLER = "simcluster.plain"
 
 def plain(text: str) -> str:
     """Return the text in ASCII: bars of #, x for a multiplication sign, letters without accents, else ?."""
-    return "".join(_PLAIN.get(sign) or _letter(sign) for sign in text)
+    return "".join(_PLAIN.get(sign) or _ascii_letter(sign) for sign in text)
 
 
-def _letter(sign: str) -> str:
+def _ascii_letter(sign: str) -> str:
     if sign.isascii():
         return sign
     return unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or "?"
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return plain(error.object[error.start : error.end]), error.end
@@ -71,7 +71,7 @@ def open_closed_streams() -> None:
 
 def never_fail(*streams: TextIO) -> None:
     """Make these streams write ASCII for characters that their encoding lacks."""
-    codecs.register_error(_HANDLER, _replaced)
+    codecs.register_error(_HANDLER, _replace_characters)
     for stream in streams:
         if hasattr(stream, "reconfigure") and not takes_everything(stream):
             stream.reconfigure(errors=_HANDLER)
@@ -83,18 +83,18 @@ def takes_everything(stream: TextIO | None = None) -> bool:
     return codecs.lookup(encoding).name.startswith("utf")
 
 
-_OWN = f"\uf8ff{secrets.token_hex(8)}"
+_ESCAPE_MARK = f"\uf8ff{secrets.token_hex(8)}"
 """Marks the ESC of this program's codes until they are written; no file can contain it."""
 
 
 def own_code(code: str) -> str:
     """Return a terminal code for a style, which ``escaping`` streams do not escape."""
-    return f"{_OWN}[{code}m"
+    return f"{_ESCAPE_MARK}[{code}m"
 
 
 def without_marks(text: str) -> str:
     """Return the text as it is sent to a terminal."""
-    return printable(text).replace(_OWN, "\x1b")
+    return printable(text).replace(_ESCAPE_MARK, "\x1b")
 
 
 class Escaping:
@@ -161,7 +161,7 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-_FIRST, _AGAIN = 2.0, 1.0
+_FIRST, _RENEWAL_INTERVAL = 2.0, 1.0
 """Seconds until the line appears on a terminal, and between renewals."""
 _WITHOUT = 10.0
 """Seconds between lines if stderr is not a terminal."""
@@ -211,7 +211,7 @@ def _ticking(line: _Line) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: line.show())
-    signal.setitimer(signal.ITIMER_REAL, *((_FIRST, _AGAIN) if line.terminal else (_WITHOUT, _WITHOUT)))
+    signal.setitimer(signal.ITIMER_REAL, *((_FIRST, _RENEWAL_INTERVAL) if line.terminal else (_WITHOUT, _WITHOUT)))
     try:
         yield
     finally:
@@ -251,7 +251,7 @@ class _Line:
 
     def _renew(self) -> None:
         now = time.monotonic()
-        if self.terminal and now - self._begun > _FIRST and now - self._last > _AGAIN / 10:
+        if self.terminal and now - self._begun > _FIRST and now - self._last > _RENEWAL_INTERVAL / 10:
             self.show()
 
     def show(self) -> None:

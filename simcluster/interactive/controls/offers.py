@@ -154,11 +154,11 @@ def remedies(
     label = controls()[key].label if key in values else key
     found: list[LegalChange] = []
     for each in [key, *named]:
-        for value in _near(dict(settings).get(each), values.get(each, ())):
+        for value in _nearest_values(dict(settings).get(each), values.get(each, ())):
             changed = with_setting(settings, each, value)
             if _is_legal(made, changed):
                 name = controls()[each].label if each in values else each
-                found.append(LegalChange(f"{name} {_written(value)}", changed))
+                found.append(LegalChange(f"{name} {_format_value(value)}", changed))
                 if each != key or len(found) > 1:
                     break
     without = tuple(pair for pair in settings if pair[0] != key)
@@ -181,7 +181,7 @@ def with_setting(settings: Settings, key: str, value: Value) -> Settings:
     return in_order({**dict(settings), key: value})
 
 
-def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
+def _nearest_values(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
     """Yield other values, nearest first: by ratio, or words in order."""
     others = [value for value in values if value != wanted]
     if isinstance(wanted, int | float) and all(isinstance(each, int | float) and each > 0 for each in others):
@@ -189,7 +189,7 @@ def _near(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
     yield from others[:_MOST_TRIED]
 
 
-def _written(value: Value) -> str:
+def _format_value(value: Value) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,g}" if isinstance(value, int | float) else str(value)

@@ -87,12 +87,12 @@ def checked(key: str, value: object) -> Value:
     if control.place:
         place, number = value if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
         if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < _MOST_PLACES:
-            return place, float(_number(control, number))
+            return place, float(_check_number(control, number))
         raise InputError(
             f"{key} must be [{control.place}, number], as in [3, {control.values[-2]:g}], got {shown(value)}"
         )
     if control.most:
-        number = _number(control, value)
+        number = _check_number(control, value)
         return float(number) if control.is_fault else number
     if control.offer == "switch" and isinstance(value, bool):
         return value
@@ -102,7 +102,7 @@ def checked(key: str, value: object) -> Value:
     raise InputError(f"{key} must be {listed(known) if known else 'true or false'}, got {shown(value)}")
 
 
-def _number(control: Control, value: object) -> int | float:
+def _check_number(control: Control, value: object) -> int | float:
     whole = control.offer not in ("factors", "fault", "price")
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if control.least <= number <= control.most and (not whole or isinstance(number, int)):
@@ -137,14 +137,14 @@ def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str,
             found.append((key, value))
         elif (number := value[1] if isinstance(value, tuple) else value) != control.off:
             place = value[0] if isinstance(value, tuple) else None
-            found.append(("faults+", _filled(control.fault, {"$place": place, "$value": number})))
+            found.append(("faults+", _fill_placeholders(control.fault, {"$place": place, "$value": number})))
     return found
 
 
-def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+def _fill_placeholders(part: Any, values: Mapping[str, Any]) -> Any:
     """Return a part of a fault with its placeholders replaced by values."""
     if isinstance(part, Mapping):
-        return {key: _filled(value, values) for key, value in part.items()}
+        return {key: _fill_placeholders(value, values) for key, value in part.items()}
     if isinstance(part, str) and part not in values:
         return part.replace("$value", f"{values['$value']:g}") if "$value" in part else part
     return values.get(part, part) if isinstance(part, str) else part

@@ -133,10 +133,11 @@ def state_of(entry: Entry, most_spans: int) -> PageState:
 def moving_page(varied: Varied, *, title: str = "") -> str:
     """Return the page as HTML, which starts with the base combination."""
     texts = {
-        at: {**state.texts, "differences": _against(varied, varied.base, at)} for at, state in varied.played.items()
+        at: {**state.texts, "differences": _difference_text(varied, varied.base, at)}
+        for at, state in varied.played.items()
     }
     base, shown = varied.played[varied.base].entry, texts[varied.base]
-    states, columns = _data(varied, texts)
+    states, columns = _script_data(varied, texts)
     script, sheet = script_of("moving.js"), style_sheet()
     contents = [(place, name) for place, name in CONTENTS if place in shown]
     names = short_names([key.path for key in varied.keys])
@@ -145,7 +146,7 @@ def moving_page(varied: Varied, *, title: str = "") -> str:
         _control(at, key, name, place)
         for at, (key, name, place) in enumerate(zip(varied.keys, names, places, strict=True))
     ]
-    bar = fill_asset("moving.html", controls=controls, base=varied.names[varied.base], told=_told(base))
+    bar = fill_asset("moving.html", controls=controls, base=varied.names[varied.base], told=_summary(base))
     return "<!doctype html>\n" + fill_asset(
         "page.html",
         policy=content_policy(script, sheet),
@@ -216,7 +217,7 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _against(varied: Varied, pinned: int, at: int) -> str:
+def _difference_text(varied: Varied, pinned: int, at: int) -> str:
     if at == pinned:
         name = varied.names[at]
         return str(remark(f"This is A, with which others are compared ({name}); choose another one above."))
@@ -224,11 +225,11 @@ def _against(varied: Varied, pinned: int, at: int) -> str:
     return str(summary.differences(entries))
 
 
-def _told(entry: Entry) -> str:
-    return f"{format_seconds(entry.account.step_time)} per step; {_rest_told(entry)}"
+def _summary(entry: Entry) -> str:
+    return f"{format_seconds(entry.account.step_time)} per step; {_short_summary(entry)}"
 
 
-def _rest_told(entry: Entry) -> str:
+def _short_summary(entry: Entry) -> str:
     numbers = entry.shown_numbers
     mfu, bubble = (typeset(f"{numbers[name]:.1%}") for name in ("mfu", "bubble_fraction"))
     memory, room = f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "" if numbers.get("fits") else ", out of memory"
@@ -273,7 +274,7 @@ def _fastest(varied: Varied) -> str:
     at = min(among, key=lambda each: among[each].account.step_time)
     refused, large = len(varied.states) - len(played), len(played) - len(fitting)
     which = f"{varied.names[at]} is the fastest{' that fits' if fitting else ''}"
-    text = f"Of {len(varied.states)} variants {which}: {_told(played[at])}."
+    text = f"Of {len(varied.states)} variants {which}: {_summary(played[at])}."
     if not fitting:
         text += " All are out of memory."
     elif large:
@@ -284,7 +285,7 @@ def _fastest(varied: Varied) -> str:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
+def _script_data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
     """Return what the script reads: keys and states as JSON, and the pieces of states.
 
     Equal pieces are stored once and named by number. Texts of a section follow each other: they are similar and
@@ -297,13 +298,13 @@ def _data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[
 
     sections = {place: {at: kept(text[place]) for at, text in texts.items()} for place in texts[varied.base]}
     pinnable = list(played) if len(played) <= _MOST_PINNED else [varied.base]
-    against = {at: {pinned: kept(_against(varied, pinned, at)) for pinned in pinnable} for at in played}
+    against = {at: {pinned: kept(_difference_text(varied, pinned, at)) for pinned in pinnable} for at in played}
     data = {at: kept(state.data) for at, state in played.items()}
     columns = {at: [kept(column) for column in state.columns] for at, state in played.items()}
     seconds = {at: state.entry.account.step_time for at, state in played.items()}
     states: list[dict[str, Any]] = [
         {"name": name, "seconds": seconds[at], "step": format_seconds(seconds[at]),
-         "told": _rest_told(played[at].entry), "against": against[at], "data": data[at], "columns": columns[at],
+         "told": _short_summary(played[at].entry), "against": against[at], "data": data[at], "columns": columns[at],
          "texts": {place: numbers[at] for place, numbers in sections.items()}}
         if at in played else {"name": name, "refused": varied.states[at]}
         for at, name in enumerate(varied.names)

@@ -76,7 +76,7 @@ def play_variants(
     if not any(isinstance(state, PageState) for state in states):
         raise InputError(f"all {count:,} variants are invalid; the first: {states[0]}")
     varied = tuple(VariedKey(path, tuple(values)) for path, values in vary.items())
-    return Varied(varied, states, _base_of(made, states))
+    return Varied(varied, states, _find_base(made, states))
 
 
 def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
@@ -91,7 +91,7 @@ def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> R
         return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
 
 
-def _base_of(made: Sweep, states: Sequence[PageState | str]) -> int:
+def _find_base(made: Sweep, states: Sequence[PageState | str]) -> int:
     """Return the combination of the unchanged scenario, or else the first that was simulated."""
     played = [number for number, state in enumerate(states) if isinstance(state, PageState)]
     try:

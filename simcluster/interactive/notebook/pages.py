@@ -88,12 +88,12 @@ def _answer(name: str, it: object) -> str:
 
 def _records(found: Any) -> str:
     frame = found.table
-    rows = [[_written(value) for value in row] for row in frame.head(_MOST_ROWS).itertuples(index=False)]
+    rows = [[_text_html(value) for value in row] for row in frame.head(_MOST_ROWS).itertuples(index=False)]
     more = [f"and {len(frame) - _MOST_ROWS:,} more"] if len(frame) > _MOST_ROWS else []
     return cell(html_of([TableBlock([str(name).replace("_", " ") for name in frame.columns], rows, notes=more)]))
 
 
-def _written(value: object) -> str:
+def _text_html(value: object) -> str:
     if value is None or value != value:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

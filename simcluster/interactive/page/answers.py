@@ -59,7 +59,7 @@ def answer(asked: StateAsked, part: str) -> dict[str, Any]:
         try:
             results = [_plays.result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:
-            return _refused(asked, str(problem))
+            return _refusal(asked, str(problem))
         return {"part": part, **(PARTS[part] if part in PARTS else partial(_other_value, part))(asked, results)}
 
 
@@ -116,7 +116,7 @@ def _entries(results: list[Result]) -> list[Entry]:
     return found
 
 
-def _described(results: list[Result]) -> list[str]:
+def _run_names(results: list[Result]) -> list[str]:
     """Return what A and B are, by their differences; or the name of a single one."""
     one, other = results[0].scenario, results[-1].scenario
     if len(results) == 1:
@@ -176,7 +176,7 @@ def _compared(results: list[Result], entries: list[Entry]) -> Markup:
     """Return the comparison of A and B: the faster one, the reasons, and a table."""
     told = [
         element("p", element("strong", letter), f"  {text}")
-        for letter, text in zip("AB", _described(results), strict=True)
+        for letter, text in zip("AB", _run_names(results), strict=True)
     ]
     return concatenate(told, verdict(entries), summary.side_by_side(entries))
 
@@ -209,12 +209,12 @@ def _columns(entries: list[Entry], part: str) -> tuple[dict[str, Any], str, list
 def _timeline(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
     """Return the spans of the timeline; ``_detail`` adds waits, calls and the critical path."""
     blob = Blob(planes=False)
-    data = spans_of([*zip(_described(results), results, strict=True)], blob)
+    data = spans_of([*zip(_run_names(results), results, strict=True)], blob)
     return {"sections": {"timeline": _frame(len(results), [])}, "data": data, "columns": blob.raw()}
 
 
 def _detail(asked: StateAsked, results: list[Result]) -> dict[str, Any]:
-    entries = [replace(each, name=text) for each, text in zip(_entries(results), _described(results), strict=True)]
+    entries = [replace(each, name=text) for each, text in zip(_entries(results), _run_names(results), strict=True)]
     data, columns, notes = _columns(entries, "timeline")
     return {"sections": {"timeline": _frame(len(entries), notes)}, "data": data, "columns": columns}
 
@@ -284,7 +284,7 @@ SLOW = ("advice", "links", "run", "hints")
 # --- invalid states ---------------------------------------------------------------------------------------------------
 
 
-def _refused(asked: StateAsked, problem: str) -> dict[str, Any]:
+def _refusal(asked: StateAsked, problem: str) -> dict[str, Any]:
     live, folder = asked.live, Folder(asked.folder)
     try:
         base = _base(asked)

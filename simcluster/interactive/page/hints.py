@@ -42,14 +42,14 @@ def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalCha
         except InputError:
             return found[0]
         words = ", ".join(in_words(change))
-        ideas.append(LegalChange(words, _with(settings, dict(change))))
+        ideas.append(LegalChange(words, _apply_change(settings, dict(change))))
         return words
 
     text = Markup(_OPTIONS.sub(named, told))
     return text, list({each.settings: each for each in ideas}.values())
 
 
-def _with(settings: Settings, change: Mapping[str, Value]) -> Settings:
+def _apply_change(settings: Settings, change: Mapping[str, Value]) -> Settings:
     """Return settings with a change, and without dp if the layout changes."""
     whole = {**dict(settings), **change}
     if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
@@ -61,10 +61,10 @@ Made = Callable[[Settings], Scenario]
 """A function that returns the scenario of settings; InputError for invalid ones."""
 
 _GROUPS = ("Layout", "Work", "Overlap", "Faults")
-_BESIDE = ("cluster.device", "cluster.nodes")
+_MORE_HINTED = ("cluster.device", "cluster.nodes")
 """Controls of other groups that also have hints."""
 _SCALE = "cluster.scale."
-_COMPARED = {
+_HINTED_VALUES = {
     "schedules": ("1f1b", "interleaved", "zb-h1", "gpipe"),
     "devices": ("a100-80gb", "h100", "h200", "b200"),
 }
@@ -74,7 +74,7 @@ _MOST_TRIED = 6  # values tried until a valid one
 _MOST_SECONDS = 5.0  # longest step that is simulated for a hint
 _NOTICED = 5e-4  # smallest reported change of a step time or a rate
 _TOO_LONG = "no hint: the step takes too long to simulate in the background"
-_NOTHING = "no other valid value"
+_NO_VALUE = "no other valid value"
 
 
 @cache
@@ -82,7 +82,7 @@ def hint_parts() -> Mapping[str, tuple[str, int]]:
     """Return the parts of an answer that are hints: key and number of each other value."""
     hinted = [
         each for each in controls().values()
-        if each.group in _GROUPS or each.key in _BESIDE or each.key.startswith(_SCALE)
+        if each.group in _GROUPS or each.key in _MORE_HINTED or each.key.startswith(_SCALE)
     ]  # fmt: skip
     return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
 
@@ -104,15 +104,15 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
     if _takes_long(scenario):
         return [] if number else [{"key": key, "of": "", "words": _TOO_LONG}]
     if key.startswith(_SCALE):
-        return [{"key": key, "of": "step", "words": _of_a_percent(result, key.removeprefix(_SCALE))}]
+        return [{"key": key, "of": "step", "words": _percent_gain(result, key.removeprefix(_SCALE))}]
     found = [
         words
-        for value, other in _other(scenario, settings, control, number, made)
-        for words in _told(result, other, control, value)
+        for value, other in _other_values(scenario, settings, control, number, made)
+        for words in _describe_change(result, other, control, value)
     ]
-    every = (other for at in range(_count(control)) for other in _other(scenario, settings, control, at, made))
+    every = (other for at in range(_count(control)) for other in _other_values(scenario, settings, control, at, made))
     if not found and not number and next(every, None) is None:
-        found = [("", _NOTHING)]
+        found = [("", _NO_VALUE)]
     return [{"key": key, "of": of, "words": words} for of, words in found]
 
 
@@ -120,7 +120,7 @@ def _takes_long(scenario: Scenario) -> bool:
     return estimated_seconds(scenario) > _MOST_SECONDS
 
 
-def _of_a_percent(result: Result, resource: str) -> str:
+def _percent_gain(result: Result, resource: str) -> str:
     """Return the simulated gain from one percent more of a resource."""
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
@@ -132,7 +132,7 @@ def _count(control: Control) -> int:
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
-def _other(
+def _other_values(
     scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
 ) -> Iterator[tuple[Value, Scenario]]:
     """Yield the other value with that number: of numbers the next valid below and above, of words in order."""
@@ -144,17 +144,19 @@ def _other(
     if now is not None and now not in values:
         values = sorted([*values, now])
     if not control.most:
-        words = _COMPARED.get(control.offer, values)
-        others = _legal([each for each in words if each != now], settings, key, made)
+        words = _HINTED_VALUES.get(control.offer, values)
+        others = _valid_values([each for each in words if each != now], settings, key, made)
         yield from islice(others, number, number + 1)
         return
     at = values.index(now) if now is not None else 0
     side = (list(reversed(values[:at])), values[at + 1 :])[number][:_MOST_TRIED]
     there: list[Value] = [(place, float(each)) for each in side] if control.place else side  # type: ignore[arg-type]
-    yield from islice(_legal(there, settings, key, made), 1)
+    yield from islice(_valid_values(there, settings, key, made), 1)
 
 
-def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) -> Iterator[tuple[Value, Scenario]]:
+def _valid_values(
+    values: Sequence[Value], settings: Settings, key: str, made: Made
+) -> Iterator[tuple[Value, Scenario]]:
     for value in values:
         try:
             yield value, made(with_setting(settings, key, value))
@@ -162,10 +164,10 @@ def _legal(values: Sequence[Value], settings: Settings, key: str, made: Made) ->
             continue
 
 
-def _told(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
+def _describe_change(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
     """Yield the quantity and its change: step time, or throughput per GPU if batch or cluster differ."""
     if _takes_long(scenario):
-        yield "", f"{_where(control, value)} {_TOO_LONG}"
+        yield "", f"{_value_text(control, value)} {_TOO_LONG}"
         return
     try:
         with at_most(_MOST_SECONDS):
@@ -179,10 +181,10 @@ def _told(result: Result, scenario: Scenario, control: Control, value: Value) ->
         of, part = "tokens/s per GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
     fits = " (out of memory)" if result.fits and not other.fits else ""
     change = typeset(f"{part:+.1%}") if abs(part) >= _NOTICED else "the same"
-    yield of, f"{change} {_where(control, value)}{fits}"
+    yield of, f"{change} {_value_text(control, value)}{fits}"
 
 
-def _where(control: Control, value: Value) -> str:
+def _value_text(control: Control, value: Value) -> str:
     if control.offer == "switch":
         return "if on" if value else "if off"
     if control.is_fault:

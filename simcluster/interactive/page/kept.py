@@ -21,7 +21,7 @@ from simcluster.step.planned import Planned, plan, plan_job, with_programs
 from simcluster.step.simulate import simulate_scenario
 
 MOST_GPUS = 262_144
-_MOST_KEPT = 3
+_MAX_ENTRIES = 3
 _LINKS = ("nvlink", "network", "latency")
 """Scales of a cluster that programs know nothing of."""
 _ELSEWHERE = ("name", "faults", "run", "measured")
@@ -47,26 +47,26 @@ class KeptPlays:
                     f"gpus: the studio simulates at most {MOST_GPUS:,} GPUs, and this scenario has {scenario.gpus:,}"
                 )
             self._results[text] = simulate_scenario(scenario, planned=self.planned(scenario))
-        return _used(self._results, text)
+        return _touch_entry(self._results, text)
 
     def planned(self, scenario: Scenario) -> Planned:
         """Return the plan of a scenario, cached if only faults differ, with cached programs if equal."""
         if scenario.checkpoint is not None:
             return plan(scenario)
-        whole, programs = _made_of(scenario)
+        whole, programs = _cache_keys(scenario)
         if whole not in self._plans:
             self._plans[whole] = self._with_programs(scenario, programs)
-        return _used(self._plans, whole)
+        return _touch_entry(self._plans, whole)
 
     def _with_programs(self, scenario: Scenario, document: str) -> Planned:
         job, facts = plan_job(scenario, scenario.cluster.device)
         made_of = document, job.slices, job.schedule if goes_by_own_times(scenario) else None
         if made_of not in self._programs:
             self._programs[made_of] = stage_programs(job)
-        return with_programs(scenario, job, facts, _used(self._programs, made_of))
+        return with_programs(scenario, job, facts, _touch_entry(self._programs, made_of))
 
 
-def _made_of(scenario: Scenario) -> tuple[str, str]:
+def _cache_keys(scenario: Scenario) -> tuple[str, str]:
     """Return the inputs of a scenario's plan, and those of its programs."""
     document = scenario.model_dump(mode="json")
     for name in _ELSEWHERE:
@@ -77,9 +77,9 @@ def _made_of(scenario: Scenario) -> tuple[str, str]:
     return whole, json.dumps(document, sort_keys=True)
 
 
-def _used(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
+def _touch_entry(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
     """Return a cache entry, and drop the least recently used ones."""
     kept.move_to_end(key)
-    while len(kept) > _MOST_KEPT:
+    while len(kept) > _MAX_ENTRIES:
         kept.popitem(last=False)
     return kept[key]

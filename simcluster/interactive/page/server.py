@@ -102,8 +102,8 @@ class Studio:
 
     async def page(self, request: Request) -> Response:
         """Return the page, which needs nothing but its WebSocket."""
-        parts = [*(asset(name) for name in SCRIPTS), *(_own(name) for name in _OWN_SCRIPTS)]
-        script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _own("studio.css")
+        parts = [*(asset(name) for name in SCRIPTS), *(_read_asset(name) for name in _OWN_SCRIPTS)]
+        script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _read_asset("studio.css")
         beginning = {
             "state": self._first and self._first.to_json(),
             "shipped": shipped_names("scenarios"),
@@ -111,7 +111,7 @@ class Studio:
             "folder": self._folder.path.resolve().name,
         }
         text = (
-            _own("studio.html")
+            _read_asset("studio.html")
             .replace("$style", sheet)
             .replace("$data", json_block("first", beginning))
             .replace("$script", script)
@@ -236,7 +236,7 @@ def _state(request: Request) -> StudioState:
     return state_of_link(link)
 
 
-def _own(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("simcluster.interactive.page") / "page" / name).read_text(encoding="utf-8")
 
 
@@ -265,17 +265,17 @@ def serve(
         ws_max_size=_MOST_MESSAGE, ws_per_message_deflate=False, limit_concurrency=_MOST_CONNECTIONS,
         timeout_keep_alive=5, timeout_graceful_shutdown=1, server_header=False, h11_max_incomplete_event_size=16_384,
     )  # fmt: skip
-    logging.getLogger("uvicorn.error").addFilter(_is_ours)
+    logging.getLogger("uvicorn.error").addFilter(_is_server_fault)
     ready(f"http://{HOST}:{port}/")
-    asyncio.run(_served(uvicorn.Server(config), listening, seconds))
+    asyncio.run(_serve_until(uvicorn.Server(config), listening, seconds))
 
 
-def _is_ours(record: logging.LogRecord) -> bool:
+def _is_server_fault(record: logging.LogRecord) -> bool:
     """Return whether a log record is about this program, not about invalid requests (1007: not UTF-8)."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 
-async def _served(server: uvicorn.Server, listening: socket.socket, seconds: float | None) -> None:
+async def _serve_until(server: uvicorn.Server, listening: socket.socket, seconds: float | None) -> None:
     task = asyncio.create_task(server.serve(sockets=[listening]))
     if seconds is not None:
         await asyncio.wait([task], timeout=seconds)
