@@ -120,7 +120,7 @@ def test_gathered_pieces_may_begin_a_pass(gather: int, product: int, pieces: int
     """As in the backward of a layer on its own: the first gather is waited for, the others go beside the products."""
     ops = SegmentBuilder(lambda some: Compute(sum(kernel.flops for kernel in some)))
     kernel = Kernel("k", "matmul", float(product * pieces), 1.0, m=pieces, n=1, k=1)
-    ops.gathered(kernel, pieces, "backward", "k", float(gather * pieces), 0)
+    ops.add_gathered_matmul(kernel, pieces, "backward", "k", float(gather * pieces), 0)
     ends: dict[int, float] = {}
     lanes: dict[str, float] = {}
     for number, op in enumerate(ops.segment().ops):

@@ -422,7 +422,7 @@ def test_picture_shows_ranks_capacity_and_peak(small: Result) -> None:
         assert np.asarray(lines["capacity"])[0] == small.facts.memory / 1e9
         assert axes.get_ylim()[1] > small.facts.memory / 1e9
     marked = panels[0].get_lines()[-1].get_xydata()[0]
-    size = small.facts.footprints[0].holding(small.peak_of(0).pools).total
+    size = small.facts.footprints[0].with_pools(small.peak_of(0).pools).total
     assert marked[1] == pytest.approx(size / 1e9)
     assert len(plots.memory(small, ranks=[0, 7], window=(0.0, 1e-4)).axes) == 2
 

@@ -284,7 +284,7 @@ def test_memory_is_on_the_same_axis_and_says_what_it_is(tab: chromium.Page, entr
     for place, curve in enumerate(entry.memory):
         most = tab.run(f"{chart}.curves[{place}].most")
         result = entry.result
-        held = result.facts.footprints[curve.peak.stage].holding(result.peak_of(curve.rank).pools)
+        held = result.facts.footprints[curve.peak.stage].with_pools(result.peak_of(curve.rank).pools)
         assert most == pytest.approx(held.total, rel=1e-6)
     tab.run(f"{GANTT}.show(0, {GANTT}.duration / 2)")
     assert tab.run(f"{chart}.view") == pytest.approx(tab.run(f"{GANTT}.view"))

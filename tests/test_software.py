@@ -69,7 +69,7 @@ def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
     """Before each collective that the main lane waits for, not before those beside it; behind the loss once."""
     ops = SegmentBuilder(lambda some: Compute(1.0), HostCosts(late=5.0, loss=7.0))
     ops.compute((kernel(1),), "forward", "k", 0)
-    ops.beside("all_gather", "k", 1.0, 0)
+    ops.add_overlapped("all_gather", "k", 1.0, 0)
     ops.join()
     ops.collective("all_reduce", "k", 2.0)
     ops.end_forward()

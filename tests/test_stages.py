@@ -411,7 +411,7 @@ def test_an_arriving_tensor_is_gathered_where_it_was_sent_split(made: Job) -> No
 
 def test_layers_are_split_evenly_in_order() -> None:
     made = job(schedule="interleaved", pp=2, chunks=2)
-    assert [made.slices.of(virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert [made.slices.layers_of(virtual) for virtual in range(4)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
 
 def test_uneven_slices_are_in_the_programs() -> None:

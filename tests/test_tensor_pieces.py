@@ -58,9 +58,9 @@ def test_two_things_in_pieces_take_the_longer_and_a_piece_of_the_shorter(
     ops = SegmentBuilder(by_flops)
     ops.compute((product(1.0),), "forward", "before", 0)
     if way == "gathered":
-        ops.gathered(product(g), pieces, "forward", "block", c, 0)
+        ops.add_gathered_matmul(product(g), pieces, "forward", "block", c, 0)
     else:
-        ops.reduced(product(g), pieces, "forward", "block", ("reduce_scatter", "block", c), 0)
+        ops.add_reduced_matmul(product(g), pieces, "forward", "block", ("reduce_scatter", "block", c), 0)
         ops.join()
     ops.compute((product(1.0),), "forward", "after", 0)
     assert length(ops.segment()) == 1.0 + max(g, c) + min(g, c) / pieces + 1.0

@@ -154,7 +154,7 @@ def _order(schedule: Schedule) -> list[str]:
 def _time_grid(played: TimedSchedule) -> list[str]:
     """Return the timeline grid, or a line that explains why it is not printed."""
     schedule, timing, times = played.schedule, played.timing, played.times
-    costs = times.of_chunk(schedule)
+    costs = times.chunk_times(schedule)
     kinds = sorted({action.kind for row in schedule.rows for action in row})
     durations = [costs(kind, 0, 0) for kind in kinds] + [times.latency]
     if times.pair is not None and schedule.fused:

@@ -113,9 +113,9 @@ class Boundaries:
         own = one.microbatch == others[0].microbatch and self._comes_from(others[0]) is not None
         return (before or behind) and not own
 
-    def meet(self, coming: Sequence[Action], step: int) -> None:
+    def add_rendezvous(self, coming: Sequence[Action], step: int) -> None:
         """Add the rendezvous before these actions (one, or a fused pair; none at the end)."""
-        reached = self._lanes.reached()
+        reached = self._lanes.last_end()
         to = {hop[0] for action in self._made if (hop := self._sent_to(action)) is not None}
         whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}
         sent: tuple[Need, ...] = ()
@@ -124,7 +124,7 @@ class Boundaries:
         together = self._job.schedule.num_chunks > 1 or to == whence
         for action in coming:
             self._receive(action, step, reached if together else reached + sent)
-        self._lanes.hold_up(sent)
+        self._lanes.delay_next_item(sent)
         self._made = []
 
     def _send(self, action: Action, key: Key, needs: tuple[Need, ...]) -> tuple[Need, ...]:
@@ -139,7 +139,7 @@ class Boundaries:
         def make() -> Segment:
             return Segment((Op(work, "pp", "send", _tensor_name(kind), lane=lane),))
 
-        segment = self._lanes.once((lane, kind, work), make)
+        segment = self._lanes.segment((lane, kind, work), make)
         sent = (f"send {kind}", *key[1:])
         self._lanes.put(lane, Item(segment, sent, needs, step, action.chunk, action.microbatch))
         return (Need(self._stage, sent),)
@@ -158,7 +158,7 @@ class Boundaries:
         kind = self.key(action, step)[0]
         lane = f"recv {kind}"
         op = Op(Receive(hop[0]), "pp", "recv", _tensor_name(kind), lane=lane)
-        segment = self._lanes.once((lane, kind, hop[0]), lambda: Segment((op,)))
+        segment = self._lanes.segment((lane, kind, hop[0]), lambda: Segment((op,)))
         (need,) = self.needs(action, step)
         self._lanes.put(lane, Item(segment, ("receive", need.key), needs, step, action.chunk, action.microbatch))
 

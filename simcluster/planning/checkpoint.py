@@ -48,7 +48,7 @@ class SavedParts:
         if step != self.after:
             return
         stage = lanes.stage
-        done = lanes.reached()
+        done = lanes.last_end()
         held: list[Need] = []
         if self.stall:
             key = (CHECKPOINT, "stall", step)

@@ -52,7 +52,7 @@ def _ring(
     for number, piece in enumerate(pieces):
         passed = (number < last) + (back and number > 0)  # keys and values, and gradients of the piece before
         if passed:
-            ops.beside("send_recv", called, passed * context.keys_traded, layer, context.method.key_axis)
+            ops.add_overlapped("send_recv", called, passed * context.keys_traded, layer, context.method.key_axis)
         ops.compute(piece, kind, name, layer)
         ops.join()
     if back:
@@ -62,7 +62,7 @@ def _ring(
 def _torch_ring(
     ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
 ) -> None:  # fmt: skip
-    send, axis = ops.collective if context.traced else ops.beside, context.method.key_axis
+    send, axis = ops.collective if context.traced else ops.add_overlapped, context.method.key_axis
     gathered, handed = context.method.keys == "gather", context.keys_handed
     pieces = context.pieces(core)
     last = len(pieces) - 1

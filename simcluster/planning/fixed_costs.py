@@ -57,7 +57,7 @@ class Costs:
         for field in fields(self):
             if field.name not in ("weight_grad", "send_back", "collectives", "grad_buckets"):
                 require_seconds(field.name, getattr(self, field.name))
-        require_seconds("send_back", self.sending("B"))
+        require_seconds("send_back", self.send_seconds("B"))
         if not isinstance(self.collectives, Integral) or self.collectives < 0:
             raise InputError(f"collectives {self.collectives!r} must be a number per F and B, 0 or more")
         if not isinstance(self.grad_buckets, int) or not 0 <= self.grad_buckets <= _MOST_BUCKETS:
@@ -66,7 +66,7 @@ class Costs:
                 f"during the backward, 1 to {_MOST_BUCKETS:,}, or 0 for a reduction after it"
             )
 
-    def sending(self, made: str) -> float:
+    def send_seconds(self, made: str) -> float:
         """Return the seconds of sending the output of F or, for "B", of B and I."""
         return self.send if made == "F" or self.send_back is None else self.send_back
 
@@ -99,7 +99,7 @@ class StageCosts:
         if self._slices is not None:
             require_slices(self._slices, depth, schedule.name)
 
-    def of(self, stage: int, chunk: int) -> Costs:
+    def costs_of(self, stage: int, chunk: int) -> Costs:
         """Return the costs of a stage's chunk; its compute time is ``seconds`` of this object."""
         if self._alike is not None:
             return self._alike
@@ -109,21 +109,21 @@ class StageCosts:
 
     def seconds(self, kind: Kind, stage: int, chunk: int) -> float:
         """Return the compute seconds of one pass of a stage's chunk, including launch overhead."""
-        costs = self.of(stage, chunk)
+        costs = self.costs_of(stage, chunk)
         share = 1.0 if self._alike is None else self._share
         return costs.seconds(kind) * share + costs.launch
 
-    def after(self, stage: int) -> tuple[float, float]:
+    def seconds_after_pipeline(self, stage: int) -> tuple[float, float]:
         """Return the seconds of a stage's blocking reduction over dp and of its optimizer, over all slices."""
         if self._alike is not None:
             return 0.0 if self._alike.grad_buckets else self._alike.grad_reduce, self._alike.optimizer
-        here = [self.of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
+        here = [self.costs_of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
         blocking = math.fsum(each.grad_reduce for each in here if not each.grad_buckets)
         return blocking, math.fsum(each.optimizer for each in here)
 
     def bucket(self, stage: int, chunk: int) -> tuple[int, float]:
         """Return a chunk's number of overlapped gradient buckets, and seconds per bucket; (0, 0) for none."""
-        costs = self.of(stage, chunk)
+        costs = self.costs_of(stage, chunk)
         if not costs.grad_buckets or not costs.grad_reduce:
             return 0, 0.0
         share = 1.0 if self._alike is None else 1 / self._schedule.num_chunks

@@ -113,7 +113,7 @@ class FixedBoundaries(Boundaries):
     def _transfer(self, target: int, key: Key) -> Transfer:
         made, _, microbatch, place = key
         stage, chunk = self._schedule.route(microbatch)[place]
-        return Transfer(target, 0.0, self._costs.of(stage, chunk).sending(made), rendezvous=True)
+        return Transfer(target, 0.0, self._costs.costs_of(stage, chunk).send_seconds(made), rendezvous=True)
 
 
 class FixedStage:
@@ -150,7 +150,7 @@ class FixedStage:
         row, firsts = self._schedule.rows[self._stage], frozenset(self._schedule.fused_at(self._stage))
         begin = step * len(_ENDS) * self._slices * self._schedule.num_microbatches
         parts, route_of, meetings = self._parts, self._schedule.route_of, self._meetings
-        put = partial(self._lanes.put, MAIN) if meetings else self._lanes.end(MAIN)
+        put = partial(self._lanes.put, MAIN) if meetings else self._lanes.appender(MAIN)
         meets = meetings.rendezvous(row, [*firsts]) if meetings else {}
         reducing = self._reducing
         halves: list[tuple[_ActionTemplate, Action]] = []
@@ -160,8 +160,10 @@ class FixedStage:
             at = begin + microbatch
             if meetings and not halves:
                 if position in meets:
-                    meetings.meet(row[position : position + meets[position]], step)
-                self._lanes.hold_up(meetings.arrivals(row[position : position + 1 + (position in firsts)], step))
+                    meetings.add_rendezvous(row[position : position + meets[position]], step)
+                self._lanes.delay_next_item(
+                    meetings.arrivals(row[position : position + 1 + (position in firsts)], step)
+                )
             if position in firsts:
                 other = row[position + 1]
                 others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make(other)
@@ -184,7 +186,7 @@ class FixedStage:
             if part.send or meetings:
                 self._send(part, step, begin, action)
         if meetings:
-            meetings.meet((), step)
+            meetings.add_rendezvous((), step)
 
     def _make(self, action: Action) -> _ActionTemplate:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
@@ -194,8 +196,8 @@ class FixedStage:
         lane = MAIN if self._blocking else f"send {made}"
         send = None
         if target is not None:
-            seconds = self._costs.of(stage, action.chunk).sending(made)
-            send = self._lanes.once((lane, made, target, seconds), lambda: make_send(made, target, seconds, lane))
+            seconds = self._costs.costs_of(stage, action.chunk).send_seconds(made)
+            send = self._lanes.segment((lane, made, target, seconds), lambda: make_send(made, target, seconds, lane))
         whence = wanted = -1
         if source is not None and action.kind != "W" and not (self._meetings and source[0] != stage):
             # W: what it makes itself is made there first
@@ -203,7 +205,7 @@ class FixedStage:
             wanted = self._end_of(made if whence == stage else f"send {made}", there)
         part = _ActionTemplate(
             self._pass(action), self._end_of(made, here), self._end_of(f"half {made}", here), whence, wanted,
-            send, self._end_of(f"send {made}", here) if send else -1, self._lanes.end(lane if send else MAIN),
+            send, self._end_of(f"send {made}", here) if send else -1, self._lanes.appender(lane if send else MAIN),
         )  # fmt: skip
         self._parts[action.kind, action.chunk, schedule.route_of[action.microbatch]] = part
         return part
@@ -214,20 +216,20 @@ class FixedStage:
     def _seconds(self, action: Action) -> float:
         seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
         sends = _receiver(self._schedule, self._stage, action) is not None
-        return seconds + self._costs.of(self._stage, action.chunk).send_launch if sends else seconds
+        return seconds + self._costs.costs_of(self._stage, action.chunk).send_launch if sends else seconds
 
     def _pass(self, action: Action) -> Segment:
         kind, chunk = action.kind, action.chunk
         seconds = self._seconds(action)
-        costs = self._costs.of(self._stage, chunk)
-        return self._lanes.once((kind, chunk, seconds), lambda: make_pass(kind, seconds, costs, self._plan.tp))
+        costs = self._costs.costs_of(self._stage, chunk)
+        return self._lanes.segment((kind, chunk, seconds), lambda: make_pass(kind, seconds, costs, self._plan.tp))
 
     def _in_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
         """Add the action in one piece per gradient bucket; return the keys of the pieces' ends."""
         kind, microbatch, chunk = action
         count, _ = self._costs.bucket(self._stage, chunk)
         seconds = self._seconds(action)
-        costs = self._costs.of(self._stage, chunk)
+        costs = self._costs.costs_of(self._stage, chunk)
         put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
         for number, segment in enumerate(make_pass_pieces(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
@@ -237,7 +239,7 @@ class FixedStage:
     def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
         """Add a chunk's bucket reductions, each after its piece; of an uncut fused pair all after its end."""
         count, seconds = self._costs.bucket(self._stage, chunk)
-        segment = self._lanes.once(("reduce", seconds), lambda: make_reduction(seconds, _REDUCTIONS))
+        segment = self._lanes.segment(("reduce", seconds), lambda: make_reduction(seconds, _REDUCTIONS))
         for number in range(count):
             made = ends[min(number, len(ends) - 1)]
             key = ("reduced", step, chunk, number)
@@ -254,8 +256,8 @@ class FixedStage:
             part.leave(_item((part.send, part.sent + at, needs, step, chunk, microbatch, ())))
 
     def _finish(self, step: int) -> None:
-        grad_reduce, optimizer = self._costs.after(self._stage)
-        self._lanes.hold_up(self._reduced)
+        grad_reduce, optimizer = self._costs.seconds_after_pipeline(self._stage)
+        self._lanes.delay_next_item(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
             self._block("grad_reduce", Op(Timed("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
         if self._end is not None:
@@ -265,7 +267,7 @@ class FixedStage:
             self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
 
     def _block(self, key: str, op: Op, step: int) -> None:
-        self._lanes.put(MAIN, Item(self._lanes.once(key, lambda: Segment((op,))), (key, step), (), step))
+        self._lanes.put(MAIN, Item(self._lanes.segment(key, lambda: Segment((op,))), (key, step), (), step))
 
 
 def _needs(part: _ActionTemplate, at: int) -> tuple[Need, ...]:

@@ -61,7 +61,7 @@ class Footprint:
         state = self.parameters + self.gradients + self.optimizer + self.buffers
         return state + self.activations + self.other + self.fragmentation * self.unsharded
 
-    def holding(self, pools: Mapping[str, float]) -> Footprint:
+    def with_pools(self, pools: Mapping[str, float]) -> Footprint:
         """Return the same model state with the bytes by pool (``ops.Change``) that a run holds at an instant."""
         return replace(
             self,
@@ -97,7 +97,7 @@ def stage_footprint(
     """
     chunks = range(schedule.num_chunks)
     held_slices = [schedule.slice_of(stage, chunk) for chunk in chunks]
-    layers = [layer for number in held_slices for layer in slices.of(number)]
+    layers = [layer for number in held_slices for layer in slices.layers_of(number)]
     first, last = 0 in held_slices, len(slices.counts) - 1 in held_slices
     held = parameters_of_stage(model, plan, layers, first=first, last=last)
     state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
@@ -145,7 +145,7 @@ def activation_peak(
     goes: dict[int, float] = {}  # bytes that leave behind an action, by its place, and that are back before it
     comes: dict[int, float] = {}
     for trip in plan_offloads(row, schedule.fused_at(stage), offload.ahead):
-        size = offload.activations * offload.kept(slices.of(schedule.slice_of(stage, row[trip.out].chunk)))
+        size = offload.activations * offload.kept(slices.layers_of(schedule.slice_of(stage, row[trip.out].chunk)))
         goes[trip.gone + 1] = goes.get(trip.gone + 1, 0.0) + size
         comes[trip.call + 1] = comes.get(trip.call + 1, 0.0) + size
     by_layer = find_adjacent(row, schedule.fused_at(stage))
@@ -183,7 +183,7 @@ def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offloa
 def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:
     number = schedule.slice_of(stage, action.chunk)
     first, last = number == 0, number == len(slices.counts) - 1
-    return blocks.visits(action.kind, slices.of(number), embedding=first, lm_head=last)
+    return blocks.visits(action.kind, slices.layers_of(number), embedding=first, lm_head=last)
 
 
 # --- ranks of a stage whose experts get unequal numbers of rows -----------------------------------------------------
@@ -208,7 +208,7 @@ class _Levels(NamedTuple):
     activations: Floats
     other: Floats
 
-    def most(self, other: _Levels) -> _Levels:
+    def maximum(self, other: _Levels) -> _Levels:
         """Return the higher total of two levels rank by rank, and this one where they are equal."""
         higher = other.activations + other.other > self.activations + self.other
         pairs = zip(self, other, strict=True)
@@ -238,7 +238,7 @@ def _walk_row(blocks: Residencies, row: Sequence[Action], order: Order, experts:
         if name not in known:
             known[name] = _walk_pass(blocks, action, order(action), experts, step)
         peak, left = known[name]
-        found = found.most(_Levels(held + peak.activations, peak.other))
+        found = found.maximum(_Levels(held + peak.activations, peak.other))
         held = held + left
     return found
 
@@ -250,7 +250,7 @@ def _walk_pass(
     now = {"activations": np.zeros(1), "other": np.zeros(1)}
     peak = _Levels(now["activations"], now["other"])
     for visit in visits:
-        block = blocks.of(visit.block, visit.layer)
+        block = blocks.residency_of(visit.block, visit.layer)
         changes: list[tuple[MemoryChange, float | Floats]] = [
             (change, 1.0) for change in block.changes(visit.phase, split=split)
         ]
@@ -259,10 +259,10 @@ def _walk_pass(
             changes += [(change, more) for change in block.routed.changes(visit.phase, split=split)]
         for change, times in changes:
             now[change.pool] = now[change.pool] + times * change.start
-        peak = peak.most(_Levels(now["activations"], now["other"]))
+        peak = peak.maximum(_Levels(now["activations"], now["other"]))
         for change, times in changes:
             now[change.pool] = now[change.pool] + times * change.end
-    return peak.most(_Levels(now["activations"], now["other"])), now["activations"]
+    return peak.maximum(_Levels(now["activations"], now["other"])), now["activations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +304,6 @@ class Facts(StepCounts):
     bf16_flops: float = 0.0
 
     @property
-    def low(self) -> bool:
+    def low_precision(self) -> bool:
         """Whether matmuls are in fp8 or fp4."""
         return self.precision in ("fp8", "mxfp8", "nvfp4")

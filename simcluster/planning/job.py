@@ -61,14 +61,14 @@ class Slices:
         """Number of layers of the model."""
         return sum(self.counts)
 
-    def of(self, number: int) -> tuple[int, ...]:
+    def layers_of(self, number: int) -> tuple[int, ...]:
         """Return the global numbers of the layers in one slice."""
         first = sum(self.counts[:number])
         return tuple(range(first, first + self.counts[number]))
 
     def whole(self, number: int) -> Pass:
         """Return all layers of one slice, with embedding and LM head, as one pass."""
-        return Pass(self.of(number), number == 0, number == len(self.counts) - 1)
+        return Pass(self.layers_of(number), number == 0, number == len(self.counts) - 1)
 
     def slice_of(self, layer: int) -> int:
         """Return the slice that holds a layer."""
@@ -216,7 +216,7 @@ class Job(Shown):
         schedule = replace(self.schedule, rows=rows, fused=())
         return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
 
-    def casting(self, stage: int) -> frozenset[Action]:
+    def casting_actions(self, stage: int) -> frozenset[Action]:
         """Return the actions of a stage that cast weights, if any are cast: the first F of each chunk."""
         forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
         first = {action.chunk: action for action in reversed(forwards)}
@@ -228,7 +228,7 @@ class Job(Shown):
         return self.plan.replicas
 
     @property
-    def alone(self) -> bool:
+    def without_replicas(self) -> bool:
         """Whether no other rank holds any of a rank's parameters, its experts included."""
         return self.plan.replicas == 1 and self.plan.expert_replicas == 1
 

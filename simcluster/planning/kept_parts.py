@@ -69,7 +69,8 @@ def _alive_at_peak(
     for action in schedule.rows[stage]:
         split = action.kind in ("I", "W")
         for visit in _visits(blocks, schedule, slices, stage, action.kind, action.chunk):
-            own, place = blocks.of(visit.block, visit.layer), (visit.block, blocks.shape.recomputes(visit.layer))
+            own = blocks.residency_of(visit.block, visit.layer)
+            place = visit.block, blocks.shape.recomputes(visit.layer)
             changes = own.changes(visit.phase, split=split)
             held += sum(change.start for change in changes)
             states["F", place] += visit.phase == "forward"
@@ -90,7 +91,7 @@ def _visits(
 ) -> Iterable[Visit]:
     number = schedule.slice_of(stage, chunk)
     last = number == len(slices.counts) - 1
-    return blocks.visits(kind, slices.of(number), embedding=number == 0, lm_head=last)
+    return blocks.visits(kind, slices.layers_of(number), embedding=number == 0, lm_head=last)
 
 
 def _shape(blocks: Residencies, place: _Place) -> RankShape:

@@ -144,7 +144,7 @@ class MixtureOps:
         """Add the collective over ep; with overlap, it runs concurrently with the ops of ``meanwhile``."""
         travel = self._travels[name]
         if self._overlap and meanwhile:
-            ops.beside(travel.kind, name, travel.size, layer, "ep")
+            ops.add_overlapped(travel.kind, name, travel.size, layer, "ep")
             meanwhile()
             ops.join()
         elif self._shape.ep > 1:

@@ -130,7 +130,7 @@ def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: fl
     count = offload.buckets(parameters)
     size = parameters / count * offload.state_bytes
     compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
-    update = lanes.once("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
+    update = lanes.segment("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
     begin = Need(stage, Boundaries(job, lanes).key(job.schedule.rows[stage][-1], step))
     for index in range(count):
         number = step * count + index
@@ -158,12 +158,12 @@ def add_host_update(
         down = make_copy(lanes, "d2h", "gradients", part.parameters * offload.gradient_bytes)
         lanes.put("d2h", Item(down, ("gradients down", *key), part.needs, step))
         seconds = part.parameters * offload.update_bytes / offload.host_rate
-        segment = lanes.once((HOST, seconds), partial(_host_segment, seconds))
+        segment = lanes.segment((HOST, seconds), partial(_host_segment, seconds))
         lanes.put(HOST, Item(segment, ("updated", *key), (Need(stage, ("gradients down", *key)), *ready), step))
         up = make_copy(lanes, "h2d", "parameters", part.parameters * offload.weight_bytes)
         lanes.put("h2d", Item(up, ("weights up", *key), (Need(stage, ("updated", *key)),), step))
         last = (Need(stage, ("weights up", *key)),)
-    zero = lanes.once("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
+    zero = lanes.segment("zero", lambda: Segment((Op(Compute(zeroed), "compute", "optimizer", "zero_gradients"),)))
     lanes.put(MAIN, Item(zero, ("optimizer", step), last, step))
 
 
@@ -184,4 +184,4 @@ def make_copy(
 ) -> Segment:
     """Return a copy of ``size`` bytes to the host or back."""
     op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
-    return lanes.once((way, name, size, memory), lambda: Segment((op,)))
+    return lanes.segment((way, name, size, memory), lambda: Segment((op,)))

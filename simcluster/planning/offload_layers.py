@@ -117,7 +117,7 @@ class LayerOffload:
         self._left = [] if windows is None else self._pieces(action, step, parts, windows)
         if not self._left:
             return parts
-        self._bring(action, step, self._lanes.reached())
+        self._bring(action, step, self._lanes.last_end())
         return [piece.part for piece in self._left]
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:

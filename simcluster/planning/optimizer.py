@@ -65,7 +65,7 @@ class OuterUpdate:
             lane = OUTER_LANE if self.beside else MAIN
             calls = [("outer", parameters * self.bytes * share)]
             summed = lanes.collectives("all_reduce", "pseudo_gradients", calls, lane)
-            lanes.put(lane, Item(summed, ("outer", step), lanes.reached() if self.beside else (), step))
+            lanes.put(lane, Item(summed, ("outer", step), lanes.last_end() if self.beside else (), step))
         late = step - self.beside
         share = self.due(late) / self.parts if late >= 0 else 0.0
         if share:

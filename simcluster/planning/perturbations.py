@@ -47,7 +47,7 @@ class Disturbances:
         found = enumerate(links) if self.capacities else ()
         return {place: self.capacities[link] for place, link in found if link in self.capacities}
 
-    def beside(
+    def with_program_change(
         self, colour: Callable[[int], Hashable], program: Callable[[int, StageProgram], StageProgram]
     ) -> Disturbances:
         """Return the disturbances with another change of programs applied after the present one."""

@@ -27,19 +27,19 @@ class ProgramBuilder:
             self._holding_up = ()
         self._items.setdefault(lane, []).append(item)
 
-    def end(self, lane: str) -> Callable[[Item], None]:
+    def appender(self, lane: str) -> Callable[[Item], None]:
         """Return the faster function that appends items to a lane whose items are never held up."""
         return self._items.setdefault(lane, []).append
 
-    def hold_up(self, needs: tuple[Need, ...]) -> None:
+    def delay_next_item(self, needs: tuple[Need, ...]) -> None:
         """Let the next item of the main lane wait for these needs, too."""
         self._holding_up += needs
 
-    def reached(self) -> tuple[Need, ...]:
+    def last_end(self) -> tuple[Need, ...]:
         """Return a need for the end of the main lane's last item so far; empty at the beginning."""
         return tuple(Need(self.stage, item.key) for item in self._items[MAIN][-1:])
 
-    def once(self, name: Hashable, make: Callable[[], Segment]) -> Segment:
+    def segment(self, name: Hashable, make: Callable[[], Segment]) -> Segment:
         """Return the segment of a name, made on first use: equal passes share one."""
         known = self._segments.get(name)
         if known is None:
@@ -74,11 +74,11 @@ class ProgramBuilder:
                 ops = [each for op in ops for each in (host, op)]
             return Segment(tuple(ops))
 
-        return self.once((kind, name, tuple(calls), lane, layer, memory, issue), make)
+        return self.segment((kind, name, tuple(calls), lane, layer, memory, issue), make)
 
-    def holding(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
+    def with_memory(self, name: Hashable, segment: Segment, memory: tuple[MemoryChange, ...]) -> Segment:
         """Return the named segment, with memory allocated as it begins and freed as it ends."""
-        return self.once((name, memory), lambda: _with_memory(segment, memory))
+        return self.segment((name, memory), lambda: _with_memory(segment, memory))
 
     def program(self) -> StageProgram:
         """Return the program of all items so far."""

@@ -53,8 +53,8 @@ def add_step_end(
         add_blocking(lanes, step, "all_reduce", "embedding_gradients", [("embedding", size)], needs)
         needs = ()
         early = [part for part in reduced if not part.tied]
-        reduced = early + [replace(part, needs=lanes.reached()) for part in reduced if part.tied]
-    parts = reduced or [ReducedGradients(parameters, (*needs, *lanes.reached()))]
+        reduced = early + [replace(part, needs=lanes.last_end()) for part in reduced if part.tied]
+    parts = reduced or [ReducedGradients(parameters, (*needs, *lanes.last_end()))]
     seconds = data.norm_seconds(parameters) + (data.buffer_seconds(whole) if whole else 0.0)
     squares = Segment((Op(Compute(seconds), "compute", "optimizer", "gradient_norm"),))
     lanes.put(MAIN, Item(squares, ("norm", step), needs, step))
@@ -63,7 +63,7 @@ def add_step_end(
     if job.offload.optimizer == "stream":
         return add_stream_update(job, lanes, step, parameters)
     if job.offload.optimizer == "host":
-        return add_host_update(job, lanes, step, parts, lanes.reached(), data.zero_seconds(max(whole, parameters)))
+        return add_host_update(job, lanes, step, parts, lanes.last_end(), data.zero_seconds(max(whole, parameters)))
     if job.offload.optimizer != "none":
         assert_never(job.offload.optimizer)
     others = data.zero_seconds(whole - parameters) if whole > parameters else 0.0  # gradients that others' updates read
@@ -111,8 +111,8 @@ class Replicas:
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._data = job.data_parallel
-        self._reduces_beside = self._data.overlap_reduce and not job.alone
-        self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and not job.alone
+        self._reduces_beside = self._data.overlap_reduce and not job.without_replicas
+        self._gathers_ahead = self._data.zero > 0 and self._data.overlap_gather and not job.without_replicas
         self._lanes = lanes
         self._stage = stage = lanes.stage
         self._reduction = "reduce_scatter" if self._data.zero else "all_reduce"
@@ -196,7 +196,7 @@ class Replicas:
                 for chunk, buckets in self._buckets.items()
                 for bucket in range(len(buckets))
             )
-        elif not job.alone and data.zero != 2:
+        elif not job.without_replicas and data.zero != 2:
             calls = self._parameters.calls(job.plan, data.gradient_bytes)
             add_blocking(self._lanes, step, self._reduction, "gradients", calls)
         everyone = "world" if data.zero or job.plan.experts_apart else "model"  # who has other gradients
@@ -207,7 +207,7 @@ class Replicas:
         whole = self._parameters.total if data.zero < 2 else 0.0
         add_step_end(job, self._lanes, step, needs, share=1, parameters=parameters, norm=norm, reduced=reduced,
                      whole=whole)  # fmt: skip
-        if data.zero and not job.alone and not data.overlap_gather:
+        if data.zero and not job.without_replicas and not data.overlap_gather:
             calls = self._parameters.calls(job.plan, data.parameter_bytes)
             add_blocking(self._lanes, step, "all_gather", "parameters", calls)
         self._sent = []
@@ -229,7 +229,7 @@ class Replicas:
 
     def _reduced_after(self, action: Action) -> bool:
         """Return whether gradients are reduced after this action."""
-        if action.kind not in ("B", "W") or self._job.alone:
+        if action.kind not in ("B", "W") or self._job.without_replicas:
             return False
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
         return each or self._last_gradient[action.chunk] == action
@@ -248,7 +248,7 @@ class Replicas:
 
     def _comes(self, action: Action, held: Iterable[OwnedParameters]) -> tuple[MemoryChange, ...]:
         """Return the memory of gradients that exist only until they are reduced, under ZeRO 2."""
-        if action.kind not in ("B", "W") or self._job.alone:
+        if action.kind not in ("B", "W") or self._job.without_replicas:
             return ()
         if not self._data.sharding.every_microbatch and self._first_gradient[action.chunk] != action:
             return ()

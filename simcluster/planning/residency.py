@@ -104,19 +104,19 @@ class Residencies:
     plain: Mapping[str, Residency]
     layers: tuple[tuple[str, ...], ...]
 
-    def of(self, block: str, layer: int) -> Residency:
+    def residency_of(self, block: str, layer: int) -> Residency:
         """Return the residency of a block in the layer of this number."""
         return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
 
     def kept(self, layer: int) -> float:
         """Return the bytes that the forward of a layer keeps per microbatch."""
-        return sum(self.of(block, layer).kept for block in self.layers[layer])
+        return sum(self.residency_of(block, layer).kept for block in self.layers[layer])
 
-    def runs_again(self, layer: int) -> tuple[str, ...]:
+    def recomputed_blocks(self, layer: int) -> tuple[str, ...]:
         """Return the blocks of the layer whose whole forward is recomputed before the backward."""
         if layer < 0 or not self.shape.recomputes(layer):
             return ()
-        return tuple(block for block in self.layers[layer] if self.of(block, layer).again)
+        return tuple(block for block in self.layers[layer] if self.residency_of(block, layer).again)
 
     def visits(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[Visit]:
         """Return the visits of a pass F, B, I or W (``kind``) in order, over layers and ends of the model.
@@ -134,7 +134,7 @@ class Residencies:
         found = [Visit(phase, *place) for place in last]
         for layer in reversed((*layers, *behind)):
             if kind != "W":
-                found += [Visit("recompute", block, layer) for block in self.runs_again(layer)]
+                found += [Visit("recompute", block, layer) for block in self.recomputed_blocks(layer)]
             found += [Visit(phase, block, layer) for block in reversed(self.layers[layer])]
             found += [Visit(phase, PREDICTION, layer)] * (layer in behind)
         return found + [Visit(phase, *place) for place in first]
@@ -216,7 +216,7 @@ def profile_pass(blocks: Residencies, order: Sequence[Visit], *, split: bool) ->
     activations = other = 0.0
     peak, most = Level(0.0, 0.0), 0.0
     for visit in order:
-        own = blocks.of(visit.block, visit.layer)
+        own = blocks.residency_of(visit.block, visit.layer)
         name = id(own), visit.phase
         changes = known.get(name)
         if changes is None:

@@ -96,7 +96,7 @@ class SegmentBuilder:
                 work = replace(work, seconds=work.seconds + launches * self._issue.gap)
             self._add(work, "compute", kind, name, layer)
 
-    def pass_on(self, kind: str) -> None:
+    def add_empty_pass(self, kind: str) -> None:
         """Add a pass without layers, which takes no time."""
         self._add(Compute(0.0), "compute", kind, "empty", -1)
 
@@ -107,7 +107,7 @@ class SegmentBuilder:
         self._idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
         self._add(Collective(kind, axis, size), stream, kind, name, layer)
 
-    def beside(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
+    def add_overlapped(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
         """Add a collective on its stream's lane, beginning after the last main op.
 
         Where there is none yet, it begins after an op of the host of no time.
@@ -126,7 +126,7 @@ class SegmentBuilder:
         self._joining += tuple(self._beside[:many])
         del self._beside[:many]
 
-    def gathered(
+    def add_gathered_matmul(
         self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int, *, ring: bool = False
     ) -> None:
         """Add a matmul whose operand is gathered in pieces: each piece of the matmul waits for its operand.
@@ -141,12 +141,12 @@ class SegmentBuilder:
         if begins:
             self.collective(called, name, size / pieces, layer)
         for _ in range(pieces - begins - ring):
-            self.beside(called, name, size / pieces, layer)
+            self.add_overlapped(called, name, size / pieces, layer)
         for number, piece in enumerate(split_matmul(kernel, pieces)):
             self.join(1 if number >= begins + ring else 0)
             self.compute((piece,), kind, name, layer)
 
-    def reduced(
+    def add_reduced_matmul(
         self,
         kernel: Kernel,
         pieces: int,
@@ -161,15 +161,15 @@ class SegmentBuilder:
 
         No op has joined the reductions yet. ``reduction`` is the collective's kind, its name and its bytes. In a
         ``ring`` a piece is copied to the member whose share it is, the member's own comes last, and it sums what it got
-        (``summed``).
+        (``add_sum``).
         """
         collective, called, size = reduction
         for number, piece in enumerate(split_matmul(kernel, pieces)):
             self.compute((piece,), kind, name, layer)
             if not ring or number < pieces - 1:
-                self.beside("send_recv" if ring else collective, called, size / pieces, layer)
+                self.add_overlapped("send_recv" if ring else collective, called, size / pieces, layer)
 
-    def summed(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
+    def add_sum(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
         """Add the kernel that reads and sums the shares that a ring of copies brought, ``size`` bytes in all.
 
         (Transformer Engine's reduce_bf16 after CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
@@ -177,7 +177,9 @@ class SegmentBuilder:
         """
         self.compute((Kernel(f"{name}_sum", "memory", 0.0, size * (1.0 + 1.0 / pieces)),), kind, name, layer)
 
-    def hold(self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()) -> None:
+    def attach_memory(
+        self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()
+    ) -> None:
         """Attach memory to a visit's ops from ``begin`` on: allocated at the main kernels of block ``name``.
 
         A visit without ops allocates and frees after the op before it. ``routed`` is part of ``changes`` (``ops.Op``).

@@ -171,13 +171,13 @@ class Passes:
                 self._routed[name].visit(ops, phase, layer)
             else:
                 self._visit(ops, phase, block, layer)
-            held, split = self._residencies.of(name, layer), kind in ("I", "W")
+            held, split = self._residencies.residency_of(name, layer), kind in ("I", "W")
             routed = held.routed.changes(phase, split=split) if held.routed else ()
-            ops.hold(begin, main, held.changes(phase, split=split), routed)
+            ops.attach_memory(begin, main, held.changes(phase, split=split), routed)
         if kind == "F" and part.lm_head and self._issue.loss:
             ops.end_forward()
         if not len(ops):
-            ops.pass_on({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
+            ops.add_empty_pass({"F": "forward", "B": "backward", "I": "input_grad", "W": "weight_grad"}[kind])
         return ops
 
     def _visit(self, ops: SegmentBuilder, phase: Phase, block: Block, layer: int) -> None:
@@ -238,7 +238,7 @@ class Passes:
         rest = list(kernels)
         cut = self._pieces > 1
         if gathers and cut and rest and rest[0].kind == "matmul":
-            ops.gathered(rest.pop(0), self._pieces, kind, name, gathers, layer, ring=self._ring)
+            ops.add_gathered_matmul(rest.pop(0), self._pieces, kind, name, gathers, layer, ring=self._ring)
         elif gathers:
             ops.collective("all_gather", name, gathers, layer)
         last = rest.pop() if reduces and cut and rest and rest[-1].kind == "matmul" else None
@@ -251,10 +251,10 @@ class Passes:
         ops.compute(rest, kind, name, layer)
         if last:
             reduction = (self._reduction, name, self.activation_bytes)
-            ops.reduced(last, self._pieces, kind, name, reduction, layer, ring=self._ring)
+            ops.add_reduced_matmul(last, self._pieces, kind, name, reduction, layer, ring=self._ring)
             ops.join()
             if self._ring:
-                ops.summed(self._pieces, kind, name, self.activation_bytes, layer)
+                ops.add_sum(self._pieces, kind, name, self.activation_bytes, layer)
         elif reduces:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
@@ -286,28 +286,28 @@ class Passes:
         gathers = self._split and not self._shares(block, "", "input_again")
         reduces = self._tp > 1 and not self._shares(block, "", "input_grad")
         if gathers:
-            ops.beside("all_gather", f"{name}_input", size, layer)
+            ops.add_overlapped("all_gather", f"{name}_input", size, layer)
         if self._pieces > 1 and reduces:
-            ops.reduced(own[0], self._pieces, kind, called, reduction, layer, ring=self._ring)
+            ops.add_reduced_matmul(own[0], self._pieces, kind, called, reduction, layer, ring=self._ring)
         else:
             ops.compute(own, kind, called, layer)
         ops.join(1 if gathers else 0)
         beside = self._overlap and bool(weight)
         if reduces and self._pieces == 1 and beside:
-            ops.beside(*reduction, layer)
+            ops.add_overlapped(*reduction, layer)
         if not beside:
             ops.join()
         ops.compute(weight, kind, f"{name}_weight_grad", layer)
         ops.join()
         if reduces and self._ring:
-            ops.summed(self._pieces, kind, f"{name}_weight_grad", size, layer)
+            ops.add_sum(self._pieces, kind, f"{name}_weight_grad", size, layer)
         if reduces and self._pieces == 1 and not beside:
             ops.collective(*reduction, layer)
 
     def _backward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
         """Add a block's backward from output to input; an "input_grad" leaves the weight gradients to W."""
         body, name = block.body, block.name
-        if name not in self._residencies.runs_again(layer):
+        if name not in self._residencies.recomputed_blocks(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:
                 ops.collective("all_gather", f"{name}_again", self.activation_bytes, layer)
             ops.compute(block.entry.recompute, "recompute", f"{name}_norm", layer)

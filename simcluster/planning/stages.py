@@ -35,7 +35,7 @@ class _Stage:
         self._job = job
         self._stage = stage
         self._row = job.schedule.rows[stage]
-        self._casting = job.casting(stage) if job.casts else ()
+        self._casting = job.casting_actions(stage) if job.casts else ()
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
         self._boundaries = Boundaries(job, self._lanes)
@@ -65,7 +65,7 @@ class _Stage:
         meets = self._boundaries.rendezvous(self._row, halves)
         for position, action in enumerate(self._row):
             if position in meets:
-                self._boundaries.meet(self._row[position : position + meets[position]], step)
+                self._boundaries.add_rendezvous(self._row[position : position + meets[position]], step)
             if position in halves:
                 held = [action]
                 continue
@@ -79,7 +79,7 @@ class _Stage:
                     self._offloaded.after(done, step)
             held = []
         if meets:
-            self._boundaries.meet((), step)
+            self._boundaries.add_rendezvous((), step)
 
     def _needs(self, action: Action, step: int) -> tuple[Need, ...]:
         needs = self._boundaries.needs(action, step)
@@ -123,8 +123,8 @@ class _Stage:
         found = self._segments.get(name)
         if found is None:
             work = replace(part.work, boundary=boundary, begins=begins, casts=casts)
-            plain = self._lanes.once((kind, work), lambda: self._job.passes.segment(kind, work))
-            found = self._lanes.holding((kind, work), plain, part.memory) if part.memory else plain
+            plain = self._lanes.segment((kind, work), lambda: self._job.passes.segment(kind, work))
+            found = self._lanes.with_memory((kind, work), plain, part.memory) if part.memory else plain
             self._segments[name] = found
         return found
 
@@ -195,13 +195,13 @@ class Pairs:
             others = [("half", *keys[turn], each) for each in waits]
             also: tuple[Key, ...] = ()
             if lane != MAIN and (turn, index) in (order[0], order[-1]):  # the pair begins and ends on the main lane
-                segment, lane = self._lanes.once((MAIN, segment), partial(_move_to_main, segment)), MAIN
+                segment, lane = self._lanes.segment((MAIN, segment), partial(_move_to_main, segment)), MAIN
             if (turn, index) == order[-1]:
                 name, also = keys[1], (keys[0],)
                 others.append(("half", *keys[1 - turn], len(halves[1 - turn].pieces) - 1))
             needs += half.needs.get(index, ()) + tuple([Need(self._lanes.stage, each) for each in others])
             if lane != MAIN and not waits:
-                needs += self._lanes.reached()
+                needs += self._lanes.last_end()
             self._lanes.put(lane, Item(segment, name, needs, step, action.chunk, action.microbatch, also))
             needs = ()
             if index in half.ends:

@@ -39,7 +39,7 @@ class AtEndOfInstant:
     def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
         self._env, self._action, self._asked = env, action, False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request the action for the end of this instant."""
         if self._asked:
             return
@@ -71,7 +71,7 @@ class FluidTransfer:
         self.updated = 0.0
         self.changed = env.event()
 
-    def reckon(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Update the rounds done until ``now``, and the end at the present rate and drag."""
         if now > self.updated and self.round_seconds > 0:
             self.remaining = max(0.0, self.remaining - (now - self.updated) / self.round_seconds)
@@ -105,21 +105,21 @@ class FluidNetwork:
         yield env.timeout(activity.traffic.latency_seconds)
         self._moving.append(activity)
         activity.updated = env.now
-        self._share.ask()
+        self._share.request()
         yield activity.changed
         while activity.end > env.now:
             wake = [env.timeout(activity.end - env.now)] if activity.end < math.inf else []
             yield env.any_of([*wake, activity.changed])
         self._moving.remove(activity)
         self._started -= 1
-        self._share.ask()
+        self._share.request()
 
     def set_drag(self, activity: FluidTransfer, drag: float) -> None:
         """Set the factor on a transfer's round time from now on; bandwidth it does not use stays idle."""
         activity.drag = drag
         if activity in self._moving and activity.rate >= 0:
-            activity.reckon(self._env.now)
-            self._tell(activity)
+            activity.update(self._env.now)
+            self._notify(activity)
 
     def _share_out(self) -> None:
         """Set the rates of all transfers from this instant on."""
@@ -132,10 +132,10 @@ class FluidNetwork:
         for activity, rate in zip(self._moving, fair_rates(demands, capacity), strict=True):
             if rate != activity.rate:
                 activity.rate = rate
-                activity.reckon(now)
-                self._tell(activity)
+                activity.update(now)
+                self._notify(activity)
 
-    def _tell(self, activity: FluidTransfer) -> None:
+    def _notify(self, activity: FluidTransfer) -> None:
         event, activity.changed = activity.changed, self._env.event()
         event.succeed()
 
@@ -148,7 +148,7 @@ class FluidNetwork:
             yield self._env.timeout(change - self._env.now)
             if self._env.peek() == math.inf and not self._can_move():
                 return
-            self._share.ask()
+            self._share.request()
         self._following = False
 
     def _can_move(self) -> bool:

@@ -78,9 +78,9 @@ class Rank:
         self.changed = env.event()
         self._end_of_instant = AtEndOfInstant(env, self._settle)
 
-    def tell(self) -> None:
+    def announce_change(self) -> None:
         """Announce a change on this rank at the end of the instant."""
-        self._end_of_instant.ask()
+        self._end_of_instant.request()
 
     def factor(self, sensitivity: float) -> float:
         """Return the factor on the time of a computation of this sensitivity from now on."""
@@ -103,7 +103,7 @@ class Communication:
     """Meeting of ranks for one communication; the event ``over`` marks its end."""
 
     over: simpy.Event
-    there: list[Node] = field(default_factory=list)
+    arrived: list[Node] = field(default_factory=list)
     steps: CollectiveInRounds | None = None
 
 
@@ -169,20 +169,20 @@ class StepSimulation:
         before = now = RemainingWork(on_grid(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
         rank.computing += 1
-        rank.tell()
+        rank.announce_change()
         while now.end > env.now:
             change = rank.speed.after(env.now)
             yield env.timeout(min(now.end, change) - env.now) | rank.changed
             if now.end == env.now:
                 break
             if change == env.now:
-                rank.tell()
+                rank.announce_change()
                 yield rank.changed
             if env.now > settled:
                 before, settled = now, env.now
             now = before.at(env.now, rank.factor(sensitivity))
         rank.computing -= 1
-        rank.tell()
+        rank.announce_change()
 
     def _communicate(self, node: Node) -> Process:
         """Arrive at a communication; the last member to arrive starts it."""
@@ -191,15 +191,15 @@ class StepSimulation:
         if work.joins and isinstance(key, tuple):
             _, key = key  # it names its send
         meeting = self.meetings.setdefault((members, key, index), Communication(self._env.event()))
-        meeting.there.append(node)
+        meeting.arrived.append(node)
         if self._in_steps and work.axis and work.moves and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
             meeting.steps = CollectiveInRounds(self._env, self._network, self._cluster, members, rounds)
         steps = meeting.steps
-        if len(meeting.there) == work.parties(len(members)):
+        if len(meeting.arrived) == work.parties(len(members)):
             now = self._env.now
-            last = min((each for each in meeting.there if each.ready == now), key=lambda each: each.rank)
-            for each in meeting.there:
+            last = min((each for each in meeting.arrived if each.ready == now), key=lambda each: each.rank)
+            for each in meeting.arrived:
                 each.last = last
                 if steps is None:  # in steps each begins at its own arrival
                     each.start = now
@@ -212,18 +212,18 @@ class StepSimulation:
 
     def _move(self, meeting: Communication, members: tuple[int, ...]) -> Process:
         """Simulate a communication from its last arrival to its end."""
-        op = next(node.op for node in meeting.there if not node.op.work.joins)
+        op = next(node.op for node in meeting.arrived if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
         flight = CommunicationInFlight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
         for rank in ranks:
             rank.flights.append(flight)
-            rank.tell()
+            rank.announce_change()
         for traffic in self._communication.traffics(op.work, members):
             flight.activity = FluidTransfer(self._env, traffic, flight.factor())
             yield from self._network.move(flight.activity)
         for rank in ranks:
             rank.flights.remove(flight)
-            rank.tell()
+            rank.announce_change()
         meeting.over.succeed()
 
     def _explain(self, stuck: Sequence[Node]) -> str:

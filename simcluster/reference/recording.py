@@ -91,7 +91,7 @@ def _ops(
     lane_of = {node: lane for lane, ops in enumerate(lanes.values()) for node in ops}
     meeting, parties = np.full(len(nodes), -1, dtype=np.int32), np.ones(len(nodes), dtype=np.int32)
     for number, each in enumerate(simulation.meetings.values()):
-        ops = [node.number for node in each.there]
+        ops = [node.number for node in each.arrived]
         meeting[ops], parties[ops] = number, len(ops)
     sent = [(other.number, node.number) for node in nodes for other in node.before if other.rank != node.rank]
     sends, receivers = np.array(sent, dtype=np.int64).reshape(-1, 2).T

@@ -118,7 +118,7 @@ def mfu(step: TimedStep) -> float:
 def mfu_bf16(step: TimedStep) -> float:
     """Return the MFU over the GPU's bf16 peak for an fp8 or fp4 job, as papers quote it, otherwise the MFU."""
     facts = step.facts
-    return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low and facts.bf16_flops else 1.0)
+    return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low_precision and facts.bf16_flops else 1.0)
 
 
 def hfu(step: SimulatedStep) -> float:

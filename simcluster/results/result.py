@@ -104,7 +104,7 @@ class Result(Run, FlatNumbers):
     @cached_property
     def memory_peak(self) -> MemoryPeak:
         """Peak of memory over all ranks: its time, rank, and the last op that allocated."""
-        return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].holding(peak.pools).total)
+        return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].with_pools(peak.pools).total)
 
     @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
@@ -120,13 +120,13 @@ class Result(Run, FlatNumbers):
     @property
     def memory(self) -> Footprint:
         """Bytes on the rank with the highest peak, at its peak."""
-        return self.facts.footprints[self.memory_peak.stage].holding(self.memory_peak.pools)
+        return self.facts.footprints[self.memory_peak.stage].with_pools(self.memory_peak.pools)
 
     @checked
     def memory_of(self, rank: int) -> Footprint:
         """Return the bytes on any rank of the job at its peak."""
         peak = self.peak_of(self.simulated_for(rank))
-        return self.facts.footprints[peak.stage].holding(peak.pools)
+        return self.facts.footprints[peak.stage].with_pools(peak.pools)
 
     @cached_property
     def wait_matrix(self) -> WaitMatrix:

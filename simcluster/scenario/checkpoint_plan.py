@@ -143,7 +143,7 @@ def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
 def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
     """Return the parameters that a rank of a stage has to save."""
     held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
-    layers = [layer for number in held for layer in slices.of(number)]
+    layers = [layer for number in held for layer in slices.layers_of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
     owned = parameters_of_stage(model, plan, layers, first=first, last=last)
     twice = model.tied_embeddings or bool(model.predicting)

@@ -172,7 +172,7 @@ def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster, saved: Sav
         setting = setting_of(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
         capacities = capacity_profiles(faults, cluster, seed)
         found = replace(rank_disturbances(faults, setting), capacities=capacities)
-    return found.beside(saved.colour, saved.program) if saved and saved.uneven else found
+    return found.with_program_change(saved.colour, saved.program) if saved and saved.uneven else found
 
 
 def setting_of(

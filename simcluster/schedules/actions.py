@@ -221,7 +221,7 @@ class RowWriter:
         """Return how many passes of this kind and chunk the row has so far; B counts as I."""
         return self._count[word]
 
-    def run(self, words: str, times: int = 1) -> None:
+    def append(self, words: str, times: int = 1) -> None:
         """Append the actions of these words in turn, ``times`` times (none for a negative number)."""
         for word in words.split() * times:
             if word.startswith("["):

@@ -35,7 +35,7 @@ class StageTimes:
     latency: Fraction = Fraction(0)
     pair: Fraction | None = None
 
-    def of_chunk(self, schedule: Schedule) -> EqualCosts[Fraction]:
+    def chunk_times(self, schedule: Schedule) -> EqualCosts[Fraction]:
         """Return the pass times of one chunk."""
         return self.times(chunk_share(schedule))
 
@@ -102,7 +102,7 @@ def time_schedule(schedule: Schedule, times: StageTimes) -> TimedSchedule:
     """Time a schedule with these pass times; raise InputError as ``play`` does."""
     together = None if times.pair is None else times.pair * chunk_share(schedule)
     pair = None if together is None else lambda _forward, _backward: together
-    timing = play(schedule, times.of_chunk(schedule), times.latency, pair)
+    timing = play(schedule, times.chunk_times(schedule), times.latency, pair)
     return TimedSchedule(schedule, timing, times)
 
 

@@ -131,7 +131,7 @@ def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
     """Advance all stages slot by slot, each taking one pass; yield after every slot."""
     ended: dict[tuple[Kind, int, int], int] = {}  # (kind, microbatch, slice) -> the slot after it
     slot = 0
-    while any(row.goes_on for row in rows):
+    while any(row.has_passes for row in rows):
         passes = [(row, action) for row in rows if (action := row.choose(ended, slot)) is not None]
         slot += 1
         for row, action in passes:
@@ -156,7 +156,7 @@ class _Row:
         self._alive, self._most_alive, self._choice = 0, block.most_alive, block.choice
 
     @property
-    def goes_on(self) -> bool:
+    def has_passes(self) -> bool:
         return bool(self._to_come or self._weights)
 
     def slice_of(self, action: Action) -> int:

@@ -97,7 +97,7 @@ def write_eight_steps(
     steady = per_chunk - 2 * half + place + 1
 
     def run(words: str, times: int) -> None:
-        row.run(words.replace("n", str(near)).replace("f", str(far)), times)
+        row.append(words.replace("n", str(near)).replace("f", str(far)), times)
 
     run("Fn", 2 * inner)
     run("Fn Ff", place + 1)

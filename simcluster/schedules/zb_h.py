@@ -39,15 +39,15 @@ def zb_v_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage
 def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
     """Return the handcrafted ZB-V order of one stage, for 2 P - 1 microbatches or more."""
     row = RowWriter()
-    row.run("F0", 2 * (num_stages - stage) - 1)
-    row.run("F1 F0", stage)
-    row.run("F1 I1 W1", num_stages - stage)
+    row.append("F0", 2 * (num_stages - stage) - 1)
+    row.append("F1 F0", stage)
+    row.append("F1 I1 W1", num_stages - stage)
     while row.count("F1") < num_microbatches:
-        row.run("F0 I0 W0 F1 I1 W1" if row.count("F0") < num_microbatches else "I0 W0 F1 I1 W1")
-    row.run("I0 I1", stage)
-    row.run("I0 W0", num_stages - stage)
-    row.run("W1", num_microbatches - row.count("W1"))
-    row.run("W0", num_microbatches - row.count("W0"))
+        row.append("F0 I0 W0 F1 I1 W1" if row.count("F0") < num_microbatches else "I0 W0 F1 I1 W1")
+    row.append("I0 I1", stage)
+    row.append("I0 W0", num_stages - stage)
+    row.append("W1", num_microbatches - row.count("W1"))
+    row.append("W0", num_microbatches - row.count("W0"))
     return row.actions
 
 

@@ -50,7 +50,7 @@ class OrderingTask:
     offsets: tuple[tuple[int, ...], tuple[int, ...]]
 
     @property
-    def weights_behind(self) -> int:
+    def most_pending_weights(self) -> int:
         """Most W passes pending when an F starts: F k + this + 1 comes after W k."""
         if not self.weight_memory:
             return self.num_microbatches
@@ -212,7 +212,7 @@ class _Search:
                 ends.append(next_input[stage] + tails.input[stage][inputs])
                 before = (total - forwards) * forward + (total - inputs - 1) * input_  # before the last I
                 if forwards < total:
-                    before += max(0, total - 1 - task.weights_behind - weights) * weight
+                    before += max(0, total - 1 - task.most_pending_weights - weights) * weight
                 ends.append(begin + before + tails.input[stage][-1])
             if weights < total:
                 ends.append(begin + tails.weight[stage][weights])
@@ -263,7 +263,7 @@ def _tails(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
     rows = [[[0] * total for _ in stages] for _ in range(3)]
     forward, input_, weight = rows
     for k in range(total - 1, -1, -1):
-        left, after_input, after_weight = total - k, k + task.limit, k + task.weights_behind + 1
+        left, after_input, after_weight = total - k, k + task.limit, k + task.most_pending_weights + 1
         for stage in stages:
             f, i, w = task.forward[stage], task.input[stage], task.weight[stage]
             ends = [left * w + max(0, total - after_weight) * (f + i) - offsets[stage]]

@@ -65,7 +65,7 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     peak = result.peak_of(simulated)
-    state = result.facts.footprints[peak.stage].holding(dict.fromkeys(POOLS, 0.0))
+    state = result.facts.footprints[peak.stage].with_pools(dict.fromkeys(POOLS, 0.0))
     edges = np.concatenate([[0.0], time, [max(result.step_time * result.steps, *time[-1:])]])
     level = np.zeros(len(edges))
     layers: list[tuple[str, str, Floats | float]] = [

@@ -70,7 +70,7 @@ class JobTimes:
     cluster: Cluster
     methods: Methods
 
-    def cut(self) -> Slices:
+    def balanced_slices(self) -> Slices:
         """Return layers partitioned so that the slowest slice's F and B are as short as they can be."""
         model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
@@ -83,7 +83,7 @@ class JobTimes:
         return balanced(each, first, last, len(schedule.routes[0]),
                         empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
-    def of_schedule(self) -> tuple[Times, float]:
+    def schedule_times(self) -> tuple[Times, float]:
         """Return the times of F, I and W of each stage's first chunk, and of the slowest send."""
         job = self.job
         parts = [
@@ -247,9 +247,9 @@ def optimize_by_times(scenario: Scenario, job: Job) -> Job:
         return job
     cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
     if cut:
-        job = replace(job, slices=JobTimes(job, cluster, methods).cut())
+        job = replace(job, slices=JobTimes(job, cluster, methods).balanced_slices())
     if goes_by_own_times(scenario):
-        job = replace(job, schedule=schedule_of(scenario, *JobTimes(job, cluster, methods).of_schedule()))
+        job = replace(job, schedule=schedule_of(scenario, *JobTimes(job, cluster, methods).schedule_times()))
     return job
 
 

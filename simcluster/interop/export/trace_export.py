@@ -57,7 +57,7 @@ def memory_counters(result: Result, rank: int) -> Iterator[str]:
     """Yield counter events of a rank's memory in bytes: model state, and each pool whenever it changes."""
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
-    footprint = result.facts.footprints[result.peak_of(simulated).stage].holding(dict.fromkeys(POOLS, 0.0))
+    footprint = result.facts.footprints[result.peak_of(simulated).stage].with_pools(dict.fromkeys(POOLS, 0.0))
     state = round(sum(getattr(footprint, name) for name in _STATE_PARTS))
     pools["lost to fragmentation"] = (footprint.fragmentation - 1.0) * sum(pools.values(), np.zeros(len(time)))
     there = {name: size.round().astype(int).tolist() for name, size in pools.items() if size.any()}

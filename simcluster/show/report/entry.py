@@ -148,7 +148,7 @@ class Entry:
         found = []
         for rank in ranks:
             peak, (time, pools) = self.result.peak_of(rank), self.result.memory_timeline.curve(rank)
-            state = self.result.facts.footprints[peak.stage].holding(dict.fromkeys(pools, 0.0))
+            state = self.result.facts.footprints[peak.stage].with_pools(dict.fromkeys(pools, 0.0))
             found.append(MemoryCurve(rank, state, time, pools, peak))
         return tuple(found)
 
