@@ -99,7 +99,7 @@ class Rank:
 
 
 @dataclass
-class Communication:
+class CommunicationMeeting:
     """Meeting of ranks for one communication; the event ``over`` marks its end."""
 
     over: simpy.Event
@@ -133,7 +133,7 @@ class StepSimulation:
             rank: Rank(env, self._network, slowness[rank], speeds.get(rank, STEADY)) for rank in communication.ranks
         }
         self._over = {node: env.event() for nodes in lanes.values() for node in nodes}
-        self.meetings: dict[Hashable, Communication] = {}  # in the order of their first arrival
+        self.meetings: dict[Hashable, CommunicationMeeting] = {}  # in the order of their first arrival
         for nodes in lanes.values():
             env.process(self._lane(nodes))
         self.events = process_events(env)
@@ -190,7 +190,7 @@ class StepSimulation:
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
             _, key = key  # it names its send
-        meeting = self.meetings.setdefault((members, key, index), Communication(self._env.event()))
+        meeting = self.meetings.setdefault((members, key, index), CommunicationMeeting(self._env.event()))
         meeting.arrived.append(node)
         if self._in_steps and work.axis and work.moves and meeting.steps is None:
             rounds = self._communication.rounds(work, members)
@@ -210,7 +210,7 @@ class StepSimulation:
         else:
             yield from steps.enter(members.index(node.rank))
 
-    def _move(self, meeting: Communication, members: tuple[int, ...]) -> Process:
+    def _move(self, meeting: CommunicationMeeting, members: tuple[int, ...]) -> Process:
         """Simulate a communication from its last arrival to its end."""
         op = next(node.op for node in meeting.arrived if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]

@@ -137,7 +137,7 @@ def ops_of(program: StageProgram) -> Iterator[Op]:
     return (op for items in program.lanes.values() for item in items for op in item.segment.ops)
 
 
-class SimulatedStep(NamedTuple):
+class StepOutcome(NamedTuple):
     """Record of a step with its equal ranks, B/s per class of links, and facts; ``hop_by_hop``: in rounds.
 
     ``capacity`` is in B/s per class of links; ``hop_by_hop``: collectives were simulated round by round.
@@ -156,13 +156,13 @@ def simulate_step(
     *,
     folded: bool,
     single: bool,
-) -> SimulatedStep:
+) -> StepOutcome:
     """Simulate a planned step on the finest time grid on which its times are exact.
 
     ``single`` is passed to ``choose_engine``.
     """
 
-    def simulated() -> SimulatedStep:
+    def simulated() -> StepOutcome:
         step = fold(scenario, planned, folded=folded)
         classes = step.folding.classes
         if folded:
@@ -185,7 +185,7 @@ def simulate_step(
         facts = planned.facts
         if scenario.faults != planned.faults:
             facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
-        return SimulatedStep(record, step.folding, capacity, hop_by_hop, facts)
+        return StepOutcome(record, step.folding, capacity, hop_by_hop, facts)
 
     return on_fitting_grid(simulated)
 
