@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.importers.astra_network import Dimension, groups_along, parse_network
+from simcluster.importers.astra_network import Dimension, groups_along_axes, parse_network
 from simcluster.importers.topology_files import import_topology
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load_text
@@ -67,8 +67,8 @@ def test_dimensions_number_the_first_fastest(tmp_path: Path) -> None:
     assert inside.duration == pytest.approx(6 * (GIB / 4 / (400 * GIB) + 500e-9))
     assert across.duration == pytest.approx(1 / 50 + 2e-6)
     dimensions = parse_network(text, "net.yml")
-    assert groups_along(dimensions, (True, False)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert groups_along(dimensions, (False, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert groups_along_axes(dimensions, (True, False)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert groups_along_axes(dimensions, (False, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 @settings(max_examples=25, deadline=None)

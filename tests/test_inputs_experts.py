@@ -15,7 +15,7 @@ from simcluster.cli import main
 from simcluster.documents.catalogue import presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config
-from simcluster.importers.layer_lists import parse_layer_list, places
+from simcluster.importers.layer_lists import expert_layer_fields, parse_layer_list
 from simcluster.model.layers import parameters
 from simcluster.model.mixture import Moe
 from simcluster.model.transformer import Model
@@ -33,7 +33,7 @@ def test_layers_with_experts_are_found_again(first: int, every: int, offset: int
     )  # fmt: skip
     listed = [moe.is_in(layer) for layer in range(layers)]
     assert moe.layers_of(layers) == sum(listed)
-    found = places(listed)
+    found = expert_layer_fields(listed)
     assert (found is None) == (not any(listed))
     if found is not None:
         again = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
@@ -42,7 +42,7 @@ def test_layers_with_experts_are_found_again(first: int, every: int, offset: int
 
 @given(st.lists(st.booleans(), max_size=12))
 def test_what_is_said_of_a_list_is_true_of_it(listed: list[bool]) -> None:
-    found = places(listed)
+    found = expert_layer_fields(listed)
     if found is not None:
         moe = Moe(experts=2, top_k=1, expert_ffn_hidden_size=1, **found)  # type: ignore[arg-type]
         assert [moe.is_in(layer) for layer in range(len(listed))] == listed

@@ -16,11 +16,11 @@ from simcluster.cli import main
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import (
     assumptions_of_config,
-    keys_of_config,
+    classify_keys,
+    length_notes,
     model_from_config,
     parameters_of_config,
     parse_config,
-    told_of_length,
 )
 from simcluster.model.flops import layer_flops
 from simcluster.model.layer_block import embedding_block
@@ -358,7 +358,7 @@ def test_sizes_in_sections_of_a_config_are_read_and_accounted_for() -> None:
     found = model_from_config(config)
     assert found["moe"] == {"experts": 16, "top_k": 4, "expert_ffn_hidden_size": 10752}
     assert (found["kv_heads"], found["position"], found["tied_embeddings"]) == (8, "rope", False)
-    mapped, idle, unknown = keys_of_config({**config, "own": 1}, sequence_length=1024)
+    mapped, idle, unknown = classify_keys({**config, "own": 1}, sequence_length=1024)
     assert {"attn_config", "ffn_config", "kv_n_heads", "moe_top_k"} <= set(mapped)
     assert (idle, unknown) == (("clip_qkv",), ("own",))
     mpt: dict[str, Any] = {"model_type": "mpt", **MOSAIC}
@@ -374,7 +374,7 @@ def test_that_weights_are_published_quantized_is_told() -> None:
         "weights are trained unquantized: training with quantization_config (gptq, 4 bits) is not modelled",
     )
     assert model_from_config(config) == model_from_config(DENSE["Llama-2-7b"][0])
-    assert "quantization_config" not in keys_of_config(config, sequence_length=1024)[1]
+    assert "quantization_config" not in classify_keys(config, sequence_length=1024)[1]
     assert assumptions_of_config({**config, "quantization_config": None}) == ()
 
 
@@ -603,13 +603,13 @@ def test_a_dense_hunyuan() -> None:
 def test_every_key_of_a_config_is_accounted_for() -> None:
     config = llama("qwen3", 4, 256, 512, 4, 2, 1024, rms_norm_eps=1e-6, own_key=3, empty=None, use_mla=False)
     config |= {"layer_types": ["full_attention"] * 4, "use_sliding_window": False, "max_window_layers": 4}
-    mapped, idle, unknown = keys_of_config(config, sequence_length=1024)
+    mapped, idle, unknown = classify_keys(config, sequence_length=1024)
     assert sorted((*mapped, *idle, *unknown)) == sorted(config)
     assert unknown == ("own_key",)
     assert {"model_type", "use_sliding_window", "hidden_size"} <= set(mapped)
     assert set(idle) == {"rms_norm_eps", "empty", "use_mla", "layer_types", "max_window_layers"}
     config |= {"use_mla": True, "layer_types": [*["full_attention"] * 3, "linear_attention"]}
-    assert set(keys_of_config(config, sequence_length=1024)[2]) == {"own_key", "use_mla", "layer_types"}
+    assert set(classify_keys(config, sequence_length=1024)[2]) == {"own_key", "use_mla", "layer_types"}
 
 
 def test_a_key_that_is_not_known_is_told_and_refused_when_strict(
@@ -647,9 +647,9 @@ def test_a_length_that_the_config_does_not_say_is_the_default_of_its_kind(tmp_pa
 
 def test_a_length_that_is_written_is_no_default() -> None:
     config = llama("llama", 2, 128, 256, 4, 4, 1000)
-    assert told_of_length(config) == {}
-    assert told_of_length({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
-    assert list(told_of_length({**config, "model_max_length": 2048})) == ["model_max_length"]
+    assert length_notes(config) == {}
+    assert length_notes({**config, "model_max_length": 4096, "seq_length": 8192}) == {}
+    assert list(length_notes({**config, "model_max_length": 2048})) == ["model_max_length"]
 
 
 LLAMA_8B = llama("llama", 32, 4096, 14336, 32, 8, 128256, max_position_embeddings=8192, tie_word_embeddings=False)

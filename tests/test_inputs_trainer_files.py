@@ -9,7 +9,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.importers.imported import Imported
-from simcluster.importers.trainer_scripts import scenario_of_trainer
+from simcluster.importers.trainer_scripts import scenario_from_trainer
 
 CLUSTER = {"topology": "dgx_h100", "nodes": 4}
 OPTIONS = """
@@ -52,7 +52,7 @@ TRAINS = "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_s
 
 def trainer(text: str, **more: Any) -> Imported:
     files = {**FILES, **more.pop("files", {})}
-    return scenario_of_trainer(text, cluster=CLUSTER, beside=files.get, available=32, source="run.sh", **more)
+    return scenario_from_trainer(text, cluster=CLUSTER, beside=files.get, available=32, source="run.sh", **more)
 
 
 @pytest.mark.parametrize(

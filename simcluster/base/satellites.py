@@ -18,7 +18,7 @@ PROVIDED: Mapping[str, str] = {
     # what a scenario names
     "import of a topology": "importers.cluster_document:ImportSpec",
     "topology of other tools": "importers.topology_files:import_topology",
-    "form of a topology file": "importers.topology_files:form_of",
+    "form of a topology file": "importers.topology_files:detect_format",
     "ASTRA-sim network": "importers.astra_network:is_astra_network",
     "model of a config.json": "importers.hugging_face:model_from_config",
     "model at its usual length": "importers.hugging_face:model_at_usual_length",

@@ -15,19 +15,21 @@ from dataclasses import dataclass, field, replace
 from simcluster.base.errors import InputError
 
 _MAX_CHARACTERS = 200_000
-_SHELL = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
-_NOT_READ = re.compile(r"\$\(([^\s()]*)\.\.\.:(\d+)\)")
+_SHELL_EXPRESSION = re.compile(r"\$\{[^}]*\}?|\$\(\([^)]*\)*|\$\([^)]*\)?|\$\w+|`[^`]*`?")
+_UNREAD_PLACEHOLDER = re.compile(r"\$\(([^\s()]*)\.\.\.:(\d+)\)")
 """Placeholder in a script's words for a value that only a shell knows."""
-_COMMAND = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
-_OPTIONS = re.compile(r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE)
+_COMMAND_SUBSTITUTION = re.compile(r"\$\([^)]*\)?|`[^`]*`?")
+_OPTIONS_VARIABLE = re.compile(
+    r"\$\{?\w*(ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS)\}?|\$\{\w+\[[@*]\]\}|\$[@*]", re.IGNORECASE
+)
 _SPACE = "\x1f"  # replaces blanks inside a command substitution, which is one word
-_LAUNCHERS = ("torch.distributed", "torchrun", "deepspeed", "accelerate")
+_LAUNCHER_MODULES = ("torch.distributed", "torchrun", "deepspeed", "accelerate")
 _OPTION = re.compile(r"--?[A-Za-z]")
-_OF_TORCHRUN = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port")
+_TORCHRUN_OPTIONS = ("nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port")
 """Options of torchrun that no Megatron-LM program has; given after a program that reads them, they mean the same."""
 
 
-BY_CONFIG = "create the scenario with simcluster import hugging-face and the config.json of its model"
+CONFIG_JSON_ADVICE = "create the scenario with simcluster import hugging-face and the config.json of its model"
 """Advice for an unsupported command that does not give the sizes of its model."""
 
 
@@ -79,17 +81,17 @@ def parse_arguments(text: str, source: str) -> Arguments:
         raise InputError(
             f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any command line; give only the command"
         )
-    lines = _COMMAND.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
+    lines = _COMMAND_SUBSTITUTION.sub(lambda found: re.sub(r"\s", _SPACE, found[0]), text.replace("\r\n", "\n"))
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\n", " ", lines), comments=True)
     except ValueError as problem:
         raise InputError(f"{source}: is not a command line: {problem}".replace("No closing", "no closing")) from None
     if not words:
         raise InputError(f"{source}: has no arguments, such as --num-layers 32")
-    return from_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after a backslash
+    return parse_words([word.replace(_SPACE, " ") for word in words if word.strip(" ")])  # a comment after a backslash
 
 
-def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
+def parse_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     """Parse the words of one command into options and launcher words.
 
     ``repeated``: the last value of a repeated option counts, as in a script that appends; otherwise repetition is a
@@ -97,33 +99,33 @@ def from_words(words: Sequence[str], *, repeated: bool = False) -> Arguments:
     """
     programs = [place for place, word in enumerate(words) if word.endswith(".py")]
     modules = [place + 1 for place, word in enumerate(words[:-1]) if word in ("-m", "--module")][-1:]
-    modules = [place for place in modules if not words[place].startswith(_LAUNCHERS)]
+    modules = [place for place in modules if not words[place].startswith(_LAUNCHER_MODULES)]
     first = next((place for place, word in enumerate(words) if word.startswith("--")), 0)
     begin = (programs or modules or [first - 1])[0] + 1
-    options, problems = _options(words[begin:], repeated=repeated)
-    behind = [name for name in _OF_TORCHRUN if name in options]
+    options, problems = _parse_options(words[begin:], repeated=repeated)
+    behind = [name for name in _TORCHRUN_OPTIONS if name in options]
     launcher = [*words[:begin], *(f"--{name}={' '.join(options.pop(name))}" for name in behind)]
-    return Arguments(options, tuple(launcher), launcher_options(launcher), problems)
+    return Arguments(options, tuple(launcher), parse_launcher_options(launcher), problems)
 
 
-def with_given(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
+def override_options(arguments: Arguments, given: Mapping[str, str]) -> Arguments:
     """Return the arguments with options given by the user (``--num-layers`` and its value) replacing them."""
     own = {name[2:].replace("_", "-"): tuple(value.split()) for name, value in given.items() if name.startswith("--")}
     return replace(arguments, options={**arguments.options, **own}) if own else arguments
 
 
-def for_a_shell(word: str) -> str:
+def explain_shell_value(word: str) -> str:
     """Return the complaint about a value that only a shell can expand; empty for a plain word."""
-    if found := _NOT_READ.search(word):
+    if found := _UNREAD_PLACEHOLDER.search(word):
         gives = "prints" if re.fullmatch(r"[\w.-]*", found[1]) else "gives"
         what = f"line {found[2]} uses what {found[1] or 'a command'} {gives}, and nothing is run here"
         return f"{what}; give it with --arg NAME=VALUE, or import the command that bash -x prints, or the run's log"
-    shell = _SHELL.search(word)
+    shell = _SHELL_EXPRESSION.search(word)
     what = "is filled in by a shell, and nothing is run here; write its value (in a script: --arg NAME=VALUE)"
     return f"{shell[0][:40]} {what}" if shell else ""
 
 
-def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
+def _parse_options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     strays: list[str] = []
@@ -135,7 +137,7 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
             if name in found and not repeated:
                 problems.append(f"--{name} is given twice; keep one")
             found[name] = (value,) if equals else ()
-        elif _OPTIONS.fullmatch(word) and not repeated:
+        elif _OPTIONS_VARIABLE.fullmatch(word) and not repeated:
             problems.append(
                 f"{word[:40]} may contain options, and nothing is run here; write them out (in the script, put echo "
                 f"before the command and paste its output)"
@@ -147,7 +149,7 @@ def _options(words: Sequence[str], *, repeated: bool) -> tuple[dict[str, tuple[s
     return found, tuple(dict.fromkeys(strays[:1] + problems))
 
 
-def launcher_options(words: Sequence[str]) -> dict[str, str]:
+def parse_launcher_options(words: Sequence[str]) -> dict[str, str]:
     """Return a launcher's options by name without dashes, each with its value or the following word."""
     found: dict[str, str] = {}
     for word, after in zip(words, [*words, ""][1:], strict=False):

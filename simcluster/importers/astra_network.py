@@ -36,12 +36,12 @@ _MAX_CHARACTERS = 20_000
 _MAX_NPUS = 100_000
 _MAX_LINKS = 1_000_000
 _SOURCE = "ASTRA-sim network file; its GB/s are 2^30 B/s"
-_LOOKS = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
+_NETWORK_MARK = re.compile(r"^npus_count[ \t]*:", re.MULTILINE)
 
 
 def is_astra_network(text: str) -> bool:
     """Return whether a text looks like an ASTRA-sim network file."""
-    return _LOOKS.search(text) is not None
+    return _NETWORK_MARK.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ def network_document(
         document.link(f"npu{npu}", f"npu{npu}.router", own)
     for place, dimension in enumerate(dimensions):
         wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
-        lines = groups_along(dimensions, tuple(other == place for other in range(len(dimensions))))
+        lines = groups_along_axes(dimensions, tuple(other == place for other in range(len(dimensions))))
         for number, line in enumerate(lines):
-            _join(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
+            _connect(document, dimension, [f"npu{npu}.router" for npu in line], wire, f"dim{place}.switch{number}")
     return document
 
 
-def _join(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
+def _connect(document: GraphDocument, dimension: Dimension, members: list[str], wire: Wire, switch: str) -> None:
     if dimension.npus == 1:
         return
     if dimension.kind == "Switch":
@@ -136,7 +136,7 @@ def _join(document: GraphDocument, dimension: Dimension, members: list[str], wir
                 document.link(member, other, wire)
 
 
-def groups_along(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
+def groups_along_axes(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:
     """Return the groups of NPUs, in order, whose coordinates differ only in the chosen dimensions."""
     sizes = [each.npus for each in reversed(dimensions)]  # the last dimension is the slowest
     free = [axis for axis, moves in enumerate(reversed(chosen)) if moves]

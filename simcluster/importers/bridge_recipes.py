@@ -10,50 +10,52 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Beside, nothing_beside
-from simcluster.importers.layer_lists import MOST_LAYERS
+from simcluster.importers.flat_settings import flatten
+from simcluster.importers.imported import FileReader, read_no_file
+from simcluster.importers.layer_lists import MAX_LAYERS
 from simcluster.importers.named_models import (
     NamedModel,
-    defaults_of_class,
-    fields_of_class,
-    model_named,
-    model_of_class,
-    model_of_sizes,
-    model_published,
-    no_decoder,
+    class_fields,
+    family_defaults,
+    find_model_of_class,
+    find_model_of_sizes,
+    find_named_model,
+    published_named_model,
+    why_not_decoder,
 )
-from simcluster.importers.pre_training import TRAINS_ADAPTERS
-from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, plain_fields, written_call
+from simcluster.importers.pre_training import ADAPTER_REASON
+from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
+from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
 
-RESOLVED = (
+RESOLVED_CONFIG_ADVICE = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes next to its checkpoints, or a log with its "
     "configuration"
 )
 """Advice for a recipe whose values are computed."""
-PACKED = "sequences are full with one sample each, although the recipe packs several samples into a sequence"
-_PRETRAINS = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
-_ADAPTERS = re.compile(r"(^|_)(peft|q?lora|dora)_")
-_GPUS = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
+PACKED_ASSUMPTION = "sequences are full with one sample each, although the recipe packs several samples into a sequence"
+_PRETRAINING_NAME = re.compile(r"pretrain_(\w+_)?(config|recipe)$")
+_ADAPTER_NAME = re.compile(r"(^|_)(peft|q?lora|dora)_")
+_GPU_COUNT = re.compile(r"_(\d{1,6})gpus?_")  # kimi_k2_pretrain_512gpu_h100_bf16_config
 _LAYOUT = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 _UNREAD_LAYOUT = "model.pipeline_model_parallel_layout, which the file builds in a way that is not read"
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _BASES: dict[str, Any] = _TABLES["bases"]
-_IN_ALL_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
+_ALWAYS_WRITTEN, _IDLE_FIELDS, _IDLE_SECTIONS = (
     frozenset(_TABLES[name].split()) for name in ("in_all_written", "no_effect", "no_effect_sections")
 )
 _NULL_VOCABULARY = 32_000  # DEFAULT_NULL_TOKENIZER_VOCAB_SIZE of recipes/utils/tokenizer_utils.py
-_STARTS = ("pretrain", "megatron_pretrain", "finetune")
-_OF_OVERRIDES = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
+_START_FUNCTIONS = ("pretrain", "megatron_pretrain", "finetune")
+_OVERRIDE_FUNCTIONS = ("create_omegaconf_dict_config", "parse_hydra_overrides", "apply_overrides", "get_rank_safe")
 """Megatron-Bridge functions for command-line overrides, which a script calls and which change nothing here."""
-_OF_TOKENIZER = "the vocabulary of the model's configuration, although Megatron-Bridge takes that of the tokenizer"
+_TOKENIZER_ASSUMPTION = (
+    "the vocabulary of the model's configuration, although Megatron-Bridge takes that of the tokenizer"
+)
 _FORMATS = ("model.bf16", "model.fp16", "optimizer.bf16", "optimizer.fp16")
 _OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
 
 
 @dataclass(frozen=True)
-class ReadRecipe:
+class RecipeSettings:
     """Model, settings by dotted name and assumptions read from a recipe.
 
     ``model`` is empty if the settings give its sizes. ``undecided`` are parts of the recipe whose effect is unknown,
@@ -67,9 +69,9 @@ class ReadRecipe:
     gpus: int | None = None
 
 
-def settings_of_recipe(
-    text: str, source: str, function: str, beside: Beside = nothing_beside, given: Mapping[str, str] = NONE_GIVEN
-) -> ReadRecipe:
+def read_recipe_function(
+    text: str, source: str, function: str, beside: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS
+) -> RecipeSettings:
     """Return the settings made by a recipe function of the file; ``given`` are its arguments by name.
 
     Raises InputError if there are several recipes of pre-training and none is named, for fine-tuning that is not named
@@ -78,30 +80,36 @@ def settings_of_recipe(
     started: list[Any] = []
     known: dict[str, Callable[..., Any]] = {
         "apply_flex_dispatcher_backend": _set_flex_dispatcher,
-        "get_mixed_precision_config": lambda named=None, *_, **__: Built(named) if isinstance(named, str) else named,
+        "get_mixed_precision_config": lambda named=None, *_, **__: (
+            RecordedCall(named) if isinstance(named, str) else named
+        ),
         "process_config_with_overrides": lambda config=None, *_, **__: config,
-        **dict.fromkeys(_OF_OVERRIDES, lambda *_, **__: None),
-        **dict.fromkeys(_STARTS, lambda config=None, *_, **__: started.append(config)),
+        **dict.fromkeys(_OVERRIDE_FUNCTIONS, lambda *_, **__: None),
+        **dict.fromkeys(_START_FUNCTIONS, lambda config=None, *_, **__: started.append(config)),
     }
     file = RecipeFile(text, source, known=known, idle=_is_idle)
-    function, found = file.recipe(function, given, _PRETRAINS, _STARTS, started)
-    if not isinstance(found, Built):
-        raise InputError(f"{source}: {function} makes no configuration that can be read as data; {RESOLVED}")
+    function, found = file.recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
+    if not isinstance(found, RecordedCall):
+        raise InputError(
+            f"{source}: {function} makes no configuration that can be read as data; {RESOLVED_CONFIG_ADVICE}"
+        )
     if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
-    adapters = _ADAPTERS.search(found.name)
+    adapters = _ADAPTER_NAME.search(found.name)
     if adapters or found.fields.get("peft") is not None:
-        raise InputError(f"{source}: {function} {TRAINS_ADAPTERS}{f', as {found.name} says' if adapters else ''}")
+        raise InputError(f"{source}: {function} {ADAPTER_REASON}{f', as {found.name} says' if adapters else ''}")
     if found.name != "ConfigContainer" and found.name not in _BASES:
-        raise of_another_file(f"{source}: {function} takes its configuration", found.name, file, RESOLVED)
-    gpus = _GPUS.search(function)
-    read = _recipe(found, function, source, file, beside)
+        raise foreign_file_error(
+            f"{source}: {function} takes its configuration", found.name, file, RESOLVED_CONFIG_ADVICE
+        )
+    gpus = _GPU_COUNT.search(function)
+    read = _build_recipe(found, function, source, file, beside)
     return replace(read, undecided=tuple(file.undecided), gpus=int(gpus[1]) if gpus else None)
 
 
-def of_another_file(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
+def foreign_file_error(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
     """Return the error about a part of a recipe that another file defines."""
-    if against := no_decoder(file.place_of(called)):
+    if against := why_not_decoder(file.place_of(called)):
         return InputError(f"{what} from {called}, whose model {against}")
     return InputError(f"{what} from {file.place_of(called)[:80]}, which is in another file: {remedy}")
 
@@ -112,14 +120,14 @@ def _is_idle(attribute: str) -> bool:
     return field in _IDLE_FIELDS or not _IDLE_SECTIONS.isdisjoint(sections)
 
 
-def settings_of_written(text: str, source: str) -> ReadRecipe | None:
+def read_written_config(text: str, source: str) -> RecipeSettings | None:
     """Return the settings of a full configuration written by Megatron-Bridge; None for other text."""
-    found = written_call(text, source)
+    found = parse_written_call(text, source)
     if found is None or found.name != "ConfigContainer":
         return None
     if found.fields.get("peft") is not None:
-        raise InputError(f"{source}: the file {TRAINS_ADAPTERS}")
-    read = _recipe(found, "the file", source)
+        raise InputError(f"{source}: the file {ADAPTER_REASON}")
+    read = _build_recipe(found, "the file", source)
     copies = {f"optimizer.{name}": f"ddp.{name}" for name in _OVERLAPS}
     copies |= {f"optimizer.{name}": f"model.{name}" for name in ("bf16", "fp16")}
     muon = "muon" in str(read.settings.get("optimizer.optimizer"))
@@ -127,46 +135,46 @@ def settings_of_written(text: str, source: str) -> ReadRecipe | None:
     def counts(name: str, value: Any) -> bool:
         field = name.partition(".")[2]
         default = (field, value) == ("main_params_dtype", "fp32") or (field.startswith("muon_") and not muon)
-        return not default and field not in _IN_ALL_WRITTEN and copies.get(name) not in read.settings
+        return not default and field not in _ALWAYS_WRITTEN and copies.get(name) not in read.settings
 
     return replace(read, settings={name: value for name, value in read.settings.items() if counts(name, value)})
 
 
-def _recipe(
-    found: Built, function: str, source: str, file: RecipeFile | None = None, beside: Beside = nothing_beside
-) -> ReadRecipe:
+def _build_recipe(
+    found: RecordedCall, function: str, source: str, file: RecipeFile | None = None, beside: FileReader = read_no_file
+) -> RecipeSettings:
     model, data = found.fields.get("model"), found.fields.get("dataset")
-    if isinstance(model, Built) and any("freeze_vision" in name for name in model.fields):
+    if isinstance(model, RecordedCall) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
-    known = _known_model(model, source, beside)
-    name, kind = known.name, model.name if isinstance(model, Built) else ""
-    settings = {f"model.{field}": value for field, value in fields_of_class(name, kind).items()}
+    known = _find_model(model, source, beside)
+    name, kind = known.name, model.name if isinstance(model, RecordedCall) else ""
+    settings = {f"model.{field}": value for field, value in class_fields(name, kind).items()}
     if not file:  # a written configuration has all fields
         del settings["model.apply_rope_fusion"]
-    settings |= flattened(_BASES.get(found.name, {}), source)
+    settings |= flatten(_BASES.get(found.name, {}), source)
     for section, value in found.fields.items():
         if value is None:
             settings = {each: word for each, word in settings.items() if each.partition(".")[0] != section}
-        settings |= _section(section, value)
+        settings |= _section_settings(section, value)
     settings = {each: word for each, word in settings.items() if word is not None}
-    settings |= _vocabulary(found, name, settings)
+    settings |= _vocabulary_settings(found, name, settings)
     assumed = list(known.assumed)
     if not name:
-        require_sizes(model, settings, f"{source}: the model of {function}", file, RESOLVED)
+        require_sizes(model, settings, f"{source}: the model of {function}", file, RESOLVED_CONFIG_ADVICE)
     elif settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings:
-        assumed.append(_OF_TOKENIZER)
+        assumed.append(_TOKENIZER_ASSUMPTION)
     length = settings.get("model.seq_length")
     samples = settings.pop("dataset.seq_length", None) if length is not None else None
     if samples not in (None, length):
         refused = f"dataset.seq_length is {samples}, which Megatron-Bridge refuses"
         assumed.append(f"the model's sequence length, although {refused}")
-    fields = data.fields.items() if isinstance(data, Built) else ()
+    fields = data.fields.items() if isinstance(data, RecordedCall) else ()
     if found.name == "_sft_common" or any("pack" in key and on not in (None, False) for key, on in fields):
-        assumed.append(PACKED)
-    return ReadRecipe(known, _settled(settings), tuple(assumed))
+        assumed.append(PACKED_ASSUMPTION)
+    return RecipeSettings(known, _resolve_conflicts(settings), tuple(assumed))
 
 
-def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings for a null tokenizer's vocabulary, or for a model vocabulary that is not padded.
 
     ``_validate_and_set_vocab_size`` of Megatron-Bridge's training/setup.py pads the tokenizer's vocabulary only,
@@ -176,8 +184,10 @@ def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[s
     own = "model.vocab_size" in settings or bool(model and not model.startswith("gpt3"))
     own = own and settings.get("tokenizer.use_tokenizer_vocab_size") is not True
     tokenizer = found.fields.get("tokenizer")
-    said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, Built) else None
-    of_model = model and isinstance(said, Unread) and said.text.endswith(".vocab_size")  # the Hugging Face model's
+    said = tokenizer.fields.get("vocab_size") if isinstance(tokenizer, RecordedCall) else None
+    of_model = (
+        model and isinstance(said, UnreadExpression) and said.text.endswith(".vocab_size")
+    )  # the Hugging Face model's
     if not own and not of_model and settings.get("tokenizer.tokenizer_type") == "NullTokenizer":
         size = settings.get("tokenizer.vocab_size")
         return {"model.vocab_size": size if isinstance(size, int) else _NULL_VOCABULARY}
@@ -187,20 +197,20 @@ def _vocabulary(found: Built, model: str, settings: Mapping[str, Any]) -> dict[s
 
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
     """Raise InputError for a model (described by ``what``) that is not a decoder or lacks sizes."""
-    kind = model.name if isinstance(model, Built) else str(getattr(model, "text", "none"))
-    against = no_decoder(file.place_of(kind) if file else kind)
+    kind = model.name if isinstance(model, RecordedCall) else str(getattr(model, "text", "none"))
+    against = why_not_decoder(file.place_of(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
         unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
-    elif isinstance(model, Built) and not defaults_of_class(model.name):
+    elif isinstance(model, RecordedCall) and not family_defaults(model.name):
         unknown = "has an unknown class, so its norms, activation and attention are unknown"
-    if not against and unknown and (other := no_decoder(what.rpartition(" ")[2])):
+    if not against and unknown and (other := why_not_decoder(what.rpartition(" ")[2])):
         raise InputError(f"{what} {other}")
     if against or unknown:
         raise InputError(f"{what} ({kind[:80]}) {against or f'{unknown}; {remedy}'}")
 
 
-def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_conflicts(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings after resolving those that several sections set.
 
     A recipe's mixed precision overrides the number formats of the model, the optimizer and DDP (its setup writes over
@@ -230,40 +240,40 @@ def _settled(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: Any) -> None:
-    if isinstance(model, Built) and backend in ("deepep", "hybridep"):
+    if isinstance(model, RecordedCall) and backend in ("deepep", "hybridep"):
         flex = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": backend}
         model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
-def _known_model(model: Any, source: str, beside: Beside) -> NamedModel:
-    while isinstance(model, Built):
-        if known := model_of_class(model.name):
-            return model_published(known)
+def _find_model(model: Any, source: str, beside: FileReader) -> NamedModel:
+    while isinstance(model, RecordedCall):
+        if known := find_model_of_class(model.name):
+            return published_named_model(known)
         given = (*model.args, model.fields.get("path"))
         name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
-            unread = next((each.text for each in given if isinstance(each, Unread)), model.name)
-            return model_named(name or unread, source, beside)
-        alike = "" if defaults_of_class(model.name) else model_of_sizes(model.name, model.fields)
+            unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
+            return find_named_model(name or unread, source, beside)
+        alike = "" if family_defaults(model.name) else find_model_of_sizes(model.name, model.fields)
         if alike or model.of is None:
-            return model_published(alike)
+            return published_named_model(alike)
         model = model.of
     return NamedModel()
 
 
-def _section(section: str, value: Any) -> dict[str, Any]:
+def _section_settings(section: str, value: Any) -> dict[str, Any]:
     """Return the settings of one section by dotted name; None for settings that the section unsets."""
     fields = {section: value}
-    made_by = value.text if isinstance(value, Unread) else ""  # unread parts of the call that makes it
-    if isinstance(value, Built):
-        made_by = " ".join((value.name, *(each.text for each in value.args if isinstance(each, Unread))))
+    made_by = value.text if isinstance(value, UnreadExpression) else ""  # unread parts of the call that makes it
+    if isinstance(value, RecordedCall):
+        made_by = " ".join((value.name, *(each.text for each in value.args if isinstance(each, UnreadExpression))))
         fields = {f"{section}.{name}": item for name, item in value.fields.items()}
         if section == "mixed_precision" and not value.name.endswith("Config"):
             fields["mixed_precision"] = next((each for each in value.args if isinstance(each, str)), value.name)
         if section == "comm_overlap":
             fields.setdefault("comm_overlap.tp_comm_overlap", False)
     if section == "optimizer":
-        fields = {} if isinstance(value, Unread) else fields
+        fields = {} if isinstance(value, UnreadExpression) else fields
         if "muon" in made_by:  # else Adam
             fields.setdefault("optimizer.optimizer", "dist_muon" if "dist" in made_by else "muon")
         if "distributed_fused_adam" in made_by:
@@ -271,13 +281,15 @@ def _section(section: str, value: Any) -> dict[str, Any]:
     layout = fields.get("model.pipeline_model_parallel_layout")
     if isinstance(layout, list):
         rows = [row if isinstance(row, list) else [row] for row in layout]
-        if sum(map(len, rows)) > MOST_LAYERS:
-            layout = Unread("longer than any model")
+        if sum(map(len, rows)) > MAX_LAYERS:
+            layout = UnreadExpression("longer than any model")
         else:
             letters = ["".join(_LAYOUT.get(str(each), "?") for each in row) for row in rows]
             fields["model.pipeline_model_parallel_layout"] = "|".join(letters)
-    if isinstance(layout, Unread | Built):
+    if isinstance(layout, UnreadExpression | RecordedCall):
         del fields["model.pipeline_model_parallel_layout"]
         fields[_UNREAD_LAYOUT] = True
-    objects = {name: Unread(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, Built)}
+    objects = {
+        name: UnreadExpression(f"{item.name}(...)") for name, item in fields.items() if isinstance(item, RecordedCall)
+    }
     return {name: None for name, item in fields.items() if item is None} | objects | plain_fields(fields)

@@ -19,7 +19,7 @@ from simcluster.base.units import BytesPerSecond, Seconds, write_quantity
 from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
 from simcluster.topology.links import Fraction, Name
 
-Words = Annotated[tuple[Name, ...], ONE_OR_MORE]
+NamePatterns = Annotated[tuple[Name, ...], ONE_OR_MORE]
 """One text or a list of them."""
 
 
@@ -112,13 +112,13 @@ class ImportSpec(Spec):
     """
 
     kind: Literal["import"]
-    files: Annotated[Words, Field(min_length=1, max_length=4096)]
+    files: Annotated[NamePatterns, Field(min_length=1, max_length=4096)]
     name: Name | None = None
     device: Name | dict[str, object] | None = None
     nodes: Count = 1
     fabric: FabricParameters | None = None
-    nics: Words = ()
-    hosts: Words = ()
+    nics: NamePatterns = ()
+    hosts: NamePatterns = ()
     gpus_per_nic: Count = 1
     nvlinks_per_gpu: Annotated[int, Field(strict=True, ge=0, le=72)] | None = None
     nvswitch: Annotated[bool, Field(strict=True)] | None = None
@@ -144,7 +144,7 @@ class ImportSpec(Spec):
                 raise InputError(f"{key} does not apply to {form}; its parameters are device, name, {', '.join(known)}")
 
 
-def is_kept(name: str, patterns: tuple[str, ...]) -> bool:
+def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a NIC or host name matches one of the patterns; True if there are no patterns."""
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -197,7 +197,7 @@ class System:
             self.links[key] = wire
 
 
-def join(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
+def join_systems(systems: Sequence[System], spec: ImportSpec, name: str) -> GraphDocument:
     """Return the topology document of several systems, or ``spec.nodes`` copies of one, joined by a fabric.
 
     Nodes are called node0, node1, ...; their GPUs gpu0, gpu1, ... A single node gets a fabric only on request. Raises

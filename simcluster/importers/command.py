@@ -25,59 +25,59 @@ from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network
 from simcluster.importers.cluster_document import ImportSpec
 from simcluster.importers.deepspeed import scenario_from_deepspeed
-from simcluster.importers.file_kinds import require_kind
+from simcluster.importers.file_kinds import check_kind
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
-    keys_of_config,
+    classify_keys,
+    length_notes,
     model_at_usual_length,
     model_from_config,
     parameters_of_config,
     parse_config,
-    told_of_length,
 )
 from simcluster.importers.imported import Imported
 from simcluster.importers.megatron import scenario_from_arguments
 from simcluster.importers.megatron_bridge import scenario_from_bridge
-from simcluster.importers.named_models import NamedModel, model_called, model_published
+from simcluster.importers.named_models import NamedModel, find_published_name, published_named_model
 from simcluster.importers.nemo import scenario_from_nemo
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.torchtitan import scenario_from_torchtitan
 from simcluster.importers.trainer_commands import is_trainer_file
-from simcluster.importers.trainer_scripts import scenario_of_trainer
+from simcluster.importers.trainer_scripts import scenario_from_trainer
 from simcluster.importers.training_logs import (
     PrintedDeepSpeed,
-    deepspeed_printed,
     has_step_times,
-    measured_of_log,
-    plain_log,
+    measure_log,
+    parse_printed_deepspeed,
+    strip_log,
 )
 from simcluster.longrun.launch.first import scenario_of_model
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
 
-_TAKES = {
+_KIND_OPTIONS = {
     "megatron": "cluster gpus log arg", "megatron-bridge": "cluster gpus log arg",
     "torchtitan": "cluster gpus log arg sequence-length", "nemo": "cluster gpus log arg",
     "deepspeed": "cluster gpus log arg sequence-length model", "hugging-face": "cluster gpus sequence-length",
     "astra-network": "device",
 }  # fmt: skip
 """Options that each import kind uses, of those that not all kinds use."""
-KINDS = tuple(_TAKES)
+KINDS = tuple(_KIND_OPTIONS)
 _READERS: dict[str, Callable[..., Imported]] = {
     "megatron": scenario_from_arguments, "megatron-bridge": scenario_from_bridge, "nemo": scenario_from_nemo,
-    "torchtitan": scenario_from_torchtitan, "deepspeed": scenario_of_trainer,
+    "torchtitan": scenario_from_torchtitan, "deepspeed": scenario_from_trainer,
 }  # fmt: skip
 _OPTIONS = ("cluster", "device", "gpus", "model", "sequence-length", "log", "arg")
 _MAX_BYTES, _MAX_LOG = 2_000_000, 100_000_000
 _LOGS = (".log", ".out", ".err", ".txt")
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
-_TAKE_ARG = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
+_ARG_SUFFIXES = {"nemo": (".py",), "megatron-bridge": (".py",), "deepspeed": _SCRIPTS, "torchtitan": _SCRIPTS}
 """Kinds that take --arg for files with these suffixes; megatron always does."""
-_MOST_FOLDERS = 8  # parents of a file, searched for paths that it names
+_MAX_PARENT_FOLDERS = 8  # parents of a file, searched for paths that it names
 _LISTS = ("mapped", "facts", "no_effect", "assumed", "unknown")
-_OF_GPUS = re.compile(r"\b(dp|ranks|GPUs)\b")
+_GPU_WORDS = re.compile(r"\b(dp|ranks|GPUs)\b")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> None:
     file, _, function = args.file.rpartition(":")
     named = file.endswith(".py") and function.isidentifier()  # as in config_registry.py:llama3_8b
     args.file, args.function = (file, function) if named else (args.file, "")
-    text = _text(args.file)
-    require_kind(text, args.file, args.kind)
-    _require_taken(args)
-    reader = {"hugging-face": _model, "astra-network": _topology}.get(args.kind, _scenario)
+    text = _read_input(args.file)
+    check_kind(text, args.file, args.kind)
+    _check_options(args)
+    reader = {"hugging-face": _import_model, "astra-network": _import_topology}.get(args.kind, _import_scenario)
     try:
         found = reader(args, text)
     except RecursionError:
@@ -118,10 +118,10 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _require_taken(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     """Raise InputError for an option that the kind and file do not use, or for a missing required option."""
-    taken = set(_TAKES[args.kind].split())
-    if args.kind != "megatron" and not args.file.endswith(_TAKE_ARG.get(args.kind, ())):
+    taken = set(_KIND_OPTIONS[args.kind].split())
+    if args.kind != "megatron" and not args.file.endswith(_ARG_SUFFIXES.get(args.kind, ())):
         taken.discard("arg")
     if args.kind == "torchtitan" and not args.file.endswith(".py"):
         taken.discard("sequence-length")
@@ -140,7 +140,7 @@ def _require_taken(args: argparse.Namespace) -> None:
         raise InputError(f"--sequence-length {args.sequence_length}: a sequence has at least 1 token")
 
 
-def _text(name: str) -> str:
+def _read_input(name: str) -> str:
     """Return the text of the file, or of stdin."""
     if name != "-":
         raw = read_bytes(name)
@@ -155,26 +155,26 @@ def _text(name: str) -> str:
     return decode(raw, name)
 
 
-def _scenario(args: argparse.Namespace, text: str) -> Imported:
-    cluster = _cluster(args.cluster, args.output)
-    found = _translated(args, text, cluster)
-    document, available = found.document, _gpus_of(args.cluster)
-    log = plain_log(decode(read_bytes(args.log), args.log) if args.log else text)
+def _import_scenario(args: argparse.Namespace, text: str) -> Imported:
+    cluster = _cluster_section(args.cluster, args.output)
+    found = _translate(args, text, cluster)
+    document, available = found.document, _count_gpus(args.cluster)
+    log = strip_log(decode(read_bytes(args.log), args.log) if args.log else text)
     if args.log or has_step_times(log):
-        measured, words = measured_of_log(log, Path(args.log or args.file).name, {"gpus": available, **document})
+        measured, words = measure_log(log, Path(args.log or args.file).name, {"gpus": available, **document})
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
-    document["cluster"] = _sized(args.cluster, cluster, document.get("gpus"))
+    document["cluster"] = _with_node_count(args.cluster, cluster, document.get("gpus"))
     try:
-        changed = _loaded(args, document)
+        changed = _apply_changes(args, document)
     except InputError as problem:
         why = str(problem).replace("<document>: ", "")
-        counted = [each for each in found.assumed if "--gpus" in each] if _OF_GPUS.search(why) else []
+        counted = [each for each in found.assumed if "--gpus" in each] if _GPU_WORDS.search(why) else []
         rests = f"\n  assumed: {'; '.join(counted)}" if counted else ""
         raise InputError(f"{args.file}: its settings are not a valid scenario: {why}{rests}") from None
     return replace(found, document=changed)
 
 
-def _loaded(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
+def _apply_changes(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any]:
     """Return the document with the --set changes; raise InputError if the result is not a scenario."""
     folder = Path(args.output).parent if args.output else Path()
     changed = apply_overrides(Document(document, args.file, folder), overrides_of(args)).data
@@ -182,21 +182,21 @@ def _loaded(args: argparse.Namespace, document: dict[str, Any]) -> dict[str, Any
     return changed
 
 
-def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
+def _translate(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> Imported:
     """Return the scenario that a framework's file describes."""
-    available, machine = _gpus_of(args.cluster), _machine_of(args.cluster)
+    available, machine = _count_gpus(args.cluster), _gpus_per_node(args.cluster)
     more: dict[str, Any] = {"cluster": cluster, "gpus": args.gpus, "available": available, "source": args.file}
-    of_script = {"given": _given(args), "beside": partial(_beside, args.file)}
-    printed = deepspeed_printed(text, args.file) if args.kind == "deepspeed" else None
+    of_script = {"given": _script_values(args), "beside": partial(_read_nearby_file, args.file)}
+    printed = parse_printed_deepspeed(text, args.file) if args.kind == "deepspeed" else None
     starts = is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)
     if args.kind == "deepspeed" and (printed or not starts):
-        return _deepspeed(args, text, printed, more)
+        return _import_deepspeed(args, text, printed, more)
     if args.kind == "megatron" and (args.file.endswith(".py") or text.lstrip().startswith("{")):
         what = "is a Python program" if args.file.endswith(".py") else "is JSON"
         takes = "megatron takes a launch script (.sh), a program's arguments, or YAML"
         raise InputError(f"{args.file}: {what}, and {takes}; name that")
     if args.kind == "deepspeed":
-        more["model"] = _model_named(args)
+        more["model"] = _requested_model(args)
     if args.kind in ("deepspeed", "torchtitan"):
         more["sequence_length"] = args.sequence_length
     if args.kind in ("torchtitan", "nemo", "megatron-bridge"):
@@ -207,12 +207,14 @@ def _translated(args: argparse.Namespace, text: str, cluster: dict[str, Any]) ->
     return reader(text, **of_script, **more)
 
 
-def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | None, more: dict[str, Any]) -> Imported:
+def _import_deepspeed(
+    args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | None, more: dict[str, Any]
+) -> Imported:
     """Return the scenario of a DeepSpeed configuration, with the model of --model or of the log."""
-    named = _model_named(args)
+    named = _requested_model(args)
     if printed:
         text, more = printed.config, {**more, "launched": printed.ranks}
-        named = named or (_model_of(printed.model, args, "the log") if printed.model else None)
+        named = named or (_model_of_config(printed.model, args, "the log") if printed.model else None)
     if not named:
         raise InputError(
             "a DeepSpeed configuration does not include the model and the sequence length; give both: "
@@ -226,17 +228,17 @@ def _deepspeed(args: argparse.Namespace, text: str, printed: PrintedDeepSpeed | 
     return replace(found, assumed=(*found.assumed, *told))
 
 
-def _model_named(args: argparse.Namespace) -> NamedModel | None:
+def _requested_model(args: argparse.Namespace) -> NamedModel | None:
     """Return the model that --model names: a config.json, a built-in model or a known name."""
     if not args.model:
         return None
     path = Path(args.model)
     if path.suffix == ".json":
-        return _model_of(parse_config(decode(read_bytes(path), args.model), args.model), args, args.model)
-    return model_published(model_called(args.model) or model_document(args.model)["name"])
+        return _model_of_config(parse_config(decode(read_bytes(path), args.model), args.model), args, args.model)
+    return published_named_model(find_published_name(args.model) or model_document(args.model)["name"])
 
 
-def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
+def _model_of_config(config: dict[str, Any], args: argparse.Namespace, name: str) -> NamedModel:
     """Return the model of a config.json at the requested sequence length, or at the usual one."""
     if args.sequence_length:
         return NamedModel(name, model_from_config(config, sequence_length=args.sequence_length))
@@ -244,7 +246,7 @@ def _model_of(config: dict[str, Any], args: argparse.Namespace, name: str) -> Na
     return NamedModel(name, fields, length=length)
 
 
-def _cluster(name: str, output: str | None) -> dict[str, Any]:
+def _cluster_section(name: str, output: str | None) -> dict[str, Any]:
     """Return the cluster section: a built-in name, or the path relative to the scenario file."""
     if not Path(name).exists():
         return {"topology": name}
@@ -253,7 +255,7 @@ def _cluster(name: str, output: str | None) -> dict[str, Any]:
     return {"topology": path if "/" in path else f"./{path}"}
 
 
-def _given(args: argparse.Namespace) -> dict[str, str]:
+def _script_values(args: argparse.Namespace) -> dict[str, str]:
     """Return values of script variables or program arguments (--arg), by name or number."""
     given: dict[str, str] = {}
     for text in args.arg or []:
@@ -268,17 +270,17 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
     return given
 
 
-def _beside(file: str, name: str) -> str | None:
+def _read_nearby_file(file: str, name: str) -> str | None:
     """Return the text of a file next to the imported one or under a parent folder; None if there is none."""
     folder = Path(file).parent
     searched = "/" in name and name.endswith((*_SCRIPTS, ".py", ".yaml", ".json"))
-    around = list(folder.resolve().parents)[:_MOST_FOLDERS] if searched else []
+    around = list(folder.resolve().parents)[:_MAX_PARENT_FOLDERS] if searched else []
     paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
     path = next((path for path in paths if path.is_file() and path.stat().st_size), None) if file != "-" else None
     return None if path is None else decode(read_bytes(path), str(path))
 
 
-def _machine_of(name: str) -> tuple[int, int] | None:
+def _gpus_per_node(name: str) -> tuple[int, int] | None:
     """Return GPUs per node as launchers and as the topology (a rack) count nodes; None without nodes."""
     topology = load_topology(name)
     if isinstance(topology, MachinesSpec):
@@ -287,21 +289,21 @@ def _machine_of(name: str) -> tuple[int, int] | None:
     return (each, each) if isinstance(each, int) and hasattr(topology, "nodes") else None
 
 
-def _gpus_of(name: str) -> int:
+def _count_gpus(name: str) -> int:
     """Return the number of GPUs of a topology."""
-    machine, nodes = _machine_of(name), getattr(load_topology(name), "nodes", None)
+    machine, nodes = _gpus_per_node(name), getattr(load_topology(name), "nodes", None)
     return machine[1] * nodes if machine and isinstance(nodes, int) else len(load_cluster(name).gpus)
 
 
-def _sized(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
+def _with_node_count(name: str, cluster: dict[str, Any], gpus: int | None) -> dict[str, Any]:
     """Return the cluster section with the node count that the job needs, if the topology allows any count."""
-    machine, fabric = _machine_of(name), getattr(load_topology(name), "fabric", None)
+    machine, fabric = _gpus_per_node(name), getattr(load_topology(name), "fabric", None)
     if not gpus or machine is None or isinstance(fabric, DragonflyPlusSpec):
         return cluster
     return {**cluster, "nodes": -(-gpus // machine[1])}
 
 
-def _model(args: argparse.Namespace, text: str) -> Imported:
+def _import_model(args: argparse.Namespace, text: str) -> Imported:
     """Return the model of a config.json, or with --cluster a whole scenario with a layout that fits."""
     config = parse_config(text, args.file)
     try:
@@ -312,23 +314,23 @@ def _model(args: argparse.Namespace, text: str) -> Imported:
             fields, length = model_at_usual_length(config, USUAL_LENGTH if args.cluster else math.inf)
             assumed = (*assumed, f"{length} (--sequence-length changes it)")
         count = parameters_of_config(config)
-        mapped, idle, unknown = keys_of_config(config, sequence_length=fields["sequence_length"])
+        mapped, idle, unknown = classify_keys(config, sequence_length=fields["sequence_length"])
     except InputError as problem:
         raise InputError(f"{args.file}: {problem}") from None
     if not args.sequence_length:
-        told = told_of_length(config)
+        told = length_notes(config)
         assumed, idle = (*assumed, *told.values()), tuple(key for key in idle if key not in told)
     active = f", of which {count.active:,} are active per token" if count.active < count.total else ""
     fact = f"{count.total:,} parameters{active}"
     if not args.cluster:
         return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
-    gpus = args.gpus or _gpus_of(args.cluster)
-    cluster = _sized(args.cluster, _cluster(args.cluster, args.output), gpus)
+    gpus = args.gpus or _count_gpus(args.cluster)
+    cluster = _with_node_count(args.cluster, _cluster_section(args.cluster, args.output), gpus)
     document, chosen = scenario_of_model(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
-    return Imported(_loaded(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
+    return Imported(_apply_changes(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
 
 
-def _topology(args: argparse.Namespace, text: str) -> Imported:
+def _import_topology(args: argparse.Namespace, text: str) -> Imported:
     dimensions = parse_network(text, args.file)
     spec = ImportSpec(kind="import", files=(args.file,))
     name = "network" if args.file == "-" else Path(args.file).stem

@@ -14,26 +14,26 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.reading import read_document
-from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.imported import Imported, Settings, Sorting
+from simcluster.importers.flat_settings import flatten, parse_toml_or_json
+from simcluster.importers.imported import Imported, SettingClassifier, Settings
 
 _GRADIENTS = "data_types.grad_accum_dtype"
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _ZERO = "zero_optimization."
-OF_THE_CONFIGURATION = ("zero-stage",)
+CONFIG_OPTIONS = ("zero-stage",)
 """Script options that the DeepSpeed configuration overrides."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAMS = (
+_MAPPED, _NO_EFFECT, _NO_EFFECT_SECTIONS, _ADAM_OPTIMIZERS = (
     frozenset(_TABLES[name].split()) for name in ("mapped", "no_effect", "no_effect_sections", "adams")
 )
-_NOT_MODELLED, _SWITCHED, _REFUSED = (
+_NOT_MODELLED, _SWITCHED_SECTIONS, _REFUSED = (
     {name: said for said, names in _TABLES[table].items() for name in names.split()}
     for table in ("not_modelled", "switched", "refused")
 )
 _OPTIONS: dict[str, str] = {
     _BATCHES[0]: "global-batch-size", _BATCHES[1]: "micro-batch-size", f"{_ZERO}stage": "zero-stage"
 }  # fmt: skip
-_SHARDED = (
+_SHARDED_ASSUMPTION = (
     "optimizer state is sharded even with ZeRO stage 0, and gradients are summed in fp32, as DeepSpeed does with bf16"
 )
 HOST_UPDATE = {
@@ -48,7 +48,7 @@ HOST_UPDATE_ASSUMED = (
 
 
 @dataclass(frozen=True)
-class DeepSpeedAdds:
+class DeepSpeedOptions:
     """DeepSpeed settings as Megatron-LM options, with assumptions and unknown keys."""
 
     options: dict[str, tuple[str, ...]]
@@ -56,16 +56,18 @@ class DeepSpeedAdds:
     unknown: tuple[str, ...] = ()
 
 
-def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]) -> DeepSpeedAdds:
+def options_from_deepspeed(
+    text: str, name: str, source: str, options: Mapping[str, tuple[str, ...]]
+) -> DeepSpeedOptions:
     """Return the settings of a DeepSpeed configuration that a Megatron-DeepSpeed script names.
 
     ``options`` are the script's. Raises InputError for settings that are refused in a configuration on its own, too.
     """
     try:
-        settings = flattened(parse_toml_or_json(text, source), source)
+        settings = flatten(parse_toml_or_json(text, source), source)
     except InputError:
-        return DeepSpeedAdds({}, (f"the DeepSpeed configuration {name[:60]} is not read: it is not JSON",))
-    run = _Config(settings, f"{source}: {name}")
+        return DeepSpeedOptions({}, (f"the DeepSpeed configuration {name[:60]} is not read: it is not JSON",))
+    run = _DeepSpeedSettings(settings, f"{source}: {name}")
     stage = str(settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",)))))
     zero = int(stage) if stage in ("1", "2", "3") else 0
     on_host = run.problems.of(run.offload, zero)
@@ -88,7 +90,7 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
         if option in found and option in options and options[option] != found[option]:
             script = f"--{option} {' '.join(options[option])[:20]} of the script"
             pair = script, f"{key} {found[option][0][:20]} of {name}"
-            counts, other = reversed(pair) if option in OF_THE_CONFIGURATION else pair
+            counts, other = reversed(pair) if option in CONFIG_OPTIONS else pair
             run.assumed.append(f"{counts} is used, not {other}")
     formats = () if {"bf16", "fp16"} & options.keys() else ("bf16", "fp16")
     switches = {name: settings.get(f"{name}.enabled") is True for name in formats} | {
@@ -96,7 +98,7 @@ def added_to_megatron(text: str, name: str, source: str, options: Mapping[str, t
         "overlap-param-gather": overlaps and zero == 3, "optimizer-cpu-offload": bool(on_host),
     }  # fmt: skip
     found |= {option: () for option, on in switches.items() if on}
-    return DeepSpeedAdds(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
+    return DeepSpeedOptions(found, tuple(run.assumed), tuple(f"{key} of {name}" for key in run.unknown))
 
 
 def scenario_from_deepspeed(
@@ -117,8 +119,8 @@ def scenario_from_deepspeed(
     instead of ``auto``, by dotted name, and for formats that the file omits. Raises InputError listing all keys that
     are not modelled or have unusable values.
     """
-    written = flattened(parse_toml_or_json(text, source, "JSON"), source)
-    run = _Config(_filled(written, filled or {}, model), source)
+    written = flatten(parse_toml_or_json(text, source, "JSON"), source)
+    run = _DeepSpeedSettings(_fill_auto(written, filled or {}, model), source)
     gpus = gpus or run.gpus_of_batch()
     if not gpus:
         which = f"the {launched} GPUs that its launcher uses" if launched else "all GPUs of the cluster"
@@ -135,7 +137,7 @@ def scenario_from_deepspeed(
     run.problems.tell()
     narrow = run.settings.get(_GRADIENTS) in ("bf16", "fp16")
     if zero == 0 and training is not None and training["precision"] == "bf16-mixed" and not narrow:
-        run.assumed.append(_SHARDED)
+        run.assumed.append(_SHARDED_ASSUMPTION)
         zero, training = 1, {**training, "memory_recipe": "mixed-18"}
     document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
@@ -147,7 +149,7 @@ def scenario_from_deepspeed(
     ).accounted(written)  # fmt: skip
 
 
-def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_auto(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with values for ``auto``; the gradient bucket is computed as transformers does."""
     width = (model_document(model["preset"]) if "preset" in model else model).get("hidden_size", 0)
     known = {f"{_ZERO}reduce_bucket_size": width * width or "auto", **filled}
@@ -156,7 +158,7 @@ def _filled(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mappi
     return {name: known.get(name, value) if value == "auto" else value for name, value in settings.items()} | added
 
 
-class _Config(Sorting):
+class _DeepSpeedSettings(SettingClassifier):
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
         super().__init__(source)
         self.settings = Settings(settings)
@@ -204,7 +206,7 @@ class _Config(Sorting):
             remedy = "set --gpus to the number of GPUs, or change one of them"
             raise self.error("train_batch_size", f"{what}, as required; {remedy}")
         optimizer = str(self.settings.get("optimizer.type", "adam")).lower()
-        if optimizer not in _ADAMS:
+        if optimizer not in _ADAM_OPTIMIZERS:
             raise self.error("optimizer.type", f"{optimizer[:40]!r} is not modelled; Adam and AdamW are")
         return {"global_batch": batch, "micro_batch": micro, **self._precision()}
 
@@ -260,10 +262,10 @@ class _Config(Sorting):
         """Classify every key that was not read before: refused, modelled differently, no effect or unknown."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
-            switch = next((switch for switch in _SWITCHED if name.startswith(f"{switch}.")), "")
+            switch = next((switch for switch in _SWITCHED_SECTIONS if name.startswith(f"{switch}.")), "")
             within = bool(switch) or section == "data_efficiency"
             if name == f"{switch}.enabled" and value is True:
-                self.assumed.append(f"{switch}: {_SWITCHED[switch]}")
+                self.assumed.append(f"{switch}: {_SWITCHED_SECTIONS[switch]}")
             if name not in _MAPPED:
                 refused = next((why for key, why in _REFUSED.items() if name.startswith(key) and not within), "")
                 said = "" if within else _NOT_MODELLED.get(name, "")

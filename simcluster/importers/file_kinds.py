@@ -13,31 +13,31 @@ from simcluster.documents.reading import read_document
 _TABLES: Mapping[str, Any] = read_document(Path(__file__).with_suffix(".yaml")).data
 _SETTINGS = (".json", ".yaml", ".yml", ".toml")
 _LOGS = (".log", ".out", ".err")
-_MOST = 200_000  # characters searched
+_MAX_SEARCHED = 200_000  # characters searched
 
 
-def require_kind(text: str, source: str, kind: str) -> None:
+def check_kind(text: str, source: str, kind: str) -> None:
     """Raise InputError naming the framework if a file belongs to another framework than the import kind."""
-    text = text[:_MOST]
+    text = text[:_MAX_SEARCHED]
     settings = source.endswith(_SETTINGS) or text.lstrip().startswith("{")
     tables = ("frameworks", "settings") if settings else ("frameworks",)
     for name, marks in (pair for table in tables for pair in _TABLES[table].items()):
-        if _is_marked(text, marks):
+        if _matches_marks(text, marks):
             raise InputError(
                 f"{source}: this is a file of {name}, which cannot be imported; create a scenario (simcluster new), or "
                 "import the config.json of its model (simcluster import hugging-face)"
             )
     known = settings or source.endswith(_LOGS)
-    if not known or any(_is_marked(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
+    if not known or any(_matches_marks(text, marks) for marks in _TABLES["imports"].get(kind, {}).values()):
         return
     for other, kinds in _TABLES["imports"].items():
         for what, marks in kinds.items():
-            if _is_marked(text, marks):
+            if _matches_marks(text, marks):
                 raise InputError(f"{source}: this is {what}: run simcluster import {other} {source}")
     for what, (marks, remedy) in _TABLES["others"].items():
-        if _is_marked(text, marks):
+        if _matches_marks(text, marks):
             raise InputError(f"{source}: this is {what}: {remedy}")
 
 
-def _is_marked(text: str, marks: str) -> bool:
+def _matches_marks(text: str, marks: str) -> bool:
     return all(re.search(each, text, re.MULTILINE) for each in marks.split("AND"))

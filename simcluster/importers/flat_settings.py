@@ -20,9 +20,9 @@ _MAX_CHARACTERS = 1_000_000
 _YAML = re.compile(r"^[A-Za-z_][\w.-]*:([ \t]|$)", re.MULTILINE)
 _TOML = re.compile(r"^\[|^[\w.-]+[ \t]*=", re.MULTILINE)
 _MAX_DEPTH = 8
-_OF_OPTIONS = re.compile(r"^(MODEL_ARGS(_\d+)?\s*:|['\"]?--[A-Za-z][\w-]*['\"]?:(\s|$))", re.MULTILINE)
-_ANCHORED = re.compile(r"^(\w+):[ \t]*&(\w+)[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|[ \t]*#.*\n|\n)*)", re.MULTILINE)
-_MERGED = re.compile(r"^([ \t]+)<<:[ \t]*\*(\w+)[ \t]*\n((?:\1[^ \t\n].*\n|\1[ \t]+.*\n|[ \t]*#.*\n)*)", re.MULTILINE)
+_OPTION_LINE = re.compile(r"^(MODEL_ARGS(_\d+)?\s*:|['\"]?--[A-Za-z][\w-]*['\"]?:(\s|$))", re.MULTILINE)
+_ANCHOR = re.compile(r"^(\w+):[ \t]*&(\w+)[ \t]*(?:#.*)?\n((?:[ \t]+.*\n|[ \t]*#.*\n|\n)*)", re.MULTILINE)
+_MERGE = re.compile(r"^([ \t]+)<<:[ \t]*\*(\w+)[ \t]*\n((?:\1[^ \t\n].*\n|\1[ \t]+.*\n|[ \t]*#.*\n)*)", re.MULTILINE)
 _OPTION = re.compile(r"^[ \t]+['\"]?(--[\w-]+)['\"]?[ \t]*:[ \t]+[^\s#]")
 _SECTION = re.compile(r"^[ \t]*\w[\w-]*:[ \t]*(#.*)?$")
 _KEY = re.compile(r"^\s+(['\"]?[\w.-]+['\"]?)\s*:")
@@ -30,7 +30,7 @@ _VARIABLES: Mapping[str, Mapping[str, str]] = read_document(Path(__file__).with_
 _BACKENDS = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
 
 
-def flattened(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+def flatten(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Flatten ``{"model": {"seq_length": 1}}`` to ``{"model.seq_length": 1}``; lists stay as they are."""
     found: dict[str, Any] = {}
 
@@ -54,7 +54,7 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
     data: Any
     try:
         if text.lstrip().startswith("{"):
-            data = parse_json(text, source, object_pairs_hook=unique_keys, parse_constant=_no_constant)
+            data = parse_json(text, source, object_pairs_hook=unique_keys, parse_constant=_refuse_constant)
         else:
             data = tomllib.loads(text)
     except InputError:
@@ -71,22 +71,22 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
     return data
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise InputError(f"{text} is not a JSON number; write a finite number")
 
 
 def is_option_file(text: str) -> bool:
     """Return whether the text is a YAML file of options rather than a command or a script."""
-    return _OF_OPTIONS.search(text) is not None
+    return _OPTION_LINE.search(text) is not None
 
 
-def arguments_of_yaml(text: str, source: str) -> Arguments:
+def parse_option_file(text: str, source: str) -> Arguments:
     """Return the options of a YAML mapping from ``--name`` to value; true is a bare option, false is omitted.
 
     If a file has several mappings, for consecutive runs, the first one counts; of a repeated option the last value
     counts, as in Megatron-LM's tests. Raises InputError for text that is not YAML or has no options.
     """
-    once, repeated = last_ones(_merged(text if text.endswith("\n") else text + "\n"))
+    once, repeated = keep_last_options(_expand_merges(text if text.endswith("\n") else text + "\n"))
     data = parse_document(once, source=source).data
     runs = [key for key in data if re.fullmatch(r"MODEL_ARGS(_\d+)?", key) and isinstance(data[key], Mapping)]
     found = data.get("MODEL_ARGS") if "MODEL_ARGS" in runs else data[runs[0]] if runs else data
@@ -96,22 +96,22 @@ def arguments_of_yaml(text: str, source: str) -> Arguments:
     assumed = ["the first run in the file, MODEL_ARGS"] if len(runs) > 1 else []
     assumed += [f"{name} is given more than once; the last value is used" for name in repeated]
     given = {str(name): value for name, value in found.items() if value is not None and value is not False}
-    options = {name.lstrip("-").replace("_", "-"): option_words(value) for name, value in given.items()}
+    options = {name.lstrip("-").replace("_", "-"): option_value_words(value) for name, value in given.items()}
     mode = str(data.get("MODE", "pretraining"))
     options |= {} if mode in ("pretraining", "pretrain") else {"mode": (mode,)}
     return Arguments(
-        {**options, **attention_in(environment, options)}, assumed=(*assumed, *assumed_of_environment(environment))
+        {**options, **attention_option(environment, options)}, assumed=(*assumed, *environment_assumptions(environment))
     )
 
 
-def option_words(value: Any) -> tuple[str, ...]:
+def option_value_words(value: Any) -> tuple[str, ...]:
     """Return a YAML value as the words after an option: none for a switch that is on."""
     if value is True:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else tuple(str(value).split())
 
 
-def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
+def keep_last_options(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[str, ...]]:
     """Return the text without options that the same mapping repeats further down, and the repeated names."""
     lines = text.splitlines(keepends=True)
     seen: set[str] = set()
@@ -127,20 +127,20 @@ def last_ones(text: str, form: re.Pattern[str] = _OPTION) -> tuple[str, tuple[st
     return "".join(lines), tuple(repeated)
 
 
-def _merged(text: str) -> str:
+def _expand_merges(text: str) -> str:
     """Return the text with ``<<: *NAME`` expanded, since the document reader has no anchors."""
-    anchored = {name: body for _, name, body in _ANCHORED.findall(text)}
+    anchored = {name: body for _, name, body in _ANCHOR.findall(text)}
 
     def written(found: re.Match[str]) -> str:
         own = {match[1] for line in found[3].splitlines() if (match := _KEY.match(line))}
         lines = anchored.get(found[2], "").splitlines(keepends=True)
         return "".join(line for line in lines if not ((key := _KEY.match(line)) and key[1] in own)) + found[3]
 
-    plain = _MERGED.sub(written, text) if anchored else text
-    return _ANCHORED.sub(lambda found: f"{found[1]}:\n{found[3]}", plain)
+    plain = _MERGE.sub(written, text) if anchored else text
+    return _ANCHOR.sub(lambda found: f"{found[1]}:\n{found[3]}", plain)
 
 
-def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]:
+def environment_assumptions(environment: Mapping[str, object]) -> tuple[str, ...]:
     """Return one assumption per kind of environment variable that would change the step time."""
     said = {
         "nccl": "NCCL is assumed to use the cluster's defaults, without {}",
@@ -159,14 +159,14 @@ def assumed_of_environment(environment: Mapping[str, object]) -> tuple[str, ...]
     return tuple(sentences)
 
 
-def variables_in(settings: Mapping[str, object], section: str) -> dict[str, object]:
+def section_variables(settings: Mapping[str, object], section: str) -> dict[str, object]:
     """Return the variables that a section sets, either as one mapping or as dotted names."""
     whole = settings.get(section)
     dotted = {name.removeprefix(f"{section}."): settings[name] for name in settings if name.startswith(f"{section}.")}
     return ({str(name): value for name, value in whole.items()} if isinstance(whole, Mapping) else {}) | dotted
 
 
-def attention_in(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+def attention_option(environment: Mapping[str, object], options: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
     """Return the attention backend option implied by Transformer Engine's environment, if none is given.
 
     With both kernels off, attention runs in separate kernels (``get_attention_backend``,

@@ -17,8 +17,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.flat_settings import assumed_of_environment, flattened, last_ones, option_words
-from simcluster.importers.imported import Beside
+from simcluster.importers.flat_settings import environment_assumptions, flatten, keep_last_options, option_value_words
+from simcluster.importers.imported import FileReader
 from simcluster.importers.option_values import INVERTED, MAPPED
 
 _FLAGSCALE = re.compile(r"^system:[ \t]*(#.*)?\n(.*\n)*model:[ \t]*(#.*)?$", re.MULTILINE)
@@ -28,37 +28,37 @@ _FIELD = re.compile(r"^([ \t]*[\w-]+):[ \t]+[^\s#]")
 _DEFAULT = re.compile(r"\$\{\w+:([^{}]*)\}")
 _CONFIGS = "primus/configs/"
 _MOST_FILES = 20
-FIELDS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
-_OWN = ("use_turbo_deepep", "use_sink_attention", "sink_")  # translated to Megatron-LM options below
-_PATCHES = {
+FIELD_OPTIONS = {"fp8": "fp8-format", "fp4": "fp4-format", "add_position_embedding": ""}
+_TRANSLATED_FIELDS = ("use_turbo_deepep", "use_sink_attention", "sink_")  # translated to Megatron-LM options below
+_PATCH_FIELDS = {
     "patch_zero_bubble": ("enable_zero_bubble", "zero_bubble_", "enable_1f1b_v", "enable_zb_", "num_seq_splits"),
     "patch_primus_pipeline": ("pp_algorithm",),
 }
 """Primus switches, and prefixes of the fields that only have an effect if the switch is true."""
-_V = {"enable_zero_bubble": True, "zero_bubble_v_schedule": True}
+_V_SCHEDULE = {"enable_zero_bubble": True, "zero_bubble_v_schedule": True}
 _ALGORITHMS: dict[str, dict[str, Any]] = {
     "1f1b": {}, "1f1b-interleaved": {}, "zero-bubble": {"enable_zbh1_pipeline": True},
-    "zbv-formatted": {**_V, "zero_bubble_v_schedule_mem_setup": "zero"},
-    "v-half": {**_V, "zero_bubble_v_schedule_mem_setup": "half"},
-    "v-min": {**_V, "zero_bubble_v_schedule_mem_setup": "min"},
+    "zbv-formatted": {**_V_SCHEDULE, "zero_bubble_v_schedule_mem_setup": "zero"},
+    "v-half": {**_V_SCHEDULE, "zero_bubble_v_schedule_mem_setup": "half"},
+    "v-min": {**_V_SCHEDULE, "zero_bubble_v_schedule_mem_setup": "min"},
 }  # fmt: skip
 """Schedules of ``pp_algorithm`` as options of the zero-bubble fork."""
-_ALONE = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
+_BARE_FIELDS = re.compile(r"^num_layers:[ \t]+\d", re.MULTILINE), re.compile(r"^hidden_size:[ \t]+\d", re.MULTILINE)
 
 
 def is_framework_file(text: str) -> bool:
     """Return whether the text is a YAML file of FlagScale, Primus or plain Megatron-LM fields."""
-    alone = all(pattern.search(text) for pattern in _ALONE)
+    alone = all(pattern.search(text) for pattern in _BARE_FIELDS)
     return alone or any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
 
 
-def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
+def read_framework_file(text: str, source: str, beside: FileReader) -> Arguments:
     """Return the options in the file and the files that it includes; raise InputError if one is missing."""
-    data = _read(text, source)
+    data = _parse_fields(text, source)
     if isinstance(data.get("modules"), Mapping):
-        return _of_primus(_trainer(data), source, beside)
+        return _primus_arguments(_trainer_module(data), source, beside)
     if "num_layers" in data:
-        return _arguments({name.rpartition(".")[2]: value for name, value in flattened(data, source).items()}, data)
+        return _build_arguments({name.rpartition(".")[2]: value for name, value in flatten(data, source).items()}, data)
     launched: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
     if "defaults" in data:  # an experiment with runner and environment
@@ -66,27 +66,29 @@ def arguments_of_framework(text: str, source: str, beside: Beside) -> Arguments:
         path = f"train/{names[0]}.yaml"
         experiment = data["experiment"] if isinstance(data.get("experiment"), Mapping) else {}
         variables = experiment["envs"] if isinstance(experiment.get("envs"), Mapping) else {}
-        assumed, plain = assumed_of_environment(variables), flattened(experiment, "experiment")
+        assumed, plain = environment_assumptions(variables), flatten(experiment, "experiment")
         each, seen = plain.get("runner.nproc_per_node"), variables.get("CUDA_VISIBLE_DEVICES")
         each = len(str(seen).split(",")) if each is None and seen is not None else each
         nodes = str(plain.get("runner.nnodes", 1))
         launched = {"nnodes": nodes, "nproc-per-node": str(each)} if each else {}
-        data = _read(_there(beside, path, source), path)
-    plain = flattened({key: value or {} for key, value in data.items()}, source)
-    off = tuple(_dashed(name) for name, value in plain.items() if value is None or value is False)
-    options = {key: option_words(value) for name, value in plain.items() if (key := _dashed(name)) not in off}
+        data = _parse_fields(_require_file(beside, path, source), path)
+    plain = flatten({key: value or {} for key, value in data.items()}, source)
+    off = tuple(_dashed_name(name) for name, value in plain.items() if value is None or value is False)
+    options = {
+        key: option_value_words(value) for name, value in plain.items() if (key := _dashed_name(name)) not in off
+    }
     return Arguments(options, launched=launched, assumed=assumed, off=off)
 
 
-def options_of_fields(text: str, source: str) -> dict[str, tuple[str, ...]]:
+def parse_fields_file(text: str, source: str) -> dict[str, tuple[str, ...]]:
     """Return the fields of a YAML file as options, whatever their sections; raise InputError if it is not YAML."""
-    plain = flattened(_read(text, source), source)
-    return options_of_values({name.rpartition(".")[2]: value for name, value in plain.items()})
+    plain = flatten(_parse_fields(text, source), source)
+    return fields_to_options({name.rpartition(".")[2]: value for name, value in plain.items()})
 
 
-def _read(text: str, source: str) -> dict[str, Any]:
+def _parse_fields(text: str, source: str) -> dict[str, Any]:
     """Parse a document; of a repeated field the last value counts, as in the frameworks."""
-    return parse_document(last_ones(text, _FIELD)[0], source=source).data
+    return parse_document(keep_last_options(text, _FIELD)[0], source=source).data
 
 
 def is_primus_file(text: str) -> bool:
@@ -94,41 +96,41 @@ def is_primus_file(text: str) -> bool:
     return _PRIMUS.search(text) is not None
 
 
-def titan_settings_of_primus(
-    text: str, source: str, beside: Beside, known: Callable[[str], bool]
+def read_primus_titan_settings(
+    text: str, source: str, beside: FileReader, known: Callable[[str], bool]
 ) -> dict[str, Any]:  # fmt: skip
     """Return the dotted torchtitan settings of a Primus file and of the files it extends, without nulls.
 
     Of Primus' built-in defaults only settings that are ``known`` count. Raises InputError for a file of another
     framework, and for a missing file.
     """
-    usual, *others = _parts_of_primus(_trainer(_read(text, source)), "torchtitan", source, beside)
-    settings = {name: value for name, value in flattened(usual, source).items() if known(name)}
+    usual, *others = _read_primus_parts(_trainer_module(_parse_fields(text, source)), "torchtitan", source, beside)
+    settings = {name: value for name, value in flatten(usual, source).items() if known(name)}
     for part in others:
-        settings |= flattened(part, source)
-    return {name: _filled(value) for name, value in settings.items() if value is not None}
+        settings |= flatten(part, source)
+    return {name: _fill_default(value) for name, value in settings.items() if value is not None}
 
 
-def _trainer(data: Mapping[str, Any]) -> Any:
+def _trainer_module(data: Mapping[str, Any]) -> Any:
     """Return the module that trains: pre-training, or else fine-tuning, whose step is the same."""
     return data["modules"].get("pre_trainer") or data["modules"].get("post_trainer")
 
 
-def _filled(value: Any) -> Any:
+def _fill_default(value: Any) -> Any:
     text = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
     if text == value:
         return value
     return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -> list[dict[str, Any]]:
+def _read_primus_parts(module: Any, framework: str, source: str, beside: FileReader) -> list[dict[str, Any]]:
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
         raise InputError(f"{source}: its module names no model; add one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
         other = f"run simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
         raise InputError(f"{source}: its module is of framework {str(said)[:40]}: {other}")
     named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
-    found = [_extended(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
+    found = [_read_with_includes(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
     own = module.get("overrides")
     own = dict(own) if isinstance(own, Mapping) else {}
     adapters = own.pop("lora", None)
@@ -137,16 +139,16 @@ def _parts_of_primus(module: Any, framework: str, source: str, beside: Beside) -
     return [*found, own]
 
 
-def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
-    usual, model, own = _parts_of_primus(module, "megatron", source, beside)
+def _primus_arguments(module: Any, source: str, beside: FileReader) -> Arguments:
+    usual, model, own = _read_primus_parts(module, "megatron", source, beside)
     layers = {**usual, **model, **own}
     fields = {  # most of the module's fields are Megatron-LM defaults
         name: value for name, value in {**usual, **model}.items()
-        if _dashed(name) in MAPPED or name in INVERTED or name in FIELDS
+        if _dashed_name(name) in MAPPED or name in INVERTED or name in FIELD_OPTIONS
     }  # fmt: skip
     fields |= {name: value for name, value in model.items() if value != usual.get(name)} | own
     assumed: list[str] = []
-    for switch, prefixes in _PATCHES.items():
+    for switch, prefixes in _PATCH_FIELDS.items():
         if layers.get(switch) is not True:  # its fields have no effect
             gated = [name for name in fields if name.startswith(prefixes) and (switch in layers or "pp_" in name)]
             idle = [name for name in gated if own.get(name)]
@@ -163,46 +165,46 @@ def _of_primus(module: Any, source: str, beside: Beside) -> Arguments:
             more |= {"window-attn-skip-freq": ("2",)} if fields.get("sink_window_even_layers_only", True) else {}
     if fields.get("enable_primus_turbo") is True and fields.get("use_turbo_deepep") is True:
         more |= {"moe-token-dispatcher-type": ("flex",), "moe-flex-dispatcher-backend": ("deepep",)}
-    fields = {name: value for name, value in fields.items() if name not in _PATCHES}
-    return _arguments(fields, own, more, tuple(assumed))
+    fields = {name: value for name, value in fields.items() if name not in _PATCH_FIELDS}
+    return _build_arguments(fields, own, more, tuple(assumed))
 
 
-def _arguments(
+def _build_arguments(
     fields: Mapping[str, Any],
     own: Mapping[str, Any],
     more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     assumed: tuple[str, ...] = (),
 ) -> Arguments:
     """Return fields as options; fields of the file (``own``) that are off or renamed are listed as ``off``."""
-    options = {**options_of_values(fields), **more}
-    return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed, own) if key not in options))
+    options = {**fields_to_options(fields), **more}
+    return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed_name, own) if key not in options))
 
 
-def options_of_values(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def fields_to_options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return fields of Megatron-LM's arguments as command-line options."""
     found: dict[str, tuple[str, ...]] = {}
     for name, value in fields.items():
-        option = INVERTED.get(name) or FIELDS.get(name, _dashed(name))
+        option = INVERTED.get(name) or FIELD_OPTIONS.get(name, _dashed_name(name))
         value = _DEFAULT.sub(r"\1", value) if isinstance(value, str) else value
         given = value is False if name in INVERTED else value is not None and value is not False
-        if given and option and not name.startswith(_OWN):
-            found[option] = () if name in INVERTED else option_words(value)
+        if given and option and not name.startswith(_TRANSLATED_FIELDS):
+            found[option] = () if name in INVERTED else option_value_words(value)
     return found
 
 
-def _extended(path: str, source: str, beside: Beside, read: list[str]) -> dict[str, Any]:
+def _read_with_includes(path: str, source: str, beside: FileReader, read: list[str]) -> dict[str, Any]:
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)
-    data = _read(_there(beside, path, source), path)
+    data = _parse_fields(_require_file(beside, path, source), path)
     found: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for name in data.pop(key, None) or []:
-            found |= _extended(posixpath.normpath(f"{posixpath.dirname(path)}/{name}"), source, beside, read)
+            found |= _read_with_includes(posixpath.normpath(f"{posixpath.dirname(path)}/{name}"), source, beside, read)
     return found | data
 
 
-def _there(beside: Beside, path: str, source: str) -> str:
+def _require_file(beside: FileReader, path: str, source: str) -> str:
     text = beside(path)
     if text is None:
         raise InputError(
@@ -211,5 +213,5 @@ def _there(beside: Beside, path: str, source: str) -> str:
     return text
 
 
-def _dashed(name: str) -> str:
+def _dashed_name(name: str) -> str:
     return name.rpartition(".")[2].replace("_", "-")

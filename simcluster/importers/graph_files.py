@@ -48,16 +48,16 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
         raise InputError(f"{source}: graph must be an object and directed true or false, as networkx writes them")
     graph: nx.Graph[str] = nx.MultiDiGraph() if directed else nx.MultiGraph()
     graph.graph |= attributes
-    for where, entry in _entries(data, "nodes", source):
+    for where, entry in _list_entries(data, "nodes", source):
         if entry.get("id") is None:
             raise InputError(f"{where}: has no id; a node has an id, as in {{'id': 'a', 'kind': 'gpu'}}")
-        if (name := _name(entry["id"], where)) in graph:
+        if (name := _node_name(entry["id"], where)) in graph:
             raise InputError(f"{where}: node {name!r} occurs twice; each node must have a unique id: rename one")
         graph.add_nodes_from([(name, entry)])
-    for where, entry in _entries(data, "edges" if "edges" in data else "links", source):
+    for where, entry in _list_entries(data, "edges" if "edges" in data else "links", source):
         if entry.get("source") is None or entry.get("target") is None:
             raise InputError(f"{where}: an edge has source and target, as in {{'source': 'a', 'target': 'b'}}")
-        a, b = _name(entry["source"], where), _name(entry["target"], where)
+        a, b = _node_name(entry["source"], where), _node_name(entry["target"], where)
         if unknown := next((end for end in (a, b) if end not in graph), ""):
             near = did_you_mean(unknown, list(graph)[:2000])
             raise InputError(f"{where}, {a!r} to {b!r}: there is no node {unknown!r}{near}")
@@ -65,7 +65,7 @@ def graph_of_node_link(data: Mapping[str, Any], source: str) -> nx.Graph[str]:
     return graph
 
 
-def _entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[str, dict[str, Any]]]:
+def _list_entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the objects of a list, each paired with the name that errors use for it."""
     value = data[key]
     if not isinstance(value, list):
@@ -78,10 +78,10 @@ def _entries(data: Mapping[str, Any], key: str, source: str) -> list[tuple[str, 
     return found
 
 
-def _name(value: object, where: str) -> str:
+def _node_name(value: object, where: str) -> str:
     """Return a node's id as a name; a tuple, which JSON has as a list, as a.b.c."""
     if isinstance(value, list) and value:
-        return ".".join(_name(part, where) for part in value)
+        return ".".join(_node_name(part, where) for part in value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise InputError(f"{where}: {shown(value)} is not a node name; a text or a number is expected")
     return str(value)
@@ -109,19 +109,19 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     device = spec.device or graph.graph.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
         raise InputError(f"{source}: the graph has no attribute device; name the GPU in the import, as in device: h100")
-    name = spec.name or _text(graph.graph, "name", f"{source}: graph") or "imported graph"
+    name = spec.name or _text_attribute(graph.graph, "name", f"{source}: graph") or "imported graph"
     document = GraphDocument(name, device)
     for node, data in graph.nodes(data=True):
-        _add_node(document, node, data, f"{source}: node {node!r}")
+        _add_graph_node(document, node, data, f"{source}: node {node!r}")
     wires: dict[tuple[str, str], Wire] = {}
     for a, b, data in graph.edges(data=True):
         where = f"{source}: edge {a!r} to {b!r}"
         if a == b:
             raise InputError(f"{where}: a link joins two different nodes; change one end, or remove the edge")
-        wire = _wire(data, where)
+        wire = _edge_wire(data, where)
         for way in ((a, b),) if graph.is_directed() else ((a, b), (b, a)):
             have = wires.get(way)
-            wires[way] = wire if have is None else _side_by_side(have, wire)
+            wires[way] = wire if have is None else _combine_parallel(have, wire)
     written: set[tuple[str, str]] = set()
     for (a, b), wire in wires.items():
         if wires.get((b, a)) != wire:
@@ -132,8 +132,8 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     return document
 
 
-def _add_node(document: GraphDocument, node: str, data: Mapping[str, Any], where: str) -> None:
-    kind, host = _text(data, "kind", where), data.get("host")
+def _add_graph_node(document: GraphDocument, node: str, data: Mapping[str, Any], where: str) -> None:
+    kind, host = _text_attribute(data, "kind", where), data.get("host")
     if kind is None:
         raise InputError(f"{where}: has no attribute kind; it is one of {', '.join(KINDS)}")
     if kind not in KINDS:
@@ -144,22 +144,22 @@ def _add_node(document: GraphDocument, node: str, data: Mapping[str, Any], where
             raise InputError(f"{where}: {what}")
         document.node(node, kind, host=host)
         return
-    network = _text(data, "network", where) if kind in ("nic", "switch") else None
-    document.node(node, kind, tier=_text(data, "tier", where) if kind == "switch" else None, network=network)
+    network = _text_attribute(data, "network", where) if kind in ("nic", "switch") else None
+    document.node(node, kind, tier=_text_attribute(data, "tier", where) if kind == "switch" else None, network=network)
 
 
-def _text(data: Mapping[str, Any], key: str, where: str) -> str | None:
+def _text_attribute(data: Mapping[str, Any], key: str, where: str) -> str | None:
     value = data.get(key)
     if value is None or (isinstance(value, str) and value):
         return value
     raise InputError(f"{where}: {key} is {shown(value)}; a text is expected")
 
 
-def _wire(data: Mapping[str, Any], where: str) -> Wire:
+def _edge_wire(data: Mapping[str, Any], where: str) -> Wire:
     """Return an edge's link figures; ``bandwidth`` takes precedence over line rate and efficiency."""
-    bandwidth = _quantity(data, "bandwidth", parse_bytes_per_second, where)
-    line_rate = _quantity(data, "line_rate", parse_bytes_per_second, where)
-    efficiency, latency = data.get("efficiency"), _quantity(data, "latency", parse_seconds, where, zero=True)
+    bandwidth = _quantity_attribute(data, "bandwidth", parse_bytes_per_second, where)
+    line_rate = _quantity_attribute(data, "line_rate", parse_bytes_per_second, where)
+    efficiency, latency = data.get("efficiency"), _quantity_attribute(data, "latency", parse_seconds, where, zero=True)
     if efficiency is not None and not (_is_number(efficiency) and 0 < efficiency <= 1):
         raise InputError(f"{where}: efficiency is {shown(efficiency)}; it is a number above 0, at most 1")
     if bandwidth is None and line_rate is None:
@@ -171,10 +171,10 @@ def _wire(data: Mapping[str, Any], where: str) -> Wire:
     if bandwidth is not None and (line_rate is None or line_rate * share != bandwidth):
         line_rate, share = bandwidth, 1.0
     assert line_rate is not None
-    return Wire(line_rate, share, latency, _text(data, "medium", where) or "", "imported graph")
+    return Wire(line_rate, share, latency, _text_attribute(data, "medium", where) or "", "imported graph")
 
 
-def _quantity(
+def _quantity_attribute(
     data: Mapping[str, Any], key: str, parse: Callable[[object], float], where: str, *, zero: bool = False
 ) -> float | None:
     value = data.get(key)
@@ -194,7 +194,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _side_by_side(a: Wire, b: Wire) -> Wire:
+def _combine_parallel(a: Wire, b: Wire) -> Wire:
     """Return two parallel cables as one link: summed rates, the longer latency."""
     line_rate = a.line_rate + b.line_rate
     payload = a.line_rate * a.efficiency + b.line_rate * b.efficiency

@@ -14,12 +14,12 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.layer_lists import MOST_LAYERS, places
+from simcluster.importers.layer_lists import MAX_LAYERS, expert_layer_fields
 
 Fields = dict[str, Any]
 """Fields of ``Model``; None for a field that the config does not give."""
 _LARGEST = 10**9
-_INHERITED = ("keys", "implied", "fallback", "refused", "moe")
+_INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def add_window(
         every = config.size(keys) or every
     if types is not None:
         known = ("full_attention", "sliding_attention")
-        wrong = not isinstance(types, list) or len(types) != layers or layers > MOST_LAYERS
+        wrong = not isinstance(types, list) or len(types) != layers or layers > MAX_LAYERS
         if wrong or any(item not in known for item in types):
             raise InputError(f"layer_types must name one of {' and '.join(known)} for each of the {layers} layers")
         full = [number for number, kind in enumerate(types, 1) if kind == "full_attention"]
@@ -123,8 +123,8 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
     top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts")
-    if layers > MOST_LAYERS:
-        raise InputError(f"{layers:,} layers are too many; at most {MOST_LAYERS:,} are supported")
+    if layers > MAX_LAYERS:
+        raise InputError(f"{layers:,} layers are too many; at most {MAX_LAYERS:,} are supported")
     first = config.natural(*row["first"]) if "first" in row else 0
     step, begin = config.size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
     to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
@@ -132,7 +132,9 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
     if dense or listed:
         here = range(first, layers)
-        where = places([n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here])
+        where = expert_layer_fields(
+            [n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here]
+        )
     if where is None or first >= layers or not (to_the_end or config.natural(row["last"], 0) >= layers - 1):
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
@@ -235,14 +237,14 @@ def _fla(config: Config, fields: Fields) -> None:
         add_window(config, fields, window)
 
 
-FURTHER: dict[str, Callable[[Config, Fields], None]] = {
+FAMILY_RULES: dict[str, Callable[[Config, Fields], None]] = {
     made.__name__.removeprefix("_"): made
     for made in (_latent, _llama, _llama4, _qwen_window, _opt, _falcon, _mpt, _fla)
 }
 """Family-specific rules by the name used in ``hf_families.yaml``."""
 
 
-def predicted(config: Config) -> tuple[str, ...]:
+def prediction_assumption(config: Config) -> tuple[str, ...]:
     """Return the assumption that the model is taken without its multi-token prediction layers, if it has some."""
     number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
@@ -250,13 +252,13 @@ def predicted(config: Config) -> tuple[str, ...]:
     return (f"{said}model adds them)",) if number else ()
 
 
-def _families() -> dict[str, dict[str, Any]]:
+def _load_families() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for kind, row in read_document(Path(__file__).with_suffix(".yaml")).data.items():
         base = found.get(row.get("base"), {})
-        found[kind] = row | {name: {**base.get(name, {}), **row.get(name, {})} for name in _INHERITED}
+        found[kind] = row | {name: {**base.get(name, {}), **row.get(name, {})} for name in _INHERITED_KEYS}
     return {kind: row for kind, row in found.items() if not kind.startswith("_")}
 
 
-FAMILIES = _families()
+FAMILIES = _load_families()
 """Row of ``hf_families.yaml`` by ``model_type``."""

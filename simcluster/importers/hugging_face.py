@@ -13,7 +13,14 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.documents.reading import Document, parse_json, read_document, unique_keys, validate
-from simcluster.importers.hf_families import FAMILIES, FURTHER, Config, add_mixture, add_window, predicted
+from simcluster.importers.hf_families import (
+    FAMILIES,
+    FAMILY_RULES,
+    Config,
+    add_mixture,
+    add_window,
+    prediction_assumption,
+)
 from simcluster.model.layers import ParameterCount, parameters
 from simcluster.model.transformer import Model
 
@@ -23,16 +30,16 @@ _NO_EFFECT, _NO_EFFECT_OFF, _DROPOUT = (
 )
 _REASONS = {kind: why for why, kinds in _TABLES["reasons"].items() for kind in kinds.split()}
 _SPARSE_KEYS = ("index_topk", "sparse_attention_config")
-_TOWERS = ("vision_config", "audio_config", "speech_config")
-_DECODERS = ("text_config", "llm_config", "language_config")
-_FLAT = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # decoder sizes are at the top level, next to the towers
-_PARTS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections with decoder sizes
-_STORED = ("quantization_config", "compression_config")
-_OF_STORED = {"quant_method": "", "bits": " bits"}
+_TOWER_KEYS = ("vision_config", "audio_config", "speech_config")
+_DECODER_KEYS = ("text_config", "llm_config", "language_config")
+_FLAT_MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "kimi_k25")  # decoder sizes are at the top level, next to the towers
+_PART_SECTIONS = {"dbrx": ("attn_config", "ffn_config"), "mpt": ("attn_config",)}  # sections with decoder sizes
+_QUANTIZATION_KEYS = ("quantization_config", "compression_config")
+_QUANTIZATION_LABELS = {"quant_method": "", "bits": " bits"}
 _LENGTHS = ("max_sequence_length", "seq_length", "model_max_length")  # keys of forks, which transformers does not read
 USUAL_LENGTH = 8192
 """Default pre-training sequence length (tokens) of a model that takes longer ones."""
-_OF_THE_WHOLE = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
+_SHARED_KEYS = ("model_type", "tie_word_embeddings", "vocab_size", "max_position_embeddings")
 
 
 def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None = None) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def model_from_config(config: Mapping[str, Any], *, sequence_length: int | None 
     Raises InputError for an unknown ``model_type``, for a missing or impossible field, and for what is not modelled:
     experts in irregular layers, embeddings of another width than the layers, vision towers, encoders.
     """
-    return _read(config, sequence_length)[0]
+    return _read_config(config, sequence_length)[0]
 
 
 def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH) -> tuple[dict[str, Any], str]:
@@ -63,15 +70,15 @@ def model_at_usual_length(config: Mapping[str, Any], most: float = USUAL_LENGTH)
 
 def assumptions_of_config(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return sentences on config parts that the model is taken without; errors as model_from_config."""
-    return _read(config, 1)[1]
+    return _read_config(config, 1)[1]
 
 
-def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
+def length_notes(config: Mapping[str, Any]) -> dict[str, str]:
     """Return notes by key on the model's longest sequence, for use if the user gives no length.
 
     They say that it is the model_type's default, or that the config has a shorter length that is not read.
     """
-    read = _read(config, 1)[2]
+    read = _read_config(config, 1)[2]
     family = FAMILIES[read.kind]
     keys, default = family["keys"]["sequence_length"], family["fallback"].get("sequence_length")
     longest, told = read.size(keys), dict[str, str]()
@@ -87,19 +94,19 @@ def told_of_length(config: Mapping[str, Any]) -> dict[str, str]:
 
 def parameters_of_config(config: Mapping[str, Any]) -> ParameterCount:
     """Return the exact parameter count of the model of a config; errors as ``model_from_config``."""
-    fields = _read(config, 1)[0]
+    fields = _read_config(config, 1)[0]
     return parameters(validate(Model, Document(fields, "config.json", Path())))
 
 
-def keys_of_config(
+def classify_keys(
     config: Mapping[str, Any], *, sequence_length: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the config keys that are mapped to fields, those without effect on the step, and unknown ones.
 
     For a model of several parts they are the keys of its decoder; errors as ``model_from_config``.
     """
-    read = _read(config, sequence_length)[2]
-    parts = ("model_type", *_PARTS.get(read.kind, ()))
+    read = _read_config(config, sequence_length)[2]
+    parts = ("model_type", *_PART_SECTIONS.get(read.kind, ()))
     mapped = tuple(key for key in read.data if key in read.asked or key in parts)
     rest = [key for key in read.data if key not in mapped]
     idle = tuple(key for key in rest if _is_idle(key, read.data[key]))
@@ -112,13 +119,15 @@ def _is_idle(key: str, value: Any) -> bool:
     return value is None or key in _NO_EFFECT | _DROPOUT or (key in _NO_EFFECT_OFF and value is False)
 
 
-def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[str, Any], tuple[str, ...], Config]:
+def _read_config(
+    data: Mapping[str, Any], sequence_length: int | None
+) -> tuple[dict[str, Any], tuple[str, ...], Config]:
     """Return the fields of ``Model``, the assumptions made, and the config as it was read."""
-    data, without = _decoder_of(data)
+    data, without = _extract_decoder(data)
     kind = data.get("model_type")
-    for part in (data.get(name) for name in _PARTS.get(str(kind), ())):
+    for part in (data.get(name) for name in _PART_SECTIONS.get(str(kind), ())):
         data = {**part, **data} if isinstance(part, Mapping) else data
-    if towers := [key for key in _TOWERS if data.get(key)]:
+    if towers := [key for key in _TOWER_KEYS if data.get(key)]:
         what = "a multi-part model; only text decoders are modelled: give the config.json of one"
         raise InputError(f"the config has {listed(towers)}: {what}")
     for key in ("is_encoder_decoder", "add_cross_attention"):
@@ -134,21 +143,21 @@ def _read(data: Mapping[str, Any], sequence_length: int | None) -> tuple[dict[st
     if sparse := next((key for key in _SPARSE_KEYS if data.get(key)), ""):
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config, family = Config(data, kind), FAMILIES[kind]
-    fields = _fields(config, family, sequence_length)
+    fields = _model_fields(config, family, sequence_length)
     assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.switch(key, on))]
-    assumed += predicted(config) if "predicts" in family else ()
+    assumed += prediction_assumption(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
         assumed.append(f"no dropout, although {listed(rates)} {are} above 0 (--set training.dropout=true)")
-    if stored := next((key for key in _STORED if config.value(key)), ""):
+    if stored := next((key for key in _QUANTIZATION_KEYS if config.value(key)), ""):
         says = data[stored] if isinstance(data[stored], Mapping) else {}
-        parts = [str(says[name])[:20] + after for name, after in _OF_STORED.items() if name in says]
+        parts = [str(says[name])[:20] + after for name, after in _QUANTIZATION_LABELS.items() if name in says]
         how = f"{stored} ({', '.join(parts)})" if parts else stored
         assumed.append(f"weights are trained unquantized: training with {how} is not modelled")
     return {name: value for name, value in fields.items() if value is not None}, tuple(assumed), config
 
 
-def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
+def _model_fields(config: Config, family: Mapping[str, Any], sequence_length: int | None) -> dict[str, Any]:
     fields: dict[str, Any] = {name: config.size(keys, name) for name, keys in family["keys"].items()}
     for name, value in family["fallback"].items():
         fields[name] = value if fields[name] is None else fields[name]
@@ -171,7 +180,7 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
     if (window := family.get("window")) is not None:
         add_window(config, fields, **window)
     for name in family.get("further", "").split():
-        FURTHER[name](config, fields)
+        FAMILY_RULES[name](config, fields)
     if family["moe"]:
         add_mixture(config, fields, family["moe"])
     moe = fields.get("moe")
@@ -180,17 +189,17 @@ def _fields(config: Config, family: Mapping[str, Any], sequence_length: int | No
     return fields
 
 
-def _decoder_of(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def _extract_decoder(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the text decoder in the config of a multi-part model, and a note on omitted parts."""
-    towers = [key for key in _TOWERS if data.get(key)]
+    towers = [key for key in _TOWER_KEYS if data.get(key)]
     alone = f"only the text decoder, without {listed(towers)}"
-    part = next((key for key in _DECODERS if isinstance(data.get(key), Mapping)), "")
+    part = next((key for key in _DECODER_KEYS if isinstance(data.get(key), Mapping)), "")
     if data.get("is_encoder_decoder") is True:
         return data, ()
     if part:
-        about = {key: data[key] for key in _OF_THE_WHOLE if key in data}
+        about = {key: data[key] for key in _SHARED_KEYS if key in data}
         return {**about, **data[part]}, (alone if towers else f"the {part} of the config",)
-    if towers and data.get("model_type") in _FLAT:
+    if towers and data.get("model_type") in _FLAT_MODEL_TYPES:
         return {key: value for key, value in data.items() if key not in towers}, (alone,)
     return data, ()
 

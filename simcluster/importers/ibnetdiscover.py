@@ -16,7 +16,7 @@ import networkx as nx
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import natural
-from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, is_kept
+from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, matches_patterns
 from simcluster.importers.generations import Wires
 
 PARAMETERS = ("hosts", "nics", "gpus_per_nic", "nvlinks_per_gpu", "nvlink", "pcie", "nic")
@@ -97,7 +97,7 @@ def parse_listing(text: str, source: str) -> dict[str, _Record]:
             raise InputError(
                 f"{place}: {line[:60]!r} is not a line of ibnetdiscover output; delete it, or create the listing again"
             )
-    _check_ends(records)
+    _check_cable_ends(records)
     return records
 
 
@@ -118,7 +118,7 @@ def _add_cable(record: _Record, port: re.Match[str], place: str) -> None:
     record.cables[number] = _Cable(number, port[2], int(port[3][:9]), int(width) * _LANE[speed] / 8, place)
 
 
-def _check_ends(records: dict[str, _Record]) -> None:
+def _check_cable_ends(records: dict[str, _Record]) -> None:
     for record in records.values():
         for cable in record.cables.values():
             far = records.get(cable.far)
@@ -142,14 +142,18 @@ def _check_ends(records: dict[str, _Record]) -> None:
 # --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-def listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
+def build_listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
     """Return the topology document: hosts with GPUs, NICs on their switches, cables between switches."""
     spec.accept("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover lists no GPUs; name them in the import, as in device: h100")
     records, document = parse_listing(text, source), GraphDocument(name, spec.device)
     adapters = [record for record in records.values() if record.kind == "Ca" and record.counts and record.cables]
-    kept = [record for record in adapters if is_kept(record.host, spec.hosts) and is_kept(record.nic, spec.nics)]
+    kept = [
+        record
+        for record in adapters
+        if matches_patterns(record.host, spec.hosts) and matches_patterns(record.nic, spec.nics)
+    ]
     if not kept:
         seen = ", ".join(dict.fromkeys(f"{record.host} {record.nic}" for record in adapters[:6])) or "none"
         raise InputError(f"{source}: no adapter matches hosts and nics; the file has {seen}")
@@ -184,7 +188,7 @@ def _add_machine(
     gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]
     for gpu in gpus:
         document.node(gpu, "gpu", host=number)
-    nvlinks = _nvlinks(wires, source) if len(gpus) > 1 else None
+    nvlinks = _nvlink_wire(wires, source) if len(gpus) > 1 else None
     if nvlinks:
         document.node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
@@ -216,7 +220,7 @@ def _add_pcie(
             document.link(gpu, above, pcie)
 
 
-def _nvlinks(wires: Wires, source: str) -> Wire | None:
+def _nvlink_wire(wires: Wires, source: str) -> Wire | None:
     count, generation = wires.spec.nvlinks_per_gpu, wires.generation
     if count == 0:
         return None
@@ -243,7 +247,7 @@ def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
 
 
 def _add_switches(document: GraphDocument, records: dict[str, _Record], switches: dict[str, str], wires: Wires) -> None:
-    levels = _levels(records)
+    levels = _switch_levels(records)
     for guid, name in switches.items():
         level = levels.get(guid, 0)
         document.node(name, "switch", tier=_TIERS[level] if level < len(_TIERS) else f"tier{level}")
@@ -259,7 +263,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
         document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 
-def _levels(records: dict[str, _Record]) -> dict[str, int]:
+def _switch_levels(records: dict[str, _Record]) -> dict[str, int]:
     """Return each switch's distance above the adapters; 0 for switches with adapters."""
     switches = {name: record for name, record in records.items() if record.kind == "Switch"}
     adapters = {name for name, record in records.items() if record.kind == "Ca" and record.counts}

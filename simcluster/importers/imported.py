@@ -13,12 +13,12 @@ from simcluster.base.texts import nearest
 from simcluster.documents.composing import to_yaml
 
 Parameters = ParamSpec("Parameters")
-Made = TypeVar("Made")
+Result = TypeVar("Made")
 
-Beside = Callable[[str], str | None]
+FileReader = Callable[[str], str | None]
 """Reader of a file's text by its path relative to the imported file or a parent folder; None if missing."""
-_MOST_TOLD = 30
-_DECIDING = re.compile(
+_MAX_REPORTED = 30
+_STEP_WORDS = re.compile(
     r"batch|pipeline|recompute|remat|parallel|precision|quant(?!ile)|bf16|bubble|1f1b|gpipe|dualpipe|interleav"
     r"|(?<![a-z])(?:mx|nv)?fp(?:4|8|16)|(?<![a-z])seq(?:uence)?s?(?:len)?(?![a-z])"
     r"|(?:activation|grad\w*)[-_.]?checkpoint|checkpoint[-_.]?(?:activation|grad)"
@@ -29,9 +29,9 @@ _DECIDING = re.compile(
 _DEGREE = re.compile(r"parallel[-_](size|degree)$|(?:^|[-_])(?:pp|tp|etp|cp|ep|dp|sp)[-_]size$")
 
 
-def deciding_word(name: str) -> str:
+def find_step_word(name: str) -> str:
     """Return the part of a setting's name that suggests it determines the step time; empty if none does."""
-    found = _DECIDING.search(name)
+    found = _STEP_WORDS.search(name)
     return found[0].lower() if found else ""
 
 
@@ -40,7 +40,7 @@ def is_off(name: str, value: str) -> bool:
     return value.lower() in ("false", "no", "none") or (value == "1" and _DEGREE.search(name) is not None)
 
 
-def nothing_beside(name: str) -> str | None:
+def read_no_file(name: str) -> str | None:
     """Return None: no other files are available."""
     return None
 
@@ -88,7 +88,7 @@ class Imported:
 
         ``by_option``: the user can switch an option off on the command line.
         """
-        words = {name: deciding_word(name.partition(" (did you mean")[0]) for name in self.unknown}
+        words = {name: find_step_word(name.partition(" (did you mean")[0]) for name in self.unknown}
         deciding = [f"{name} ({word})" for name, word in words.items() if word]
         if deciding:
             option = deciding[0].partition(" ")[0]
@@ -140,7 +140,7 @@ class Settings(dict[str, Any]):
         return tuple(name for name in self if name not in self.read)
 
 
-def guess(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'tp'?)" for an unknown name; empty if nothing is close."""
     near = nearest(word, known, cutoff=0.8)
     return f" (did you mean {near[0]!r}?)" if near else ""
@@ -157,8 +157,8 @@ class Problems:
         self.found.append(str(problem).removeprefix(f"{self._source}: "))
 
     def of(
-        self, make: Callable[Parameters, Made], *args: Parameters.args, **more: Parameters.kwargs
-    ) -> Made | None:  # fmt: skip
+        self, make: Callable[Parameters, Result], *args: Parameters.args, **more: Parameters.kwargs
+    ) -> Result | None:  # fmt: skip
         """Call ``make`` and return its result; record its InputError and return None."""
         try:
             return make(*args, **more)
@@ -172,12 +172,12 @@ class Problems:
         if len(found) == 1:
             raise InputError(f"{self._source}: {found[0]}")
         if found:
-            more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
-            lines = "".join(f"\n  {line}" for line in (*found[:_MOST_TOLD], *more))
+            more = [f"and {len(found) - _MAX_REPORTED} more"] if len(found) > _MAX_REPORTED else []
+            lines = "".join(f"\n  {line}" for line in (*found[:_MAX_REPORTED], *more))
             raise InputError(f"{self._source}: {len(found)} problems:{lines}")
 
 
-class Sorting:
+class SettingClassifier:
     """Classification of a file's settings that are not mapped to the scenario, with the problems found."""
 
     def __init__(self, source: str, dashes: str = "", problems: Iterable[str] = ()) -> None:
@@ -203,4 +203,4 @@ class Sorting:
         elif refused or otherwise or idle:
             self.no_effect.append(name)
         else:
-            self.unknown.append(f"{self._dashes}{name}{guess(name, known)}")
+            self.unknown.append(f"{self._dashes}{name}{suggest_name(name, known)}")

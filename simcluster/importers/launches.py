@@ -8,28 +8,30 @@ from dataclasses import replace
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.arguments import Arguments, for_a_shell, from_words, with_given
-from simcluster.importers.deepspeed import OF_THE_CONFIGURATION, added_to_megatron
-from simcluster.importers.flat_settings import assumed_of_environment, attention_in
-from simcluster.importers.framework_files import options_of_fields
-from simcluster.importers.imported import Beside
+from simcluster.importers.arguments import Arguments, explain_shell_value, override_options, parse_words
+from simcluster.importers.deepspeed import CONFIG_OPTIONS, options_from_deepspeed
+from simcluster.importers.flat_settings import attention_option, environment_assumptions
+from simcluster.importers.framework_files import parse_fields_file
+from simcluster.importers.imported import FileReader
 from simcluster.importers.megatron_models import swift_command
-from simcluster.importers.option_values import FILES, MAPPED
-from simcluster.importers.pre_training import require_options_of_megatron
-from simcluster.importers.processes import processes_in, seen_in_a_machine, started_by
+from simcluster.importers.option_values import FILE_OPTIONS, MAPPED
+from simcluster.importers.pre_training import check_megatron_options
+from simcluster.importers.processes import count_processes_with_note, processes_of_variables, visible_gpus
 from simcluster.importers.shell.script import read_script
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
-from simcluster.importers.trainer_scripts import refuse_trainer
+from simcluster.importers.trainer_scripts import refuse_trainer_command
 
-__all__ = ["arguments_of_script", "is_script"]
+__all__ = ["parse_launch_script", "is_script"]
 
-_ALONE = re.compile(r"\$\{?(\w+|[@*])\}?")
-_MAY_BE_NOTHING = re.compile(r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD", re.IGNORECASE)
-_NUMBERED = re.compile(r"\$\{?(\d{1,3})\b")
+_SINGLE_VARIABLE = re.compile(r"\$\{?(\w+|[@*])\}?")
+_OPTIONAL_VARIABLE = re.compile(r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD", re.IGNORECASE)
+_POSITIONAL = re.compile(r"\$\{?(\d{1,3})\b")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
-_PASSED = re.compile(r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE)
-_CONFIGURES = ("config-file", "config", "yaml-cfg", "model-config", "model-config-path")
+_PASSES_ARGUMENTS = re.compile(
+    r"^[ \t]*(?:exec|srun|mpirun|mpiexec|torchrun|deepspeed|python\S*)[ \t].*\$\{?[@*]", re.MULTILINE
+)
+_CONFIG_OPTIONS = ("config-file", "config", "yaml-cfg", "model-config", "model-config-path")
 """Options that name a YAML file with more options or model sizes."""
 _OTHER_TOOLS = {
     "megatron-bridge": r"Megatron-Bridge|megatron\.bridge|run_recipe\.py", "torchtitan": r"torchtitan",
@@ -37,12 +39,12 @@ _OTHER_TOOLS = {
 }  # fmt: skip
 
 
-def arguments_of_script(
+def parse_launch_script(
     text: str,
     source: str,
     *,
     fixed: Mapping[str, str],
-    beside: Beside,
+    beside: FileReader,
     gpus_per_node: int | None = None,
     gpus: int | None = None,
 ) -> Arguments:
@@ -52,59 +54,59 @@ def arguments_of_script(
     the text of a file next to it; ``gpus`` is the job's GPU count, if the user gives it. Raises InputError for a script
     that starts no training.
     """
-    state = read_script(text, State(source, fixed, beside, seen_in_a_machine(gpus, gpus_per_node)))
-    words, around = _training(text, state)
-    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_empty(word, before, state)]
-    found = with_given(from_words(kept, repeated=True), fixed)
-    refuse_trainer(found, source)
+    state = read_script(text, State(source, fixed, beside, visible_gpus(gpus, gpus_per_node)))
+    words, around = _find_training(text, state)
+    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_empty_word(word, before, state)]
+    found = override_options(parse_words(kept, repeated=True), fixed)
+    refuse_trainer_command(found, source)
     if len(kept) == len(words) and not state.missing:  # nothing unknown may hold options
-        require_options_of_megatron(found, source)
+        check_megatron_options(found, source)
     state.assumed |= dict.fromkeys(state.assumed_unset())
-    options = _filled(found.options, state)
-    options |= attention_in(state.variables, options)
-    launched, assumed = started_by(found.launcher, around, gpus_per_node)
-    launched = (processes_in(state) if swift_command(found.launcher) else {}) | launched
+    options = _add_file_options(found.options, state)
+    options |= attention_option(state.variables, options)
+    launched, assumed = count_processes_with_note(found.launcher, around, gpus_per_node)
+    launched = (processes_of_variables(state) if swift_command(found.launcher) else {}) | launched
     return replace(
         found,
         options=options,
-        problems=(*_problems(options, text, state), *found.problems),
+        problems=(*_script_problems(options, text, state), *found.problems),
         launched=launched,
-        assumed=(*state.assumed, *assumed, *assumed_of_environment(state.variables)),
+        assumed=(*state.assumed, *assumed, *environment_assumptions(state.variables)),
         unknown=tuple(state.unknown),
     )
 
 
-def _training(text: str, state: State) -> tuple[list[str], list[str]]:
+def _find_training(text: str, state: State) -> tuple[list[str], list[str]]:
     """Return the words of the command with most training options and those around it; InputError if none."""
-    scored = [(_known(words), words, around) for words, around in state.commands]
+    scored = [(_count_known_options(words), words, around) for words, around in state.commands]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
         why = f" ({state.stopped})" if state.stopped else ""
-        raise InputError(f"{state.source}: starts no readable training{why}: {_nothing(text, state)}")
+        raise InputError(f"{state.source}: starts no readable training{why}: {_explain_no_training(text, state)}")
     equal = [(words, around) for score, words, around in scored if score == most]
     if len({tuple(words) for words, _ in equal}) > 1:
         state.assumed[f"the first of {len(equal)} trainings that the script starts"] = None
     return equal[0]
 
 
-def _known(words: Sequence[str]) -> int:
+def _count_known_options(words: Sequence[str]) -> int:
     """Return the number of training options in the command."""
     names = {word[2:].partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
     return len(names & MAPPED.keys()) or int("model" in names and bool(swift_command(words)))
 
 
-def _is_empty(word: str, before: str, state: State) -> bool:
+def _is_empty_word(word: str, before: str, state: State) -> bool:
     """Return whether a word is an unset variable, which bash expands to nothing, and not an option's value."""
-    found = _ALONE.fullmatch(word)
+    found = _SINGLE_VARIABLE.fullmatch(word)
     is_value = before.startswith("--") and "=" not in before
     is_value = is_value and MAPPED.get(before.lstrip("-").replace("_", "-")) != "flag"
-    if not found or (is_value and not _MAY_BE_NOTHING.search(found[1])):
+    if not found or (is_value and not _OPTIONAL_VARIABLE.search(found[1])):
         return False
     state.unset[found[1]] = None
     return True
 
 
-def _nothing(text: str, state: State) -> str:
+def _explain_no_training(text: str, state: State) -> str:
     """Return why a script starts no training, and what would help."""
     words = [word for command, _ in state.commands for word in command]
     if state.stopped and state.unset:  # it tests variables that are not given
@@ -125,34 +127,36 @@ def _nothing(text: str, state: State) -> str:
         missing = f"it reads {listed(state.missing)}, which is neither next to it nor under a parent folder"
         return f"{missing}; put {them} there, or {remedy}"
     programs = dict.fromkeys(word for word in words if word.endswith(".py"))
-    if not programs and not state.positional and _PASSED.search(text):
+    if not programs and not state.positional and _PASSES_ARGUMENTS.search(text):
         given = "give the script that calls it, or its arguments with --arg @='pretrain_gpt.py ...'"
         return f"its arguments say what it starts, and none are given; {given}"
     for command, _ in state.commands:
-        if named := _configured(from_words(command, repeated=True).options):
+        if named := _find_options_file(parse_words(command, repeated=True).options):
             what = f"its options are in the file named by --{named[0]} ({named[1][:80]}), which is missing"
             return f"{what}; {remedy if tool else 'import that file, with --gpus'}"
-    if not tool and (printed := next((told for told in map(for_a_shell, words) if told.startswith("line")), "")):
+    if not tool and (
+        printed := next((told for told in map(explain_shell_value, words) if told.startswith("line")), "")
+    ):
         remedy = f"{printed.partition(';')[0]}: import the command that bash -x prints, or the run's log"
     starts = f" (it starts {', '.join(programs)[:200]})" if programs else ""
     return f"no command has options such as --num-layers{starts}; {remedy}"
 
 
-def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
+def _add_file_options(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tuple[str, ...]]:
     """Return the options with those of the YAML file and the DeepSpeed configuration that they name."""
     options = dict(found)
     batch = " ".join(options.get("global-batch-size", ()))
     if "$" in batch:
         del options["global-batch-size"]
         state.assumed[f"the global batch is {batch[:60]}, which is not set (--arg NAME=VALUE sets a variable)"] = None
-    if (named := _configured(options)) and (fields := state.text_named(named[1])):
-        options = {**options_of_fields(fields, named[1]), **options}
+    if (named := _find_options_file(options)) and (fields := state.text_named(named[1])):
+        options = {**parse_fields_file(fields, named[1]), **options}
     name = " ".join(options.get("deepspeed-config", ()))
     if config := state.text_named(name) if name else None:
-        added = added_to_megatron(config, name, state.source, options)
+        added = options_from_deepspeed(config, name, state.source, options)
         state.assumed |= dict.fromkeys(added.assumed)
         state.unknown |= dict.fromkeys(added.unknown)
-        overruled = {key: words for key, words in added.options.items() if key in OF_THE_CONFIGURATION}
+        overruled = {key: words for key, words in added.options.items() if key in CONFIG_OPTIONS}
         return {**added.options, **options, **overruled}
     if name:
         where = "it is missing, and templates are not edited (the run's log contains it)"
@@ -160,18 +164,18 @@ def _filled(found: Mapping[str, tuple[str, ...]], state: State) -> dict[str, tup
     return options
 
 
-def _configured(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
+def _find_options_file(options: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
     """Return the option that names a YAML file of options, and that file; None if no option does."""
-    found = ((name, " ".join(options.get(name, ()))) for name in _CONFIGURES)
+    found = ((name, " ".join(options.get(name, ()))) for name in _CONFIG_OPTIONS)
     return next(((name, file) for name, file in found if "$" in file or file.endswith((".yaml", ".yml"))), None)
 
 
-def _problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
+def _script_problems(options: Mapping[str, tuple[str, ...]], text: str, state: State) -> list[str]:
     """Return complaints about a script whose options depend on missing arguments or files."""
     found: list[str] = []
-    values = [" ".join(options.get(name, ())) for name in MAPPED if name not in FILES]
-    takes = max((int(number) for number in _NUMBERED.findall(_COMMENT.sub("", text))), default=0)
-    if takes and any(map(_NUMBERED.search, values)):
+    values = [" ".join(options.get(name, ())) for name in MAPPED if name not in FILE_OPTIONS]
+    takes = max((int(number) for number in _POSITIONAL.findall(_COMMENT.sub("", text))), default=0)
+    if takes and any(map(_POSITIONAL.search, values)):
         which = f"{takes} arguments" if takes > 1 else "an argument"
         given = "not all that options need are" if state.positional else "none is"
         found.append(f"the script takes {which}, and {given} given: --arg @='...' sets all, --arg 1=... the first")

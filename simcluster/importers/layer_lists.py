@@ -13,58 +13,58 @@ from itertools import accumulate
 
 from simcluster.base.errors import InputError
 
-MOST_LAYERS = 100_000
+MAX_LAYERS = 100_000
 """Maximum length of a list of layers."""
-_MOST_CHARACTERS, _MOST_DEPTH, _MOST_NUMBER = 10_000, 20, 10**9
+_MAX_CHARACTERS, _MAX_DEPTH, _MAX_NUMBER = 10_000, 20, 10**9
 
-Value = int | list[int]
+LayerValue = int | list[int]
 
 
-def parse_layer_list(text: str) -> Value:
+def parse_layer_list(text: str) -> LayerValue:
     """Parse a number, or a list of numbers, in Python notation.
 
     Raises InputError for anything else, and for a list of more than MOST_LAYERS numbers before it is made.
     """
-    if len(text) > _MOST_CHARACTERS:
-        raise InputError(f"is longer than {_MOST_CHARACTERS:,} characters")
-    nested = max(accumulate(((each in "([") - (each in ")]") for each in text), initial=0)) > _MOST_DEPTH
+    if len(text) > _MAX_CHARACTERS:
+        raise InputError(f"is longer than {_MAX_CHARACTERS:,} characters")
+    nested = max(accumulate(((each in "([") - (each in ")]") for each in text), initial=0)) > _MAX_DEPTH
     try:
         if strange := re.search(r"[^\d\s()+*,\[\]]", text):
             raise ValueError(f"{strange[0]!r} is not allowed")
         if nested or re.search(r"\d{10}", text):
-            raise ValueError(f"nested more than {_MOST_DEPTH} deep" if nested else "a number of more than 9 digits")
-        return _value(ast.parse(text.strip(), mode="eval").body)
+            raise ValueError(f"nested more than {_MAX_DEPTH} deep" if nested else "a number of more than 9 digits")
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         what = str(problem) if type(problem) is ValueError else "invalid brackets or operators"
         raise InputError(f"{text[:60]!r} is not a list of layers ({what}); write one as in ([0]*3+[1]*58)") from None
 
 
-def _value(node: ast.expr) -> Value:
+def _evaluate(node: ast.expr) -> LayerValue:
     match node:
         case ast.Constant(value=int(number)):
             return number
         case ast.List(elts=parts):
-            numbers = [each for part in parts if isinstance(each := _value(part), int)]
+            numbers = [each for part in parts if isinstance(each := _evaluate(part), int)]
             if len(numbers) < len(parts):
                 raise ValueError("a list in a list")
             return numbers
         case ast.BinOp(left=left, op=ast.Add() | ast.Mult() as sign, right=right):
-            one, other, adds = _value(left), _value(right), isinstance(sign, ast.Add)
+            one, other, adds = _evaluate(left), _evaluate(right), isinstance(sign, ast.Add)
             lists = [each for each in (one, other) if isinstance(each, list)]
             times = [each for each in (one, other) if isinstance(each, int)]
             if not lists:
-                if (result := sum(times) if adds else math.prod(times)) > _MOST_NUMBER:
+                if (result := sum(times) if adds else math.prod(times)) > _MAX_NUMBER:
                     raise ValueError("a number of more than 9 digits")
                 return result
             if adds == bool(times):
                 raise ValueError("a list in a list")
-            if sum(map(len, lists)) * math.prod(times) > MOST_LAYERS:
-                raise ValueError(f"more than {MOST_LAYERS:,} layers")
+            if sum(map(len, lists)) * math.prod(times) > MAX_LAYERS:
+                raise ValueError(f"more than {MAX_LAYERS:,} layers")
             return [number for part in lists for number in part] * math.prod(times)
     raise ValueError("invalid brackets or operators")
 
 
-def places(has_experts: Sequence[bool]) -> dict[str, int] | None:
+def expert_layer_fields(has_experts: Sequence[bool]) -> dict[str, int] | None:
     """Return the layers that have experts as ``first_dense_layers``, ``every`` and ``offset`` of ``Moe``.
 
     Defaults are omitted; None if experts are in no layer, or not in every n-th after the first dense ones.

@@ -9,32 +9,38 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from simcluster.importers.arguments import Arguments, parse_arguments, with_given
-from simcluster.importers.flat_settings import arguments_of_yaml, is_option_file
-from simcluster.importers.framework_files import arguments_of_framework, is_framework_file
-from simcluster.importers.imported import Beside, Imported, nothing_beside
-from simcluster.importers.launches import arguments_of_script, is_script
-from simcluster.importers.megatron_forks import as_layers, as_megatron, is_of_a_fork
-from simcluster.importers.megatron_model import model_of
-from simcluster.importers.megatron_models import whole_model, with_named_model
+from simcluster.importers.arguments import Arguments, override_options, parse_arguments
+from simcluster.importers.flat_settings import is_option_file, parse_option_file
+from simcluster.importers.framework_files import is_framework_file, read_framework_file
+from simcluster.importers.imported import FileReader, Imported, read_no_file
+from simcluster.importers.launches import is_script, parse_launch_script
+from simcluster.importers.megatron_forks import expand_hybrid_pattern, is_fork, translate_fork_options
+from simcluster.importers.megatron_model import model_fields
+from simcluster.importers.megatron_models import add_named_model, merge_model
 from simcluster.importers.megatron_parallel import (
-    gpus_of,
-    hybrid_of,
-    overlap_of,
-    parallel_of,
-    software_of,
-    uncut_experts,
+    choose_gpus,
+    fsdp_fields,
+    overlap_fields,
+    parallel_fields,
+    set_unsharded_experts,
+    software_fields,
 )
-from simcluster.importers.megatron_stages import pipeline_of
-from simcluster.importers.megatron_training import attention_of, memory_of, recompute_of, require_adam, training_of
-from simcluster.importers.megatron_vocabulary import vocabulary_of
-from simcluster.importers.option_values import Options, option_called
-from simcluster.importers.pre_training import assumed_of_program, require_options_of_megatron, require_pre_training
-from simcluster.importers.processes import filled_otherwise, started_by
-from simcluster.importers.training_logs import arguments_printed
+from simcluster.importers.megatron_stages import pipeline_fields
+from simcluster.importers.megatron_training import (
+    attention_kernel,
+    memory_fields,
+    recompute_fields,
+    require_adam,
+    training_fields,
+)
+from simcluster.importers.megatron_vocabulary import vocabulary_size
+from simcluster.importers.option_values import Options, current_option_name
+from simcluster.importers.pre_training import check_megatron_options, check_pre_training, program_assumption
+from simcluster.importers.processes import count_processes_with_note, node_fill_assumption
+from simcluster.importers.training_logs import parse_printed_arguments
 
-ALL_GPUS = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
-_NEEDED = (
+ALL_GPUS_ASSUMPTION = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
+_REQUIRED_OPTIONS = (
     ("num-layers", "encoder-num-layers"),
     ("hidden-size",),
     ("num-attention-heads",),
@@ -51,7 +57,7 @@ def scenario_from_arguments(
     available: int | None = None,
     gpus_per_node: int | None = None,
     given: Mapping[str, str] | None = None,
-    beside: Beside = nothing_beside,
+    beside: FileReader = read_no_file,
     source: str = "<arguments>",
 ) -> Imported:
     """Return the scenario of a Megatron-LM command line, launch script, YAML of options or log on a cluster.
@@ -63,12 +69,12 @@ def scenario_from_arguments(
     refuse. An option that is not known is in ``unknown``.
     """
     given = given or {}
-    written = with_given(_written(text, source, given, beside, gpus_per_node, gpus), given)
-    arguments, model = with_named_model(written, source, beside)
-    options, assumed = as_layers(arguments.options)
-    require_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
-    if is_of_a_fork(options):
-        options, more = as_megatron(options, source)
+    written = override_options(_parse_text(text, source, given, beside, gpus_per_node, gpus), given)
+    arguments, model = add_named_model(written, source, beside)
+    options, assumed = expand_hybrid_pattern(arguments.options)
+    check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
+    if is_fork(options):
+        options, more = translate_fork_options(options, source)
         assumed = (*assumed, *more)
     arguments = replace(arguments, options=options, assumed=(*arguments.assumed, *assumed))
     found = scenario_from_options(
@@ -77,49 +83,53 @@ def scenario_from_arguments(
     )  # fmt: skip
     if model.name:
         own = {f"model.{name.replace('-', '_')}": words for name, words in written.options.items()}
-        found.document["model"] = whole_model(model.section, found.document["model"], own)
-    said = [] if gpus else [_other_machines(arguments, gpus_per_node), _gpus_not_said(arguments, found.document)]
+        found.document["model"] = merge_model(model.section, found.document["model"], own)
+    said = (
+        []
+        if gpus
+        else [_node_size_assumption(arguments, gpus_per_node), _gpu_count_assumption(arguments, found.document)]
+    )
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
     if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
         facts.append(f"{gpus} GPUs as requested, not the {arguments.gpus} that it launches")
     read = (name for name in written.options if name not in options)  # read by their translation
     return replace(
         found,
-        assumed=(*arguments.assumed, *found.assumed, *assumed_of_program(arguments), *filter(None, said)),
+        assumed=(*arguments.assumed, *found.assumed, *program_assumption(arguments), *filter(None, said)),
         unknown=(*found.unknown, *arguments.unknown),
         mapped=(*found.mapped, *read, *written.off),
         facts=tuple(facts),
-    ).accounted((*written.options, *written.off), {name: option_called(name) for name in written.options})
+    ).accounted((*written.options, *written.off), {name: current_option_name(name) for name in written.options})
 
 
-def _written(
-    text: str, source: str, given: Mapping[str, str], beside: Beside, gpus_per_node: int | None, gpus: int | None
+def _parse_text(
+    text: str, source: str, given: Mapping[str, str], beside: FileReader, gpus_per_node: int | None, gpus: int | None
 ) -> Arguments:
     """Parse the arguments in a text of any supported kind."""
-    if printed := arguments_printed(text, gpus_per_node):
+    if printed := parse_printed_arguments(text, gpus_per_node):
         return printed
     if is_framework_file(text):
-        return arguments_of_framework(text, source, beside)
+        return read_framework_file(text, source, beside)
     if is_option_file(text):
-        return arguments_of_yaml(text, source)
+        return parse_option_file(text, source)
     if is_script(text):
-        return arguments_of_script(
+        return parse_launch_script(
             text, source, fixed=given, beside=beside, gpus_per_node=gpus_per_node, gpus=gpus
         )  # fmt: skip
     arguments = parse_arguments(text, source)
-    require_options_of_megatron(arguments, source)
-    launched, started = started_by(arguments.launcher, (), gpus_per_node)
+    check_megatron_options(arguments, source)
+    launched, started = count_processes_with_note(arguments.launcher, (), gpus_per_node)
     return replace(arguments, launched=launched, assumed=started)
 
 
-def _other_machines(arguments: Arguments, gpus_per_node: int | None) -> str:
+def _node_size_assumption(arguments: Arguments, gpus_per_node: int | None) -> str:
     """Return the assumption if the script's processes per node differ from the cluster's GPUs per node."""
     nodes, each = arguments.launched.get("nnodes", "1"), arguments.launched.get("nproc-per-node", "")
     known = nodes.isdecimal() and each.isdecimal()
-    return filled_otherwise(int(each), int(nodes), gpus_per_node) if known else ""
+    return node_fill_assumption(int(each), int(nodes), gpus_per_node) if known else ""
 
 
-def _gpus_not_said(arguments: Arguments, document: Mapping[str, Any]) -> str:
+def _gpu_count_assumption(arguments: Arguments, document: Mapping[str, Any]) -> str:
     """Return the assumption if a launch does not state its number of nodes or GPUs."""
     if arguments.gpus is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
@@ -150,28 +160,28 @@ def scenario_from_options(
     run = Options(source, dashes, problems)
     run.sort(options)
     there = "use-checkpoint-args" in run.given and not {"hidden-size", "moe-ffn-hidden-size"} & run.given.keys()
-    for names in (*_NEEDED, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
+    for names in (*_REQUIRED_OPTIONS, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
         run.problems.of(run.needed, *names)
-    vocabulary = run.problems.of(vocabulary_of, run)
-    for check in (require_adam, recompute_of, attention_of, memory_of):
+    vocabulary = run.problems.of(vocabulary_size, run)
+    for check in (require_adam, recompute_fields, attention_kernel, memory_fields):
         run.problems.of(check, run)
-    model = run.problems.of(model_of, run, vocabulary or 1)
-    parallel = run.problems.of(parallel_of, run) or {}
+    model = run.problems.of(model_fields, run, vocabulary or 1)
+    parallel = run.problems.of(parallel_fields, run) or {}
     pipeline = training = overlap = None
     if parallel:
-        uncut_experts(run, parallel, gpus or launched)
-        gpus = gpus or gpus_of(run, parallel, launched, available, machine)
-        training = run.problems.of(training_of, run, gpus, parallel)
+        set_unsharded_experts(run, parallel, gpus or launched)
+        gpus = gpus or choose_gpus(run, parallel, launched, available, machine)
+        training = run.problems.of(training_fields, run, gpus, parallel)
         if model:
-            pipeline = run.problems.of(pipeline_of, run, model["layers"], parallel["pp"])
+            pipeline = run.problems.of(pipeline_fields, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
-            overlap = run.problems.of(overlap_of, run, training, pipeline, parallel)
+            overlap = run.problems.of(overlap_fields, run, training, pipeline, parallel)
     run.problems.tell()
     document: dict[str, Any] = {
         "cluster": dict(cluster), **({"gpus": gpus} if gpus else {}), "model": model, "parallel": parallel,
         "pipeline": pipeline, "training": training, "overlap": overlap,
-        "fsdp": hybrid_of(run, parallel, gpus or available), "memory": memory_of(run),
-        "software": software_of(run, (model or {}).get("position", "")),
+        "fsdp": fsdp_fields(run, parallel, gpus or available), "memory": memory_fields(run),
+        "software": software_fields(run, (model or {}).get("position", "")),
     }  # fmt: skip
     document = {key: value for key, value in document.items() if value not in ({}, None)}
     return Imported(

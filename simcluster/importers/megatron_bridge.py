@@ -17,12 +17,17 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.bridge_recipes import RESOLVED, ReadRecipe, settings_of_recipe, settings_of_written
-from simcluster.importers.flat_settings import assumed_of_environment, flattened, variables_in
-from simcluster.importers.imported import Beside, Imported, Sorting, guess, nothing_beside
-from simcluster.importers.megatron import ALL_GPUS, scenario_from_options
-from simcluster.importers.megatron_models import Words, model_options, whole_model
-from simcluster.importers.named_models import model_named, no_decoder, said_of_model
+from simcluster.importers.bridge_recipes import (
+    RESOLVED_CONFIG_ADVICE,
+    RecipeSettings,
+    read_recipe_function,
+    read_written_config,
+)
+from simcluster.importers.flat_settings import environment_assumptions, flatten, section_variables
+from simcluster.importers.imported import FileReader, Imported, SettingClassifier, read_no_file, suggest_name
+from simcluster.importers.megatron import ALL_GPUS_ASSUMPTION, scenario_from_options
+from simcluster.importers.megatron_models import OptionWords, merge_model, model_options
+from simcluster.importers.named_models import find_named_model, model_class_settings, why_not_decoder
 from simcluster.importers.option_values import (
     MAPPED,
     NO_EFFECT,
@@ -30,11 +35,11 @@ from simcluster.importers.option_values import (
     NOT_MODELLED,
     REFUSED,
     REFUSED_PREFIXES,
-    option_called,
+    current_option_name,
 )
-from simcluster.importers.python_recipes import NONE_GIVEN
-from simcluster.importers.python_values import Unread
-from simcluster.importers.training_logs import yaml_printed
+from simcluster.importers.python_recipes import NO_ARGUMENTS
+from simcluster.importers.python_values import UnreadExpression
+from simcluster.importers.training_logs import extract_printed_yaml
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
 _SECTIONS, _IDLE_SECTIONS = _TABLES["sections"].split(), _TABLES["no_effect_sections"].split()
@@ -42,8 +47,8 @@ _IDLE_FIELDS = frozenset(_TABLES["no_effect"].split())
 _RENAMED: dict[str, str] = _TABLES["renamed"]
 _INVERTED: dict[str, str] = _TABLES["inverted"]
 _RECIPES: dict[str, str] = _TABLES["recipes"]
-_OF_LAYERS = ("model.moe_layer_freq", "model.window_attn_skip_freq")
-_MODEL_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
+_LAYER_FIELDS = ("model.moe_layer_freq", "model.window_attn_skip_freq")
+_MODEL_FIELDS_OF_DATA = ("sequence_length", "seq_length", "vocab_size")
 _MAX_CHARACTERS = 100_000
 _FORMATS = {"torch.float32": "fp32", "torch.float64": "fp64", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 _KNOWN = frozenset((*MAPPED, *NO_EFFECT, *NOT_MODELLED, *REFUSED))
@@ -58,8 +63,8 @@ def scenario_from_bridge(
     gpus: int | None = None,
     available: int | None = None,
     function: str = "",
-    beside: Beside = nothing_beside,
-    given: Mapping[str, str] = NONE_GIVEN,
+    beside: FileReader = read_no_file,
+    given: Mapping[str, str] = NO_ARGUMENTS,
     source: str = "<overrides>",
 ) -> Imported:
     """Return the scenario of Megatron-Bridge overrides or YAML, with or without a recipe name, or of a recipe.
@@ -69,16 +74,16 @@ def scenario_from_bridge(
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
-    text = text if python else yaml_printed(text)
-    read = settings_of_recipe(text, source, function, beside, given) if python else settings_of_written(text, source)
-    recipe, said = ("", read) if read else _overrides(text, source, beside)
+    text = text if python else extract_printed_yaml(text)
+    read = read_recipe_function(text, source, function, beside, given) if python else read_written_config(text, source)
+    recipe, said = ("", read) if read else _read_overrides(text, source, beside)
     fields = BridgeFields(source, said)
-    fields.options |= model_options({"preset": _RECIPES[_beginning(recipe)]}) if recipe else {}
+    fields.options |= model_options({"preset": _RECIPES[_recipe_prefix(recipe)]}) if recipe else {}
     own = fields.add(said.settings)
     if read and not python:  # it has all fields; unknown ones only count if on
         fields.no_effect += [name for name in said.settings if not said.settings[name]]
         fields.unknown = [name for name in fields.unknown if said.settings.get(name.partition(" ")[0])]
-    environment = assumed_of_environment(variables_in(said.settings, _ENVIRONMENT))
+    environment = environment_assumptions(section_variables(said.settings, _ENVIRONMENT))
     if environment:
         fields.no_effect = [name for name in fields.no_effect if name.partition(".")[0] != _ENVIRONMENT]
     length = (said.model.length,) if said.model.length and "seq-length" not in own else ()
@@ -89,28 +94,28 @@ def scenario_from_bridge(
     return found.accounted(said.settings, fields.became)
 
 
-class BridgeFields(Sorting):
+class BridgeFields(SettingClassifier):
     """Translation of Megatron-Bridge's dotted fields to Megatron-LM ``options``.
 
     ``became`` has the option of each field, empty for a field that is off.
     """
 
-    def __init__(self, source: str, read: ReadRecipe) -> None:
+    def __init__(self, source: str, read: RecipeSettings) -> None:
         super().__init__(source)
         self._model = read.model
         self._settings: Mapping[str, Any] = {}
-        self.options: Words = model_options(self._model.section) if self._model.name else {}
+        self.options: OptionWords = model_options(self._model.section) if self._model.name else {}
         self.unknown += [f"effect of the recipe {place}" for place in read.undecided]
         self.became: dict[str, str] = {}
 
-    def add(self, settings: Mapping[str, Any]) -> Words:
+    def add(self, settings: Mapping[str, Any]) -> OptionWords:
         """Translate fields and return the options that they give."""
         self._settings = settings
-        options: Words = {}
+        options: OptionWords = {}
         names: dict[str, str] = {}
         word = settings.get("mixed_precision")
         if isinstance(word, str) and word.strip("'\" ").lower() not in ("none", "null", ""):
-            written = self.problems.of(precision_called, word.strip("'\" "), self.source) or {}
+            written = self.problems.of(precision_settings, word.strip("'\" "), self.source) or {}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
             self.became["mixed_precision"] = "bf16"
         for name, value in settings.items():
@@ -118,7 +123,7 @@ class BridgeFields(Sorting):
             if isinstance(translated, list):
                 translated.append(name if translated is self.no_effect else f"{name}{self._guess(name)}")
                 continue
-            self.became[name] = option_called(next(iter(translated or {}), ""))
+            self.became[name] = current_option_name(next(iter(translated or {}), ""))
             for option, words in (translated or {}).items():
                 if option in names and option != "seq-length" and options[option] != words:
                     self.problems.add(InputError(f"{name} contradicts {names[option]}; keep one"))
@@ -142,8 +147,8 @@ class BridgeFields(Sorting):
             problems=self.problems.found,
         )  # fmt: skip
         if self._model.name:
-            found.document["model"] = whole_model(self._model.section, found.document["model"], self._settings)
-        assumed += () if "gpus" in found.document else (ALL_GPUS,)
+            found.document["model"] = merge_model(self._model.section, found.document["model"], self._settings)
+        assumed += () if "gpus" in found.document else (ALL_GPUS_ASSUMPTION,)
         off = [name for name, option in self.became.items() if not option]
         return Imported(
             found.document, (*found.mapped, *mapped, *off), (*self.no_effect, *found.no_effect),
@@ -152,13 +157,13 @@ class BridgeFields(Sorting):
 
     def _guess(self, name: str) -> str:
         section, _, field = name.partition(".")
-        if isinstance(self._settings.get(name), Unread):
+        if isinstance(self._settings.get(name), UnreadExpression):
             return ""
         if section not in _SECTIONS or not field or "." in field:
-            return guess(section, [*_SECTIONS, *_IDLE_SECTIONS])
-        return guess(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
+            return suggest_name(section, [*_SECTIONS, *_IDLE_SECTIONS])
+        return suggest_name(field, [*(each.replace("-", "_") for each in MAPPED), *_RENAMED, *_INVERTED])
 
-    def _translated(self, name: str, value: Any) -> Words | list[str]:
+    def _translated(self, name: str, value: Any) -> OptionWords | list[str]:
         """Return one field as options, or the list that it belongs to: no effect, or unknown.
 
         Raises InputError for a field of the step whose value is computed where the program runs.
@@ -166,7 +171,7 @@ class BridgeFields(Sorting):
         section, _, field = name.partition(".")
         option = _RENAMED.get(field, _INVERTED.get(field, field.replace("_", "-")))
         of_data = section in ("dataset", "tokenizer")
-        if isinstance(value, Unread):
+        if isinstance(value, UnreadExpression):
             step = section in _SECTIONS and field not in _IDLE_FIELDS
             if step and (option in MAPPED or name == "mixed_precision"):
                 raise InputError(
@@ -177,11 +182,11 @@ class BridgeFields(Sorting):
             return self.no_effect if idle else self.unknown
         word = (" ".join(map(str, value)) if isinstance(value, list) else str(value)).strip("[]'\" ").replace(",", " ")
         off = word.lower() in ("none", "null", "")
-        if name in _OF_LAYERS and not off:
+        if name in _LAYER_FIELDS and not off:
             return {option: (str(value).strip("'\" "),)}
         if name == "mixed_precision":
             return {}  # off
-        if section in _IDLE_SECTIONS or (of_data and field not in _MODEL_OF_DATA):
+        if section in _IDLE_SECTIONS or (of_data and field not in _MODEL_FIELDS_OF_DATA):
             return self.no_effect
         if section not in _SECTIONS or not field or "." in field:
             return self.unknown
@@ -201,39 +206,41 @@ class BridgeFields(Sorting):
         return {option: tuple(_FORMATS.get(word, word).split())}
 
 
-def _overrides(text: str, source: str, beside: Beside) -> tuple[str, ReadRecipe]:
+def _read_overrides(text: str, source: str, beside: FileReader) -> tuple[str, RecipeSettings]:
     if re.search(r"\b(run_script|setup_experiment)\.py\b", text):
-        raise InputError(f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED}")
-    recipe, settings = _settings(text, source)
-    if recipe and not (isinstance(recipe, str) and _beginning(recipe)):
+        raise InputError(
+            f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED_CONFIG_ADVICE}"
+        )
+    recipe, settings = _parse_overrides(text, source)
+    if recipe and not (isinstance(recipe, str) and _recipe_prefix(recipe)):
         known = f"known prefixes are {listed(_RECIPES)} (as in llama3_8b_pretrain_config)"
-        against = no_decoder(str(recipe))
+        against = why_not_decoder(str(recipe))
         raise InputError(
             f"{source}: recipe {shown(recipe)} is unknown: {f'its model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
-    named = model_named(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
+    named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
     if recipe:
         said = (f"{recipe}: only its model; parallelism and batch are those written here",)
-        return recipe, ReadRecipe(named, settings, said)
+        return recipe, RecipeSettings(named, settings, said)
     if named.name:
-        settings = {f"model.{field}": value for field, value in said_of_model(named.name).items()} | settings
+        settings = {f"model.{field}": value for field, value in model_class_settings(named.name).items()} | settings
         what = "unset values are Megatron-Core's defaults, since no recipe is named"
-        return "", ReadRecipe(named, settings, (what, *named.assumed))
+        return "", RecipeSettings(named, settings, (what, *named.assumed))
     if "model.num_layers" not in settings:
         raise InputError(
             f"{source}: does not give the model's number of layers; name the recipe to change, as in recipe: "
             "llama3_8b_pretrain_config, or give the model's fields, as in model.num_layers=32"
         )
-    return "", ReadRecipe(named, settings)
+    return "", RecipeSettings(named, settings)
 
 
-def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
+def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     if len(text) > _MAX_CHARACTERS:
         raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any overrides")
     if re.search(r"^\s*\w+:(\s|$)", text, re.MULTILINE):
         data = parse_document(text, source=source).data
-        return data.pop("recipe", "") or "", flattened(data, source)
+        return data.pop("recipe", "") or "", flatten(data, source)
     try:
         words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
     except ValueError as problem:
@@ -255,11 +262,11 @@ def _settings(text: str, source: str) -> tuple[Any, dict[str, Any]]:
     return recipe, found
 
 
-def _beginning(recipe: str) -> str:
+def _recipe_prefix(recipe: str) -> str:
     return next((known for known in _RECIPES if recipe == known or recipe.startswith(f"{known}_")), "")
 
 
-def precision_called(word: str, source: str) -> dict[str, Any]:
+def precision_settings(word: str, source: str) -> dict[str, Any]:
     """Return the settings of a mixed-precision name by its prefix; raise InputError for an unknown one."""
     known: dict[str, dict[str, Any]] = _TABLES["precisions"]
     name = max((name for name in known if word.startswith(name)), key=len, default="")

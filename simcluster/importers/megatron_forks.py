@@ -13,32 +13,32 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
 from simcluster.importers.option_values import Options
 
-Words = dict[str, tuple[str, ...]]
+OptionWords = dict[str, tuple[str, ...]]
 
 _PATTERNS = ("hybrid-layer-pattern", "hybrid-override-pattern")
 _LAYERS = re.compile(r"(?:\*[-E])+")
 """Pattern of blocks: ``*`` attention, ``-`` MLP, ``E`` experts; each ``/`` starts a multi-token prediction layer.
 Other blocks, such as ``M`` (Mamba), are not modelled."""
-_PLAIN_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
+_EQUIVALENT_SPECS = ("qwen3", "deepseek", "bailing", "magistral", "plm", "phi35_moe", "seed_oss", "minimax")
 """Layer specs equivalent to what the other options describe."""
 _CONTEXT = {"megatron_cp_algo": "p2p", "ulysses_cp_algo": "a2a", "kvallgather_cp_algo": "all_gather"}
-_REPLACED = (
+_REPLACED_OPTIONS = (
     "first-k-dense-replace", "n-shared-experts", "num-shared-experts", "moe-tp-extend-ep", "context-parallel-algo",
     "use-fused-sdpa", "reuse-fp32-param", "use-mc2",
 )  # fmt: skip
 """Fork options that are replaced by other options."""
-_AS_DEEPSEEK = {
+_DEEPSEEK_NAMES = {
     "num-routed-experts": "num-experts", "n-routed-experts": "num-experts",
     "moe-first-k-dense-replace": "first-k-dense-replace",
 }  # fmt: skip
 """Option names as in the config.json of DeepSeek's models, with the standard names."""
-_OF_FORKS = {
-    *_REPLACED, *_AS_DEEPSEEK, "noop-layers", "num-layer-list", "schedules-method", "moe-alltoall-overlap-comm",
+_FORK_OPTIONS = {
+    *_REPLACED_OPTIONS, *_DEEPSEEK_NAMES, "noop-layers", "num-layer-list", "schedules-method", "moe-alltoall-overlap-comm",
     "swap-optimizer", "qk-nope-head-dim", "use-ascend-coc",
 }  # fmt: skip
 
 
-def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str, ...]]:
+def expand_hybrid_pattern(options: Mapping[str, tuple[str, ...]]) -> tuple[OptionWords, tuple[str, ...]]:
     """Replace a hybrid layer pattern by the transformer options that it means; also return assumptions."""
     name = next((each for each in _PATTERNS if each in options), "")
     main, *predicted = " ".join(options.get(name, ())).split("/")
@@ -56,40 +56,40 @@ def as_layers(options: Mapping[str, tuple[str, ...]]) -> tuple[Words, tuple[str,
     return found, (f"{name} means {len(kinds)} layers of attention and MLP or experts",)
 
 
-def is_of_a_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
+def is_fork(options: Mapping[str, tuple[str, ...]]) -> bool:
     """Return whether the options are a fork's, by options that Megatron-LM lacks."""
-    return _first(options, "spec").startswith("mindspeed_llm.") or not _OF_FORKS.isdisjoint(options)
+    return _first_word(options, "spec").startswith("mindspeed_llm.") or not _FORK_OPTIONS.isdisjoint(options)
 
 
-def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Words, tuple[str, ...]]:
+def translate_fork_options(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[OptionWords, tuple[str, ...]]:
     """Translate a fork's options to Megatron-LM's names, with assumptions; InputError for unknown layers."""
-    given = {_AS_DEEPSEEK.get(name, name): words for name, words in options.items()}
-    found = {name: words for name, words in given.items() if name not in (*_REPLACED, "enable-shared-expert")}
+    given = {_DEEPSEEK_NAMES.get(name, name): words for name, words in options.items()}
+    found = {name: words for name, words in given.items() if name not in (*_REPLACED_OPTIONS, "enable-shared-expert")}
     assumed = []
-    spec = _first(given, "spec")
+    spec = _first_word(given, "spec")
     if spec.startswith("mindspeed_llm."):
         kind = spec.rpartition(".")[2].removesuffix("_spec")
-        if kind not in _PLAIN_SPECS:
+        if kind not in _EQUIVALENT_SPECS:
             what = f"--spec {spec[:60]} means layers other than the options describe, which are not modelled"
-            raise InputError(f"{source}: {what}; known specs: {listed(_PLAIN_SPECS)}")
+            raise InputError(f"{source}: {what}; known specs: {listed(_EQUIVALENT_SPECS)}")
         if kind == "minimax":
             assumed.append("query and key norms are per head, although this layer has one over all heads")
         del found["spec"]
     if "context-parallel-size" in given and (spec or "context-parallel-algo" in given):
-        algorithm = _first(given, "context-parallel-algo", "ulysses_cp_algo")
+        algorithm = _first_word(given, "context-parallel-algo", "ulysses_cp_algo")
         if algorithm in _CONTEXT:
             found.setdefault("cp-comm-type", (_CONTEXT[algorithm],))
-        elif _first(given, "context-parallel-size") != "1":
+        elif _first_word(given, "context-parallel-size") != "1":
             what = f"context-parallel-algo {algorithm[:40]} is not modelled; one of {listed(_CONTEXT)} is"
             raise InputError(f"{source}: --{what}")
     if "gemm-gradient-accumulation-fusion" in given:  # the same fusion by a MindSpeed kernel
         found.pop("no-gradient-accumulation-fusion", None)
     if "num-experts" in given:
-        found |= _experts(given)
+        found |= _expert_options(given)
     if {"kv-lora-rank", "qk-nope-head-dim"} <= given.keys() and not any("latent-attention" in name for name in given):
         found["multi-latent-attention"] = ()
         assumed.append("attention is latent, as qk-nope-head-dim implies")
-    if "use-fused-sdpa" in given and _first(given, "use-fused-sdpa", "1").lower() not in ("0", "false"):
+    if "use-fused-sdpa" in given and _first_word(given, "use-fused-sdpa", "1").lower() not in ("0", "false"):
         found["attention-backend"] = ("fused",)
     if "reuse-fp32-param" in given:
         found["use-precision-aware-optimizer"] = ()
@@ -99,35 +99,40 @@ def as_megatron(options: Mapping[str, tuple[str, ...]], source: str) -> tuple[Wo
     return found, tuple(assumed)
 
 
-def _experts(options: Words) -> Words:
+def _expert_options(options: OptionWords) -> OptionWords:
     """Return options for dense layers before a mixture, shared experts, and experts not sharded over tp."""
-    found: Words = {}
-    idle = len(_first(options, "noop-layers").split(",")) if "noop-layers" in options else 0
-    layers = _number(options, "num-layers") - idle
+    found: OptionWords = {}
+    idle = len(_first_word(options, "noop-layers").split(",")) if "noop-layers" in options else 0
+    layers = _option_number(options, "num-layers") - idle
     if "first-k-dense-replace" in options and layers > 0:
-        dense, every = _number(options, "first-k-dense-replace"), max(_number(options, "moe-layer-freq", 1), 1)
+        dense, every = (
+            _option_number(options, "first-k-dense-replace"),
+            max(_option_number(options, "moe-layer-freq", 1), 1),
+        )
         pattern = [int(number >= max(dense, 0) and number % every == 0) for number in range(layers)]
         found["moe-layer-freq"] = (str(pattern).replace(" ", ""),)
-    width = _number(options, "moe-ffn-hidden-size") or _number(options, "moe-intermediate-size")
-    shared = (_number(options, "n-shared-experts") or _number(options, "num-shared-experts")) * width
+    width = _option_number(options, "moe-ffn-hidden-size") or _option_number(options, "moe-intermediate-size")
+    shared = (_option_number(options, "n-shared-experts") or _option_number(options, "num-shared-experts")) * width
     if shared and "moe-shared-expert-intermediate-size" not in options:
         found["moe-shared-expert-intermediate-size"] = (str(shared),)
     if "moe-tp-extend-ep" in options:
-        ep = _number(options, "tensor-model-parallel-size", 1) * _number(options, "expert-model-parallel-size", 1)
+        ep = _option_number(options, "tensor-model-parallel-size", 1) * _option_number(
+            options, "expert-model-parallel-size", 1
+        )
         found |= {"expert-model-parallel-size": (str(ep),), "expert-tensor-parallel-size": ("1",)}
     return found
 
 
-def _first(options: Mapping[str, tuple[str, ...]], name: str, default: str = "") -> str:
+def _first_word(options: Mapping[str, tuple[str, ...]], name: str, default: str = "") -> str:
     return next(iter(options.get(name, ())), default)
 
 
-def _number(options: Mapping[str, tuple[str, ...]], name: str, default: int = 0) -> int:
-    word = _first(options, name)
+def _option_number(options: Mapping[str, tuple[str, ...]], name: str, default: int = 0) -> int:
+    word = _first_word(options, name)
     return int(word) if word.lstrip("-").isdecimal() and len(word) < 10 else default
 
 
-def layers_that_work(run: Options) -> list[bool]:
+def real_layers(run: Options) -> list[bool]:
     """Return for each layer position whether it holds a real layer (``noop-layers`` pass their input on)."""
     count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
@@ -136,9 +141,9 @@ def layers_that_work(run: Options) -> list[bool]:
     return [str(number) not in idle for number in range(count)]
 
 
-def layers_of_slices(run: Options, slices: int) -> list[int]:
+def layers_per_slice(run: Options, slices: int) -> list[int]:
     """Return the layers of each model slice if a list or no-op layers determine them; else an empty list."""
-    given, works = run.get("num-layer-list"), layers_that_work(run)
+    given, works = run.get("num-layer-list"), real_layers(run)
     if given:
         words = re.split(r"[,\s]+", given.strip())
         counts = [int(word) if word.isdecimal() and len(word) < 7 else 0 for word in words]

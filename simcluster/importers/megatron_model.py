@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from simcluster.importers.layer_lists import places
-from simcluster.importers.megatron_forks import layers_that_work
-from simcluster.importers.megatron_parallel import sharded_parameters
-from simcluster.importers.option_values import LATENT, OF_EXPERTS, Options
+from simcluster.importers.layer_lists import expert_layer_fields
+from simcluster.importers.megatron_forks import real_layers
+from simcluster.importers.megatron_parallel import shards_parameters
+from simcluster.importers.option_values import EXPERT_OPTIONS, LATENT_SIZES, Options
 
 _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
 
-def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
+def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
     """Return the fields of ``Model``."""
     hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
-    sequence, position = run.needed("seq-length", "encoder-seq-length"), _position(run)
+    sequence, position = run.needed("seq-length", "encoder-seq-length"), _position_embedding(run)
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
     grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
     if groups and groups != heads and not grouped:  # core_transformer_config_from_args ignores it
@@ -32,16 +32,16 @@ def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
         "qk_norm": "head" if run.flag("qk-layernorm") else None,
         "vocab_multiple": run.get("make-vocab-size-divisible-by"),
         "embedding_norm": run.flag("embed-layernorm"),
-        "mtp_layers": _predicted(run),
+        "mtp_layers": _prediction_layers(run),
         "attention_sinks": run.get("softmax-type") == "learnable",
         "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
     }
     model: dict[str, Any] = {
-        "layers": sum(layers_that_work(run)),
+        "layers": sum(real_layers(run)),
         "hidden_size": hidden,
         "heads": heads,
         "kv_heads": (groups or 1) if grouped else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or _inner_width(run, hidden),
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(run, hidden),
         "vocab_size": vocabulary,
         "sequence_length": sequence,
         "gated_mlp": run.flag("swiglu", "quick-geglu"),
@@ -51,13 +51,13 @@ def model_of(run: Options, vocabulary: int) -> dict[str, Any]:
         "bias": "qkv" if not bias and run.flag("add-qkv-bias") else bias,
         **{name: value for name, value in more.items() if value},
     }
-    model |= _window(run, model["layers"], sequence)
+    model |= _window_fields(run, model["layers"], sequence)
     _add_experts(run, model)
     _add_latent_attention(run, model)
     return model
 
 
-def _position(run: Options) -> str:
+def _position_embedding(run: Options) -> str:
     position = run.get("position-embedding-type") or "learned_absolute"
     if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         return "rope"
@@ -67,16 +67,16 @@ def _position(run: Options) -> str:
     return "none" if none else "learned" if position == "learned_absolute" else str(position)
 
 
-def _predicted(run: Options) -> int | None:
+def _prediction_layers(run: Options) -> int | None:
     predicted: int | None = run.get("mtp-num-layers")
-    if predicted and sharded_parameters(run):
+    if predicted and shards_parameters(run):
         which = "layer" if predicted == 1 else f"{predicted} layers"
         run.assumed.append(f"without the {which} of multi-token prediction, which is not modelled with FSDP")
         return None
     return predicted
 
 
-def _inner_width(run: Options, hidden: int) -> int:
+def _mlp_width(run: Options, hidden: int) -> int:
     """Return the default MLP width as Megatron-LM or FlagScale (Llama's multiple_of) computes it."""
     if "use-checkpoint-args" in run.given and "moe-ffn-hidden-size" not in run.given:
         run.assumed.append(
@@ -102,10 +102,10 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     experts, deepspeed = run.get("num-experts"), run.flag("deepspeed")
     if experts is None:
         foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
-        if foreign and any(run.values.get(name) for name in OF_EXPERTS):
+        if foreign and any(run.values.get(name) for name in EXPERT_OPTIONS):
             what = "is not a Megatron-LM option, so the number of experts is not read"
             raise run.error(foreign.lstrip("-"), f"{what}; give it as --num-experts (--arg=--num-experts=...)")
-        run.without("num-experts", "the model is dense", OF_EXPERTS)
+        run.without("num-experts", "the model is dense", EXPERT_OPTIONS)
         return
     names = ("tensor-model-parallel-size", "model-parallel-size")
     tp = run.get(*names) or 1
@@ -125,7 +125,7 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     if residual:
         run.assumed.append("the MLP alongside the experts (mlp-type residual) is a shared expert with a gate")
     every = (run.get("expert-interval") or 2) if deepspeed else 1  # Megatron-DeepSpeed's default
-    where = _layers_with_experts(run, model["layers"]) or ({"every": every} if every > 1 else {})
+    where = _expert_layers(run, model["layers"]) or ({"every": every} if every > 1 else {})
     if not where:
         del model["ffn_hidden_size"]
     linear = model["bias"] is True and not deepspeed  # TopKRouter has a bias if linear layers have; DeepSpeed's none
@@ -137,7 +137,7 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
         "groups": groups if top_groups else None,
         "top_groups": top_groups if groups else None,
         **where,
-        **({} if deepspeed else _balance(run)),
+        **({} if deepspeed else _balancing_fields(run)),
     }
     model["moe"] = {
         "experts": experts,
@@ -147,34 +147,34 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     }
 
 
-def _balance(run: Options) -> dict[str, Any]:
+def _balancing_fields(run: Options) -> dict[str, Any]:
     """Return the load balancing settings of experts: capacity, padding to it, auxiliary loss."""
-    capacity = max([0.0, *_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
+    capacity = max([0.0, *_parse_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
     padded = run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
     if padded and not capacity:
         raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
     kind = run.get("moe-router-load-balancing-type") or "aux_loss"
     if kind == "sinkhorn":
         run.assumed.append("sinkhorn balancing takes no time: its iterations over router scores are not modelled")
-    loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_numbers(run, "moe-aux-loss-coeff"))
+    loss = kind not in ("none", "sinkhorn", "noaux_tc") and any(_parse_numbers(run, "moe-aux-loss-coeff"))
     return {"capacity_factor": capacity, "pad_to_capacity": bool(padded), "aux_loss": loss}
 
 
-def _numbers(run: Options, name: str) -> list[float]:
+def _parse_numbers(run: Options, name: str) -> list[float]:
     try:
         return [float(word) for word in (run.get(name) or "").split()]
     except ValueError:
         raise run.error(name, f"{str(run.get(name))[:40]!r} is not a number; give one, as in 1.0") from None
 
 
-def _layers_with_experts(run: Options, layers: int) -> dict[str, int]:
+def _expert_layers(run: Options, layers: int) -> dict[str, int]:
     """Return the layers that have experts; a single number N is the first of every N layers."""
     value = run.layer_list("moe-layer-freq", layers)
     if value is None or isinstance(value, int):
         return {"every": value, "offset": 1} if value and value > 1 else {}
     if any(number not in (0, 1) for number in value):
         raise run.error("moe-layer-freq", "must have 1 for a layer with experts and 0 for one without")
-    where = places([number == 1 for number in value])
+    where = expert_layer_fields([number == 1 for number in value])
     if where is None:
         what = "only experts in every n-th layer after the first dense layers are modelled"
         raise run.error("moe-layer-freq", what if any(value) else "has experts in no layer; remove num-experts")
@@ -188,7 +188,7 @@ def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
     """Add ``mla`` to the fields of a model, and remove the fields that it replaces."""
     flag = "multi-latent-attention"
     if not run.flag(flag):
-        run.without(flag, "attention is plain", ("q-lora-rank", *LATENT))
+        run.without(flag, "attention is plain", ("q-lora-rank", *LATENT_SIZES))
         return
     if model["kv_heads"] != model["heads"]:
         raise run.error(flag, "and group-query-attention exclude each other; keep one")
@@ -200,12 +200,12 @@ def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
         model.pop(name, None)
     if model["position"] == "none":
         model["position"] = "rope"  # latent attention always has it
-    model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT.items()}
+    model["mla"] = {field: run.get(name) or default for name, (field, default) in LATENT_SIZES.items()}
     if run.get("q-lora-rank"):
         model["mla"]["q_lora_rank"] = run.get("q-lora-rank")
 
 
-def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
+def _window_fields(run: Options, layers: int, sequence: int) -> dict[str, int]:
     """Return ``attention_window`` and ``full_attention_every`` if the window is shorter than the sequence.
 
     A window of (128, 0) is 128 tokens before a token, plus the token itself.
@@ -221,7 +221,7 @@ def _window(run: Options, layers: int, sequence: int) -> dict[str, int]:
         raise run.error("window-size", f"{text[:40]!r} is not modelled; a window of preceding tokens is, as in 128,0")
     every = skip or 0  # every n-th layer has no window (is_layer_window_attention, core/transformer/utils.py)
     if isinstance(every, list):
-        full = {"every": 0} if all(every) else places([not windowed for windowed in every])
+        full = {"every": 0} if all(every) else expert_layer_fields([not windowed for windowed in every])
         if full is None or full.keys() - {"every"}:
             what = "only every n-th layer without a window is modelled"
             raise run.error("window-attn-skip-freq", what)

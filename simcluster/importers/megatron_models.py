@@ -15,20 +15,20 @@ from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import read_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.imported import Beside
-from simcluster.importers.named_models import NamedModel, model_called, model_named
+from simcluster.importers.imported import FileReader
+from simcluster.importers.named_models import NamedModel, find_named_model, find_published_name
 from simcluster.importers.option_values import SWIFT_DEFAULTS
-from simcluster.importers.pre_training import TRAINS_ADAPTERS
+from simcluster.importers.pre_training import ADAPTER_REASON
 from simcluster.model.transformer import Model
 
-Words = dict[str, tuple[str, ...]]
+OptionWords = dict[str, tuple[str, ...]]
 """Options by Megatron-LM's names, each with its value words."""
 _TABLES = read_document(Path(__file__).with_name("megatron_bridge.yaml")).data
 _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
-_OF_MIXTURES = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
-_SIZED = ("num-layers", "encoder-num-layers", "use-checkpoint-args", "config-file", "yaml-cfg")
-_NAMES = (
+_MIXTURE_FIELDS = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
+_SIZE_OPTIONS = ("num-layers", "encoder-num-layers", "use-checkpoint-args", "config-file", "yaml-cfg")
+_MODEL_NAME_OPTIONS = (
     "model",
     "model-id-or-path",
     "hf-model-path",
@@ -39,8 +39,8 @@ _NAMES = (
     "tokenizer-model",
 )
 """Options that may name a model; the first given one with a known model counts."""
-_TUNERS = ("train-type", "tuner-type")
-_SWIFT = "Megatron-SWIFT (ms-swift)"
+_TUNER_OPTIONS = ("train-type", "tuner-type")
+_SWIFT_NAME = "Megatron-SWIFT (ms-swift)"
 
 
 def swift_command(launcher: Sequence[str]) -> str:
@@ -49,27 +49,31 @@ def swift_command(launcher: Sequence[str]) -> str:
     return words[words.index("megatron") + 1] if "megatron" in words[:-1] else ""
 
 
-def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple[Arguments, NamedModel]:
+def add_named_model(arguments: Arguments, source: str, beside: FileReader) -> tuple[Arguments, NamedModel]:
     """Add the sizes of the model that the arguments name, if they give none; also return that model.
 
     Raises InputError for a Megatron-SWIFT command that does not train all weights, or whose model is unknown.
     """
     options, swift = arguments.options, swift_command(arguments.launcher)
-    if any(name in options for name in _SIZED) and not swift:
+    if any(name in options for name in _SIZE_OPTIONS) and not swift:
         return arguments, NamedModel()
-    named = [(name, " ".join(options[name]).removesuffix("-mcore")) for name in _NAMES if options.get(name)]
-    known = next((each for each in named if model_called(each[1])), None)
+    named = [
+        (name, " ".join(options[name]).removesuffix("-mcore")) for name in _MODEL_NAME_OPTIONS if options.get(name)
+    ]
+    known = next((each for each in named if find_published_name(each[1])), None)
     if not swift and known is None:
         return arguments, NamedModel()
     if swift:
         _require_training(arguments, swift, source)
     name, path = known or next(iter(named), ("", ""))
     if not path:
-        raise InputError(f"{source}: is a {_SWIFT} command without a model; add it, as in --arg=--model=Qwen/Qwen3-8B")
-    model = model_named(path, source, beside)
+        raise InputError(
+            f"{source}: is a {_SWIFT_NAME} command without a model; add it, as in --arg=--model=Qwen/Qwen3-8B"
+        )
+    model = find_named_model(path, source, beside)
     if not model.name:
         return arguments, NamedModel()
-    own = {key: words for key, words in options.items() if key not in (*_TUNERS, "max-length", name)}
+    own = {key: words for key, words in options.items() if key not in (*_TUNER_OPTIONS, "max-length", name)}
     length = options.get("max-length") or options.get("seq-length")
     if swift and length:
         own["seq-length"] = length
@@ -79,47 +83,49 @@ def with_named_model(arguments: Arguments, source: str, beside: Beside) -> tuple
     found |= own
     if not length:
         del found["seq-length"]
-    by = f"{_SWIFT}, whose model is" if swift else "the model is"
+    by = f"{_SWIFT_NAME}, whose model is" if swift else "the model is"
     assumed = (*arguments.assumed, f"{by} {path} (--{name})", *model.assumed)
     return replace(arguments, options=found, assumed=assumed, unknown=(*arguments.unknown, *model.unknown)), model
 
 
 def _require_training(arguments: Arguments, swift: str, source: str) -> None:
     if swift not in ("sft", "pt"):
-        raise InputError(f"{source}: megatron {swift} of {_SWIFT} is not pre-training; use megatron pt or megatron sft")
-    if (tuner := arguments.said(*_TUNERS).lower()) not in ("", "full"):
-        raise InputError(f"{source}: {_SWIFT} with tuner type {tuner[:20]} {TRAINS_ADAPTERS}")
+        raise InputError(
+            f"{source}: megatron {swift} of {_SWIFT_NAME} is not pre-training; use megatron pt or megatron sft"
+        )
+    if (tuner := arguments.said(*_TUNER_OPTIONS).lower()) not in ("", "full"):
+        raise InputError(f"{source}: {_SWIFT_NAME} with tuner type {tuner[:20]} {ADAPTER_REASON}")
 
 
-def whole_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def merge_model(published: Mapping[str, Any], said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the published model with sequence length, expert and size changes from options and ``settings``."""
     fields = ("sequence_length", "mtp_layers", *(_SIZES[key] for key in settings.keys() & _SIZES))
     own = {key: said[key] for key in dict.fromkeys(fields) if key in said}
     mixture = model_document(published["preset"]).get("moe") if "preset" in published else published.get("moe")
-    if any(key in settings for key in _OF_MIXTURES) and "moe" in said:
+    if any(key in settings for key in _MIXTURE_FIELDS) and "moe" in said:
         own["moe"] = said["moe"]
     elif mixture and said.get("moe", {}).get("aux_loss"):
         own["moe"] = {**mixture, "aux_loss": True}
     return {**published, **own}
 
 
-def model_options(section: Mapping[str, Any]) -> Words:
+def model_options(section: Mapping[str, Any]) -> OptionWords:
     """Return a catalogue model, or model fields, as Megatron-LM options."""
     model = Model(**(model_document(section["preset"]) if "preset" in section else section))
-    options = _of(model, _FIELDS["model"])
+    options = _fields_as_options(model, _FIELDS["model"])
     flags = ["swiglu"] * model.gated_mlp + ["untie-embeddings-and-output-weights"] * (not model.tied_embeddings)
     flags += ["bf16"] + ["add-qkv-bias"] * (model.bias in ("qkv", "attention"))
     flags += ["disable-bias-linear"] * (model.bias is not True) + ["qk-layernorm"] * bool(model.qk_norm or model.mla)
     if model.mla:
-        options |= _of(model.mla, _FIELDS["mla"])
+        options |= _fields_as_options(model.mla, _FIELDS["mla"])
         flags.append("multi-latent-attention")
     else:
-        options |= _of(model, {"num-query-groups": "kv_heads"})
+        options |= _fields_as_options(model, {"num-query-groups": "kv_heads"})
         flags.append("group-query-attention")
         if model.head_dim * model.heads != model.hidden_size:
             options["kv-channels"] = (str(model.head_dim),)
     if model.moe:
-        options |= _of(model.moe, _FIELDS["moe"])
+        options |= _fields_as_options(model.moe, _FIELDS["moe"])
         flags += ["moe-grouped-gemm", "moe-permute-fusion"]  # Megatron-Bridge's recipes turn both on
         flags += ["moe-router-enable-expert-bias"] * (model.moe.router_bias and not model.bias)
         dense = model.moe.first_dense_layers
@@ -140,6 +146,6 @@ def model_options(section: Mapping[str, Any]) -> Words:
     return options | dict.fromkeys(flags, ())
 
 
-def _of(section: object, fields: dict[str, str]) -> Words:
+def _fields_as_options(section: object, fields: dict[str, str]) -> OptionWords:
     found = {option: getattr(section, field) for option, field in fields.items()}
     return {option: (str(value),) for option, value in found.items() if value}

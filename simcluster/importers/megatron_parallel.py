@@ -6,24 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.importers.megatron_training import batch_of
+from simcluster.importers.megatron_training import global_batch
 from simcluster.importers.option_values import Options
 from simcluster.model.recipes import recipe_named
 
-_SHARDED = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-_CONTEXT = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
+_SHARDING_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+_CONTEXT_KINDS = {"p2p": "ring", "all_gather": "all_gather", "a2a": "all_to_all"}
 
 
-def gpus_of(
+def choose_gpus(
     run: Options, parallel: Mapping[str, Any], launched: int | None, available: int | None, machine: int | None = None
 ) -> int | None:
     """Return the job's GPU count: ``launched``, None for all available GPUs, or a count that fits, with a note."""
     tp, pp, cp, ep = (parallel.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
     dense = tp * pp * cp
     least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
-    least *= _copies(run) if parallel["zero"] == 3 else 1
+    least *= _optimizer_instances(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
-    batch = run.problems.of(batch_of, run)
+    batch = run.problems.of(global_batch, run)
 
     def holds(gpus: int) -> bool:
         return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
@@ -44,16 +44,16 @@ def gpus_of(
     return whole
 
 
-def parallel_of(run: Options) -> dict[str, Any]:
+def parallel_fields(run: Options) -> dict[str, Any]:
     """Return the fields of ``Parallel``."""
     tp, deepspeed = run.get("tensor-model-parallel-size", "model-parallel-size") or 1, run.flag("deepspeed")
     experts = run.get("num-experts")
     if experts is None:
         run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
     uncut = deepspeed and experts and tp > 1 and not run.flag("enable-expert-tensor-parallelism")
-    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context(run)
+    cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context_communication(run)
     zero = max(
-        _sharded(run),
+        _fsdp_stage(run),
         int(run.get("zero-stage") or 0),
         int(run.flag("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"),
     )
@@ -62,7 +62,7 @@ def parallel_of(run: Options) -> dict[str, Any]:
         run.assumed.append("optimizer state is sharded even with ZeRO stage 0, as DeepSpeed does with bf16")
     if run.flag("sequence-parallel") and tp == 1:
         run.assumed.append("sequence parallelism is off since tp is 1, as in Megatron-LM")
-    if (copies := _copies(run)) > 1 and zero < 3:
+    if (copies := _optimizer_instances(run)) > 1 and zero < 3:
         run.assumed.append(f"states are sharded over all of dp, although there are {copies} instances: less memory")
     found = {
         "tp": tp,
@@ -70,7 +70,7 @@ def parallel_of(run: Options) -> dict[str, Any]:
         "cp": cp,
         "ep": run.get("expert-model-parallel-size"),
         "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
-        "expert_dispatch": _dispatch_of(run),
+        "expert_dispatch": _dispatch_fields(run),
         "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
         "sequence_parallel": run.flag("sequence-parallel") and tp > 1,
         "zero": zero,
@@ -79,11 +79,11 @@ def parallel_of(run: Options) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value or name == "zero"}
 
 
-def _copies(run: Options) -> int:
+def _optimizer_instances(run: Options) -> int:
     return int(run.get("num-distributed-optimizer-instances") or 1)
 
 
-def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
+def set_unsharded_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> None:
     """Set etp to 1 if it is not given and the GPUs fit the layout in no other way."""
     tp, ep = parallel["tp"], parallel.get("ep", 1)
     if not gpus or tp == 1 or ep == 1 or "etp" in parallel:
@@ -94,11 +94,11 @@ def uncut_experts(run: Options, parallel: dict[str, Any], gpus: int | None) -> N
         run.assumed.append(f"experts are not sharded over tp: {gpus} GPUs fit ep {ep} in no other way")
 
 
-def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
+def fsdp_fields(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
     """Return the fields of ``Fsdp`` for sharding within instances (HSDP) or keeping gathered parameters (FSDP2)."""
     if run.flag("use-torch-fsdp2") and run.flag("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
-    copies = _copies(run)
+    copies = _optimizer_instances(run)
     if copies == 1 or parallel.get("zero") != 3:
         return {}
     ranks = (gpus or 0) // (parallel["tp"] * parallel["pp"])
@@ -111,9 +111,9 @@ def hybrid_of(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> di
     return {"shard_group": ranks // copies}
 
 
-def _sharded(run: Options) -> int:
+def _fsdp_stage(run: Options) -> int:
     """Return the ZeRO stage that FSDP's options request; a sharding strategy alone has no effect."""
-    zero = _SHARDED.index(run.get("data-parallel-sharding-strategy") or "no_shard")
+    zero = _SHARDING_STRATEGIES.index(run.get("data-parallel-sharding-strategy") or "no_shard")
     if run.flag("use-torch-fsdp2"):
         return 3
     if run.flag("use-megatron-fsdp", "use-custom-fsdp"):
@@ -123,23 +123,25 @@ def _sharded(run: Options) -> int:
     return 0
 
 
-def sharded_parameters(run: Options) -> bool:
+def shards_parameters(run: Options) -> bool:
     """Return whether parameters are sharded, as by FSDP."""
-    return max(_sharded(run), int(run.get("zero-stage") or 0)) == 3
+    return max(_fsdp_stage(run), int(run.get("zero-stage") or 0)) == 3
 
 
-def _context(run: Options) -> str:
+def _context_communication(run: Options) -> str:
     """Return the context-parallel communication, the same for every layer; DeepSpeed exchanges heads."""
     if run.get("ds-sequence-parallel-size"):
         return "all_to_all"
     word, *others = dict.fromkeys((run.get("cp-comm-type") or "p2p").split())
-    if others or word not in _CONTEXT:
-        what = f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(_CONTEXT)} for all layers is"
+    if others or word not in _CONTEXT_KINDS:
+        what = (
+            f"{' '.join([word, *others])[:40]!r} is not modelled; one of {', '.join(_CONTEXT_KINDS)} for all layers is"
+        )
         raise run.error("cp-comm-type", what)
-    return _CONTEXT[word]
+    return _CONTEXT_KINDS[word]
 
 
-def _dispatch_of(run: Options) -> dict[str, Any]:
+def _dispatch_fields(run: Options) -> dict[str, Any]:
     """Return the non-default fields of ``expert_dispatch``; Megatron-LM's default is allgather."""
     if run.get("num-experts") is None or run.flag("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
         return {}
@@ -154,7 +156,7 @@ def _dispatch_of(run: Options) -> dict[str, Any]:
 # --- overlaps and kernels ---------------------------------------------------------------------------------------------
 
 
-def overlap_of(
+def overlap_fields(
     run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the fields of ``Overlap``; torch's FSDP2 always prefetches gathers and reduces during the backward."""
@@ -217,7 +219,7 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
     return shared or batches or weights
 
 
-def software_of(run: Options, position: str) -> dict[str, Any]:
+def software_fields(run: Options, position: str) -> dict[str, Any]:
     """Return the kernel fusions of the step that differ from the defaults, by options or Megatron-Core version."""
     software: dict[str, Any] = {}
     if run.flag("no-gradient-accumulation-fusion"):

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.megatron_forks import layers_of_slices, layers_that_work
-from simcluster.importers.megatron_parallel import overlaps_batches, sharded_parameters
+from simcluster.importers.megatron_forks import layers_per_slice, real_layers
+from simcluster.importers.megatron_parallel import overlaps_batches, shards_parameters
 from simcluster.importers.option_values import Options
 from simcluster.schedules.stage_layout import StageLayout
 
-_VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
+_VIRTUAL_STAGE_OPTIONS = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
 _LAYOUT = "pipeline-model-parallel-layout"
-_V_SHAPED = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
+_V_SCHEDULES = {"zero": "zb-v", "half": "v-half", "min": "v-min"}
 """Schedules with two model slices per stage, by allowed memory."""
 
 
-def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
+def pipeline_fields(run: Options, layers: int, pp: int) -> dict[str, Any]:
     """Return the fields of ``Pipeline``; empty if there is one stage."""
-    chunks = _chunks(run, len(layers_that_work(run)), pp)
+    chunks = _chunks_per_stage(run, len(real_layers(run)), pp)
     if pp == 1:
         return {}
-    layout, schedule = _laid_out(run, layers, pp), _schedule(run, pp)
+    layout, schedule = _explicit_layout(run, layers, pp), _fork_schedule(run, pp)
     laid = layout.chunks(pp) if layout else None
     if schedule:
-        fixed = 2 if schedule in ("dualpipe-v", *_V_SHAPED.values()) else 1
-        virtual = next((name for name in _VIRTUAL if run.get(name)), _VIRTUAL[0])
+        fixed = 2 if schedule in ("dualpipe-v", *_V_SCHEDULES.values()) else 1
+        virtual = next((name for name in _VIRTUAL_STAGE_OPTIONS if run.get(name)), _VIRTUAL_STAGE_OPTIONS[0])
         for name, count in ((virtual, chunks), (_LAYOUT, laid)):
             if count and count != fixed:
                 what = f"requests {count} model slices per stage, but {schedule} has {fixed}"
@@ -35,17 +35,17 @@ def pipeline_of(run: Options, layers: int, pp: int) -> dict[str, Any]:
         chunks = fixed
     else:
         chunks = laid or chunks or 1
-        pipeline = _in_turn(run, chunks, pp)
+        pipeline = _one_f_one_b_fields(run, chunks, pp)
     if layout:
         pipeline["layout"] = str(layout)
-    elif per_stage := layers_of_slices(run, pp * chunks) or _per_stage(run, layers, pp, chunks):
+    elif per_stage := layers_per_slice(run, pp * chunks) or _layers_per_stage(run, layers, pp, chunks):
         pipeline["layers_per_stage"] = per_stage
     if run.flag("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline
 
 
-def _in_turn(run: Options, chunks: int, pp: int) -> dict[str, Any]:
+def _one_f_one_b_fields(run: Options, chunks: int, pp: int) -> dict[str, Any]:
     """Return the fields of a 1F1B schedule, interleaved if a stage has several chunks."""
     rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.flag("no-overlap-p2p-communication") else {}
     if chunks == 1:
@@ -57,14 +57,14 @@ def _in_turn(run: Options, chunks: int, pp: int) -> dict[str, Any]:
     return {"schedule": schedule, "chunks": chunks, **rendezvous}
 
 
-def _schedule(run: Options, pp: int) -> str:
+def _fork_schedule(run: Options, pp: int) -> str:
     """Return the fork-specific schedule that the options name; empty for Megatron-LM's schedules."""
     if run.get("schedules-method") or run.flag("use-dualpipev"):
         return "dualpipe-v"
     if not run.flag("enable-zero-bubble"):
         return "zb-h1" if run.flag("enable-zbh1-pipeline") else ""
     if run.flag("zero-bubble-v-schedule"):
-        return _V_SHAPED[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
+        return _V_SCHEDULES[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
     pending = run.get("zero-bubble-max-pending-backward") or "auto"
     if pending.isdecimal() and int(pending[:9]) > pp:
         return "zb-h2"
@@ -73,9 +73,9 @@ def _schedule(run: Options, pp: int) -> str:
     return "zb-h1"
 
 
-def _chunks(run: Options, layers: int, pp: int) -> int | None:
+def _chunks_per_stage(run: Options, layers: int, pp: int) -> int | None:
     """Return the chunks per stage, as given or computed from layers per virtual stage."""
-    (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL), _VIRTUAL
+    (per, chunks), (by_layers, by_stages) = map(run.get, _VIRTUAL_STAGE_OPTIONS), _VIRTUAL_STAGE_OPTIONS
     if not per or pp == 1:
         return chunks  # type: ignore[no-any-return]
     if layers % (pp * per):
@@ -85,7 +85,7 @@ def _chunks(run: Options, layers: int, pp: int) -> int | None:
     return int(layers // (pp * per))
 
 
-def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
+def _layers_per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int] | str:
     """Return layers per slice if stages differ, ``auto`` if they do not divide evenly, empty if they do."""
     ends = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
     first, last = ([count] if (count := run.get(name)) else [] for name in ends)
@@ -108,7 +108,7 @@ def _per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequence[int]
     return [each - begin * (part == 0) - end * (part == slices - 1) for part in range(slices)] if more else []
 
 
-def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
+def _explicit_layout(run: Options, layers: int, pp: int) -> StageLayout | None:
     """Return the explicit pipeline layout; raise InputError if it differs from the model."""
     text = run.get(_LAYOUT)
     if text is None:
@@ -121,6 +121,6 @@ def _laid_out(run: Options, layers: int, pp: int) -> StageLayout | None:
         raise run.error(_LAYOUT, str(error)) from None
     if sum(layout.counts) != layers:
         raise run.error(_LAYOUT, f"has {sum(layout.counts)} decoder layers (t), and the model has {layers}")
-    if sharded_parameters(run):  # the model is taken without prediction layers
+    if shards_parameters(run):  # the model is taken without prediction layers
         return StageLayout(tuple(letters.replace("m", "") for letters in layout.slices))
     return layout

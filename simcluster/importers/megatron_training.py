@@ -11,18 +11,18 @@ from simcluster.importers.option_values import Options
 from simcluster.model.choices import RECOMPUTE_MODULES, OffloadModule, absent_modules
 from simcluster.model.recipes import recipe_named
 
-_STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
-_BEFORE_2024 = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
+_BATCH_STEP = re.compile(r"[\d.]+[KMBTkmbt]?:(\d{1,9})")
+_OLD_OPTIONS = ("deepspeed", "data-impl", "DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 """Options of Megatron versions that default to their layers instead of Transformer Engine's."""
-_HALF = ("bf16", "fp16", "fp8-format", "fp4-format")
+_FORMAT_OPTIONS = ("bf16", "fp16", "fp8-format", "fp4-format")
 """Format options that the fused attention kernel supports; without them all is in fp32."""
 _BYTES = {"fp32": 4, "float32": 4, "float": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "half": 2, "fp8": 1}
-_OFFLOADED: tuple[str, ...] = get_args(OffloadModule)
+_OFFLOAD_MODULES: tuple[str, ...] = get_args(OffloadModule)
 
 
-def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
+def training_fields(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Training``; raise InputError for a missing batch or incompatible formats."""
-    micro, batch = run.needed("micro-batch-size", "batch-size"), batch_of(run)
+    micro, batch = run.needed("micro-batch-size", "batch-size"), global_batch(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
@@ -42,21 +42,21 @@ def training_of(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dic
                 run.assumed.append(f"bf16 in all but the layers' matmuls, although {name} is given without --bf16")
             precision = narrow
     training: dict[str, Any] = {"global_batch": batch, "micro_batch": micro, "precision": precision}
-    training |= _muon(run) | recompute_of(run) | {"attention": attention_of(run)}
+    training |= _muon_fields(run) | recompute_fields(run) | {"attention": attention_kernel(run)}
     rates = [0.1 if (rate := run.get(name)) is None else rate for name in ("hidden-dropout", "attention-dropout")]
     if bool(rates[0]) != bool(rates[1]):
         run.assumed.append("dropout is assumed everywhere, although only one of hidden and attention dropout is on")
     training["dropout"] = any(rates)
-    return training | _recipe_of(run, half, precision)
+    return training | _memory_recipe(run, half, precision)
 
 
-def batch_of(run: Options) -> int | None:
+def global_batch(run: Options) -> int | None:
     """Return the global batch, the last one of a schedule (``0:384 200B:768``); None if nothing sets it."""
     name = "step-batch-size-schedule"
     text, batch = run.get(name), run.get("global-batch-size")
     if text is None:
         return int(batch) if batch else None
-    steps = [_STEP.fullmatch(word) for word in re.split(r"[\s,]+", text.strip(" '\"[]"))]
+    steps = [_BATCH_STEP.fullmatch(word) for word in re.split(r"[\s,]+", text.strip(" '\"[]"))]
     if None in steps:
         raise run.error(
             name, f"{text[:60]!r} is not a schedule; write THRESHOLD:BATCH for each step, as in 0:384 200B:768"
@@ -69,7 +69,7 @@ def batch_of(run: Options) -> int | None:
     return last
 
 
-def _muon(run: Options) -> dict[str, Any]:
+def _muon_fields(run: Options) -> dict[str, Any]:
     """Return the optimizer fields if it is Muon; otherwise note that Muon's options have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
@@ -92,25 +92,25 @@ def require_adam(run: Options) -> None:
 # --- attention: one kernel or several ---------------------------------------------------------------------------------
 
 
-def attention_of(run: Options) -> str:
+def attention_kernel(run: Options) -> str:
     """Return whether core attention is one kernel (``fused``) or several (``unfused``)."""
     backend = "flash" if run.flag("use-flash-attn") else run.get("attention-backend") or "auto"
     if backend == "auto":
-        old = _of_before_2024(run) if "transformer-impl" not in run.given else ""
+        old = _first_old_option(run) if "transformer-impl" not in run.given else ""
         if old:
             run.assumed.append(f"unfused attention, as in versions with {old} without use-flash-attn")
         backend = "unfused" if old or run.get("transformer-impl") == "local" else "fused"
     if backend in ("unfused", "local"):
         return "unfused"
-    if (run.get("context-parallel-size") or 1) == 1 and not any(run.get(name) for name in _HALF):
+    if (run.get("context-parallel-size") or 1) == 1 and not any(run.get(name) for name in _FORMAT_OPTIONS):
         run.assumed.append("unfused attention, since without --bf16 or --fp16 the fused kernel does not support fp32")
         return "unfused"
     return "fused"
 
 
-def _of_before_2024(run: Options) -> str:
+def _first_old_option(run: Options) -> str:
     """Return the first given option that only Megatron-LM versions before 2024 have."""
-    return next((name for name in _BEFORE_2024 if name in run.given), "")
+    return next((name for name in _OLD_OPTIONS if name in run.given), "")
 
 
 def _is_flash_of_legacy_layers(run: Options) -> bool:
@@ -123,13 +123,13 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
     if not run.flag("use-flash-attn") or run.flag("use-mcore-models"):
         return False
     local, other = run.get("transformer-impl") == "local", run.get("transformer-impl") not in (None, "local")
-    return not other and (bool(_of_before_2024(run)) or (local and run.flag("use-legacy-models")))
+    return not other and (bool(_first_old_option(run)) or (local and run.flag("use-legacy-models")))
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
 
 
-def recompute_of(run: Options) -> dict[str, Any]:
+def recompute_fields(run: Options) -> dict[str, Any]:
     """Return the recompute fields of ``Training``; raise InputError for unknown parts of a layer."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
     before = run.get("activations-checkpoint-method")
@@ -140,14 +140,14 @@ def recompute_of(run: Options) -> dict[str, Any]:
     if granularity == "full":
         method = method or before
         none = method == "block" and run.get("recompute-num-layers") == 0
-        return {} if none else {"recompute": "full", **_layers_again(run, method)}
+        return {} if none else {"recompute": "full", **_recomputed_layers(run, method)}
     if granularity == "selective":
-        return _parts_again(run)
+        return _selective_recompute(run)
     experts = run.flag("moe-layer-recompute") and run.get("num-experts") is not None
     return {"recompute": ["moe"]} if experts else {}
 
 
-def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> list[str]:
+def _listed_modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> list[str]:
     """Return the modules that an option lists; raise InputError for an unknown one."""
     modules = [word.strip("[]\"'") for word in (run.get(name) or default).replace(",", " ").split()]
     strange = next((module for module in modules if module not in known), None)
@@ -156,9 +156,9 @@ def _modules(run: Options, name: str, default: str, known: tuple[str, ...]) -> l
     return modules
 
 
-def _parts_again(run: Options) -> dict[str, Any]:
+def _selective_recompute(run: Options) -> dict[str, Any]:
     """Return what selective recomputation recomputes: core attention, or named modules that the model has."""
-    modules = _modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
+    modules = _listed_modules(run, "recompute-modules", "core_attn", tuple(RECOMPUTE_MODULES))
     experts = run.get("num-experts") is not None
     lacks = absent_modules(
         experts=experts,
@@ -176,7 +176,7 @@ def _parts_again(run: Options) -> dict[str, Any]:
     return {"recompute": "selective"}
 
 
-def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
+def _recomputed_layers(run: Options, method: str | None) -> dict[str, Any]:
     """Return which layers are recomputed: all, or with method block a number per stage or chunk."""
     number, layers = run.get("recompute-num-layers"), run.get("num-layers", "encoder-num-layers") or 1
     if method != "block":
@@ -202,7 +202,7 @@ def _layers_again(run: Options, method: str | None) -> dict[str, Any]:
 # --- number formats in memory -----------------------------------------------------------------------------------------
 
 
-def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
+def _memory_recipe(run: Options, half: str, precision: str) -> dict[str, str]:
     """Return the memory recipe if options set 16-bit gradients, fp8 weights or small optimizer states."""
     accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
@@ -217,16 +217,16 @@ def _recipe_of(run: Options, half: str, precision: str) -> dict[str, str]:
     elif half != "fp32":
         recipe = "mixed-18" if (accumulates or half == "bf16-mixed") and not narrow else "mixed-16"
     usual = recipe or {"fp32": "fp32-16", "nvfp4-mixed": "nvfp4-19"}.get(precision, "fp8-20")
-    aware = _aware_recipe(run, usual)
+    aware = _precision_aware_recipe(run, usual)
     return {"memory_recipe": aware} if aware != usual else {"memory_recipe": recipe} if recipe else {}
 
 
-def _aware_recipe(run: Options, usual: str) -> str:
+def _precision_aware_recipe(run: Options, usual: str) -> str:
     """Return the nearest named recipe if the optimizer is precision-aware, else the ``usual`` one."""
     if not run.flag("use-precision-aware-optimizer") or usual == "fp32-16":
         return usual
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
-    gradient, *moments = (_bytes(run, name) for name in names)
+    gradient, *moments = (_element_bytes(run, name) for name in names)
     if usual == "mixed-16":  # the optimizer reads the reduced buffer (decoupled_grad, distrib_optimizer.py)
         gradient = 2
     small = sum(moments) < 8 and not usual.startswith("nvfp4")
@@ -245,7 +245,7 @@ def _aware_recipe(run: Options, usual: str) -> str:
     return found
 
 
-def _bytes(run: Options, name: str) -> int:
+def _element_bytes(run: Options, name: str) -> int:
     """Return the bytes per element of the format that an option names, fp32 by default."""
     word = str(run.get(name) or "fp32").removeprefix("torch.")
     if word not in _BYTES:
@@ -255,17 +255,17 @@ def _bytes(run: Options, name: str) -> int:
     return _BYTES[word]
 
 
-def memory_of(run: Options) -> dict[str, Any]:
+def memory_fields(run: Options) -> dict[str, Any]:
     """Return the fields of ``Memory``: the loss, and what is offloaded to the host."""
     memory = {
         "logits": "in-place" if run.flag("cross-entropy-loss-fusion") else None,
         "activation_input": "fp8" if run.flag("activation-func-fp8-input-store") else None,
-        "offload": _activations_offloaded(run) | _optimizer_offloaded(run),
+        "offload": _activation_offload(run) | _optimizer_offload(run),
     }
     return {name: value for name, value in memory.items() if value}
 
 
-def _activations_offloaded(run: Options) -> dict[str, Any]:
+def _activation_offload(run: Options) -> dict[str, Any]:
     """Return the share of layers, or the modules, whose activations are offloaded to the host."""
     if run.flag("cpu-offloading"):
         layers, count = run.needed("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
@@ -280,7 +280,7 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
         return {"activations": count / layers} if count else {}
     if not run.flag("fine-grained-activation-offloading"):
         return {}
-    modules = _modules(run, "offload-modules", "", _OFFLOADED)
+    modules = _listed_modules(run, "offload-modules", "", _OFFLOAD_MODULES)
     if run.get("num-experts") is None:
         modules = [module for module in modules if module not in ("expert_fc1", "moe_act")]
     if modules:
@@ -289,7 +289,7 @@ def _activations_offloaded(run: Options) -> dict[str, Any]:
     return {"modules": modules} if modules else {}
 
 
-def _optimizer_offloaded(run: Options) -> dict[str, str]:
+def _optimizer_offload(run: Options) -> dict[str, str]:
     """Return the optimizer fields of ``memory.offload``; MindSpeed swaps the state in and out."""
     if run.flag("swap-optimizer"):
         return {"optimizer": "stream"}

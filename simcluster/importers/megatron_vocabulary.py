@@ -10,47 +10,49 @@ from simcluster.base.errors import InputError
 from simcluster.importers.named_models import model_sizes, published_names
 from simcluster.importers.option_values import TOKENIZERS, UNREAD_TOKENIZERS, VOCABULARIES, Options
 
-_DEFAULT = "GPT2BPETokenizer"
-_ENDED = ("NullTokenizer", "NullMultimodalTokenizer")
+_DEFAULT_KIND = "GPT2BPETokenizer"
+_KINDS_WITH_END_TOKEN = ("NullTokenizer", "NullMultimodalTokenizer")
 """Tokenizer kinds whose vocab_size is _vocab_size_without_eod + 1 (megatron/training/tokenizer)."""
-_OF_A_FILE = {
+_FILE_KINDS = {
     *VOCABULARIES, "HuggingFaceTokenizer", "HFTokenizer", "SFTTokenizer", "PretrainedFromHF", "SentencePieceTokenizer",
     "GPTSentencePieceTokenizer",
 }  # fmt: skip
 """Tokenizer kinds with as many tokens as their file: vocab-size is passed to NullTokenizer and TikTokenizer only
 (``_build_library_kwargs``, megatron/core/tokenizers/utils/build_tokenizer.py)."""
-_WITHOUT_TOKENS = 1 / 40
+_MAX_UNUSED_SHARE = 1 / 40
 """Maximum share of rows without a token in a published embedding (DeepSeek-V2: 2385 of 102400)."""
 _SIZES = {"num-layers": "layers", "hidden-size": "hidden_size", "num-attention-heads": "heads"}
 _OPTIONAL = {"ffn-hidden-size": "ffn_hidden_size", "num-query-groups": "kv_heads"}
 _LLAMA_3_ROTARY_BASE = ("500000",)
 """Distinguishes Llama 3 70B from Llama 2 70B (same sizes), and Llama 3 8B from Mistral 7B."""
-_EXTENDED = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarged|added|resized?)(?![a-z])")
+_EXTENSION_WORDS = re.compile(r"(?<![a-z])(ve|ext(end(ed)?)?|expand(ed)?|merged?|enlarged|added|resized?)(?![a-z])")
 """Words after a known tokenizer's name that mark an extended vocabulary, as in Mixtral-8x7B-v0.1-VE."""
-_USUAL = re.compile(r"llama|gpt[-_]?2|/tokenizer\.model$")
+_STANDARD_FILE = re.compile(r"llama|gpt[-_]?2|/tokenizer\.model$")
 """Parts of the paths of standard tokenizer files of a kind."""
 
 
-def vocabulary_of(run: Options) -> int:
+def vocabulary_size(run: Options) -> int:
     """Return the vocabulary size: given, implied by the tokenizer's kind or name, or assumed.
 
     Raises InputError if no tokenizer is given.
     """
     kind, name, given = run.get("tokenizer-type"), run.get("tokenizer-model"), run.get("vocab-size")
-    if given and kind in _ENDED:
+    if given and kind in _KINDS_WITH_END_TOKEN:
         run.assumed.append(f"{kind} adds an end-of-document token to the {given} of vocab-size")
         return int(given) + 1
     default = kind is None and run.get("vocab-file") is not None
-    kind = _DEFAULT if default else kind
-    file = run.get("vocab-file") if kind == _DEFAULT else name
-    if given and kind in _OF_A_FILE:
-        return _given(run, int(given), str(kind), file or "")
+    kind = _DEFAULT_KIND if default else kind
+    file = run.get("vocab-file") if kind == _DEFAULT_KIND else name
+    if given and kind in _FILE_KINDS:
+        return _check_given_size(run, int(given), str(kind), file or "")
     if given or (given := run.get("pad-vocab-size-to")):
         return int(given)
-    known = _tokenizer_in(name or "")
+    known = _find_tokenizer(name or "")
     if kind in VOCABULARIES and not known:
         by = ", pretrain_gpt.py's default," if default else ""
-        unread = f"; {file} is not read and may differ (--set model.vocab_size=...)" if _is_unusual(file) else ""
+        unread = (
+            f"; {file} is not read and may differ (--set model.vocab_size=...)" if _is_nonstandard_file(file) else ""
+        )
         run.assumed.append(f"{kind}{by} has {VOCABULARIES[kind]} tokens{unread}")
         return VOCABULARIES[kind]
     if (kind is None and not name) or kind == "NullTokenizer":
@@ -58,12 +60,12 @@ def vocabulary_of(run: Options) -> int:
             f"{run.source}: the vocabulary size is in the tokenizer, not in the arguments; add "
             "--vocab-size, as in --vocab-size 128256 (Llama 3)"
         )
-    if known := known or _tokenizer_in(kind or ""):
+    if known := known or _find_tokenizer(kind or ""):
         more = " of the tokenizer that it extends; the added ones are not read (--set model.vocab_size=...)"
         run.assumed.append(f"{name or kind} has {TOKENIZERS[known]} tokens{more * _is_extended(name or '', known)}")
         return TOKENIZERS[known]
     kind = kind or "a tokenizer"
-    if alike := _of_equal_sizes(run):
+    if alike := _model_of_equal_sizes(run):
         size = int(model_sizes(alike)["vocab_size"])
         run.assumed.append(f"a vocabulary of {size} tokens, as in {alike}, which has these sizes: {kind} is not read")
         return size
@@ -73,39 +75,39 @@ def vocabulary_of(run: Options) -> int:
     return size
 
 
-def _given(run: Options, given: int, kind: str, file: str) -> int:
+def _check_given_size(run: Options, given: int, kind: str, file: str) -> int:
     """Return the given vocab-size, unless the tokenizer is known to have another number of tokens."""
-    known = _tokenizer_in(file)
+    known = _find_tokenizer(file)
     if known and _is_extended(file, known):
         known = None
-    size = TOKENIZERS[known] if known else None if _is_unusual(file) else VOCABULARIES.get(kind)
+    size = TOKENIZERS[known] if known else None if _is_nonstandard_file(file) else VOCABULARIES.get(kind)
     if size is None:
         what = f"{kind} uses {file or 'its file'}, which is not read (--set model.vocab_size=...)"
         run.assumed.append(f"a vocabulary of {given} tokens, as given: {what}")
         return given
-    if given == size or (known and abs(size - given) <= _WITHOUT_TOKENS * size):
+    if given == size or (known and abs(size - given) <= _MAX_UNUSED_SHARE * size):
         return given
     has, reads = (file, kind) if known else (kind, "it")
     run.assumed.append(f"{has} has {size} tokens: {reads} ignores vocab-size {given}")
     return size
 
 
-def _is_unusual(file: str | None) -> bool:
+def _is_nonstandard_file(file: str | None) -> bool:
     """Return whether a tokenizer's file may differ from what its kind is known for."""
-    return bool(file) and not _USUAL.search(str(file).lower())
+    return bool(file) and not _STANDARD_FILE.search(str(file).lower())
 
 
-def _tokenizer_in(text: str) -> str | None:
+def _find_tokenizer(text: str) -> str | None:
     """Return the known tokenizer that a text names."""
     return next((part for part in TOKENIZERS if part in text.lower()), None)
 
 
 def _is_extended(name: str, known: str) -> bool:
     """Return whether a tokenizer's name marks it as an extension of a known one."""
-    return _EXTENDED.search(name.lower().rpartition(known)[2]) is not None
+    return _EXTENSION_WORDS.search(name.lower().rpartition(known)[2]) is not None
 
 
-def _of_equal_sizes(run: Options) -> str | None:
+def _model_of_equal_sizes(run: Options) -> str | None:
     """Return a published model of equal sizes, preferably of the family in the path; None if there is none."""
     needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.flag("swiglu")}
     optional = {field: run.values.get(option) for option, field in _OPTIONAL.items()}
@@ -122,7 +124,7 @@ def _of_equal_sizes(run: Options) -> str | None:
         return same and all(None in (own, size) or own == size for own, size in some)
 
     folders = "/".join(run.source.replace("_", "-").split("/")[-3:])
-    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _tokenizer_in(folders)
+    named = "llama3" if run.given.get("rotary-base") == _LLAMA_3_ROTARY_BASE else _find_tokenizer(folders)
 
     def order(name: str) -> tuple[bool, bool, bool]:
         size = int(model_sizes(name)["vocab_size"])

@@ -16,21 +16,21 @@ from simcluster.documents.reading import read_document
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
     assumptions_of_config,
-    keys_of_config,
+    classify_keys,
     model_at_usual_length,
     parse_config,
 )
-from simcluster.importers.imported import Beside
+from simcluster.importers.imported import FileReader
 
 _TABLES = read_document(Path(__file__).with_name("model_classes.yaml")).data
-_ONE_KERNEL = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
+_FUSED_ROPE_MODELS = re.compile(r"llama(?!-?4)|nemotron|mixtral", re.IGNORECASE)
 _CLASS = re.compile(r"(?:Model)?(?:Provider|Config)")
-_TELLING_SIZES = ("layers", "hidden_size", "heads")
-_FINISHED = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
+_IDENTIFYING_SIZES = ("layers", "hidden_size", "heads")
+_NAME_SUFFIX = re.compile(r"-(base|hf|pt|instruct|v0\.[123]|0924|4k|2407)(?=-|$)")
 
 
 @cache
-def _sizes() -> dict[str, dict[str, Any]]:
+def _load_sizes() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, entry in read_document(Path(__file__).with_name("published_models.yaml")).data.items():
         found[name] = {**found.get(entry.get("base", ""), {}), **{key: entry[key] for key in entry if key != "base"}}
@@ -39,12 +39,12 @@ def _sizes() -> dict[str, dict[str, Any]]:
 
 def published_names() -> tuple[str, ...]:
     """Return the names of all known models, the catalogue's first."""
-    return (*presets("models.yaml"), *_sizes())
+    return (*presets("models.yaml"), *_load_sizes())
 
 
 def published_model(name: str) -> dict[str, Any]:
     """Return the scenario's model section: the preset's name, or all fields; KeyError for an unknown name."""
-    return {"preset": name} if name in presets("models.yaml") else deepcopy(_sizes()[name])
+    return {"preset": name} if name in presets("models.yaml") else deepcopy(_load_sizes()[name])
 
 
 def model_sizes(name: str) -> dict[str, Any]:
@@ -53,9 +53,9 @@ def model_sizes(name: str) -> dict[str, Any]:
     return presets("models.yaml")[name] if "preset" in section else section
 
 
-def model_of_class(name: str) -> str:
+def find_model_of_class(name: str) -> str:
     """Return the published model of a class such as Llama32ModelProvider1B; empty if unknown."""
-    family, found, size = _parts(name)
+    family, found, size = _split_class_name(name)
     if not found:
         return ""
     if whole := _TABLES["models"].get(f"{family}{size}".replace("_", "")):
@@ -65,17 +65,17 @@ def model_of_class(name: str) -> str:
     return called if called in published_names() else ""
 
 
-def model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
+def find_model_of_sizes(name: str, fields: Mapping[str, Any]) -> str:
     """Return the published model of a class without size by its layers, width and heads; empty if none matches."""
-    family = _TABLES["families"].get(_parts(name)[0], "")
+    family = _TABLES["families"].get(_split_class_name(name)[0], "")
     sizes = [fields.get(field) for field in ("num_layers", "hidden_size", "num_attention_heads")]
     if not family or None in sizes:
         return ""
     alike = (each for each in published_names() if each.startswith(f"{family}-"))
-    return next((each for each in alike if [model_sizes(each)[key] for key in _TELLING_SIZES] == sizes), "")
+    return next((each for each in alike if [model_sizes(each)[key] for key in _IDENTIFYING_SIZES] == sizes), "")
 
 
-def _parts(name: str) -> tuple[str, bool, str]:
+def _split_class_name(name: str) -> tuple[str, bool, str]:
     """Split a class name around Provider or Config: family, whether that word occurs, and size."""
     name = name.rpartition(".")[2]
     match = _CLASS.search(name)
@@ -83,38 +83,38 @@ def _parts(name: str) -> tuple[str, bool, str]:
     return front.lower(), match is not None, behind.lower()
 
 
-def model_called(name: str) -> str:
+def find_published_name(name: str) -> str:
     """Return the published model for a Hugging Face name; empty if unknown."""
     plain = name.rsplit("/", 1)[-1].lower().replace("___", ".")  # ModelScope's spelling of a dot
     for before, now in _TABLES["renamed"].items():
         plain = plain.replace(before, now)
-    plain = _FINISHED.sub("", plain)
+    plain = _NAME_SUFFIX.sub("", plain)
     return plain if plain in published_names() else ""
 
 
-def said_of_model(model: str) -> dict[str, Any]:
+def model_class_settings(model: str) -> dict[str, Any]:
     """Return the router and attention settings of the model's class, by Megatron-Core's names."""
     return dict(_TABLES["said"].get(model, {}))
 
 
-def fields_of_class(model: str, kind: str) -> dict[str, Any]:
+def class_fields(model: str, kind: str) -> dict[str, Any]:
     """Return the Megatron-Core fields that a class sets apart from sizes.
 
     Rotary positions are applied by one kernel (``apply_rope_fusion``) in some classes, and not in Megatron-Core's.
     """
-    fused = _ONE_KERNEL.search(model or kind) is not None
-    return {"apply_rope_fusion": fused, **(said_of_model(model) or defaults_of_class(kind))}
+    fused = _FUSED_ROPE_MODELS.search(model or kind) is not None
+    return {"apply_rope_fusion": fused, **(model_class_settings(model) or family_defaults(kind))}
 
 
-def defaults_of_class(name: str) -> dict[str, Any]:
+def family_defaults(name: str) -> dict[str, Any]:
     """Return the defaults of a family's class without size, such as LlamaModelProvider; empty if unknown."""
-    family, found, size = _parts(name)
+    family, found, size = _split_class_name(name)
     said = _TABLES["bases"].get(family, {}) if found and not size else {}
     below = _TABLES["bases"].get(said.get("base"), {})
     return {**below, **{field: value for field, value in said.items() if field != "base"}}
 
 
-def no_decoder(name: str) -> str:
+def why_not_decoder(name: str) -> str:
     """Return why a model name or class is not a plain decoder; empty if no reason is known."""
     return next((what for words, what in _TABLES["no_decoders"].items() if re.search(words, name, re.IGNORECASE)), "")
 
@@ -134,7 +134,7 @@ class NamedModel:
     length: str = ""
 
 
-def model_published(name: str) -> NamedModel:
+def published_named_model(name: str) -> NamedModel:
     """Return a known model with sequences of at most ``USUAL_LENGTH`` tokens; empty for an empty name."""
     if not name:
         return NamedModel()
@@ -143,16 +143,16 @@ def model_published(name: str) -> NamedModel:
     return NamedModel(name, section, length=f"sequences of {length} tokens")
 
 
-def model_named(name: str, source: str, beside: Beside) -> NamedModel:
+def find_named_model(name: str, source: str, beside: FileReader) -> NamedModel:
     """Return the model for a Hugging Face name; empty for an empty name.
 
     Raises InputError for an unknown model without a config.json, either in a folder of that name next to the file or in
     the file's folder.
     """
-    if not name or (found := model_called(name)):
-        return model_published(found if name else "")
+    if not name or (found := find_published_name(name)):
+        return published_named_model(found if name else "")
     what = f"{source}: the model {name[:60]!r} of the recipe"
-    if against := no_decoder(name.rstrip("/").rpartition("/")[2]):
+    if against := why_not_decoder(name.rstrip("/").rpartition("/")[2]):
         raise InputError(f"{what} {against}")
     if (text := beside(f"{name}/config.json")) is None:
         raise InputError(
@@ -162,7 +162,7 @@ def model_named(name: str, source: str, beside: Beside) -> NamedModel:
     config = parse_config(text, f"{name[:60]}/config.json")
     try:
         section, length = model_at_usual_length(config)
-        unknown = keys_of_config(config, sequence_length=section["sequence_length"])[2]
+        unknown = classify_keys(config, sequence_length=section["sequence_length"])[2]
         assumed = assumptions_of_config(config)
     except InputError as problem:
         raise InputError(f"{what} is read from the config.json next to it: {problem}") from None

@@ -14,12 +14,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from simcluster.base.errors import InputError
-from simcluster.importers.cluster_document import ImportSpec, NicCable, Node, System, Wire, is_kept
+from simcluster.importers.cluster_document import ImportSpec, NicCable, Node, System, Wire, matches_patterns
 from simcluster.importers.generations import NIC_LATENCY, PCIE_LATENCY, TABLES, Wires
 from simcluster.importers.xml_tree import Element
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvlinks_per_gpu", "nvlink", "pcie", "socket", "nic")
-_HOME = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
+_PARENT_TAGS = {"gpu": "pci", "cpu": "system", "net": "nic", "system": "nothing: it is the root"}
 _LANE = {"2.5": 0.25e9, "5": 0.5e9, "8": 1e9, "16": 2e9, "32": 4e9, "64": 8e9}  # GT/s: payload B/s per lane
 _SPEED = re.compile(r"(\d+(?:\.\d+)?) *GT/s(?: PCIe)?")
 _UNKNOWN_SPEED = ("", "unknown", "unknown speed")  # NCCL takes these as Gen3
@@ -54,7 +54,7 @@ class _Slot:
 def read_nccl(root: Element, spec: ImportSpec) -> System:
     """Return the node (or NVLink domain) under ``<system>``; raise InputError with the invalid line."""
     spec.accept("NCCL's topology XML", PARAMETERS)
-    device = spec.device or _device(root)
+    device = spec.device or _find_device(root)
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
     return _Reader(Wires(spec, device), System(device)).read(root)
@@ -93,7 +93,7 @@ class _Reader:
             raise root.error(_NO_GPU)
         for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
             if a[0] == b[0]:  # all pairs of NUMA nodes of a host, as NCCL does
-                self._system.link(a, b, self._wires.socket(*_between_cpus(cpu, self._spec)))
+                self._system.link(a, b, self._wires.socket(*_numa_rate(cpu, self._spec)))
         self._add_nvlinks()
         return self._system
 
@@ -104,11 +104,11 @@ class _Reader:
             if element.tag == "pci":
                 found += self._pci(element, machine)
             elif element.tag == "nic":  # a virtual NIC at the CPU: nothing narrower in between
-                speed = sum(_net_rate(net) for net in self._kept([element]))
+                speed = sum(_port_rate(net) for net in self._kept([element]))
                 if speed:
                     found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
-            elif element.tag in _HOME:
-                raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_HOME[element.tag]}>")
+            elif element.tag in _PARENT_TAGS:
+                raise element.error(f"is not expected in <{parent.tag}>; it belongs in <{_PARENT_TAGS[element.tag]}>")
         return found
 
     def _pci(self, element: Element, machine: int) -> list[_Slot]:
@@ -134,7 +134,7 @@ class _Reader:
 
     def _kept(self, nics: list[Element]) -> list[Element]:
         nets = [net for nic in nics for net in nic.named("net")]
-        return [net for net in nets if is_kept(net.get("name"), self._spec.nics)]
+        return [net for net in nets if matches_patterns(net.get("name"), self._spec.nics)]
 
     def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Slot]]]) -> None:
         """Name the GPUs by CUDA device number if the dump has it, else in bus id order."""
@@ -191,7 +191,7 @@ class _Reader:
             self._system.ports.append(NicCable(node, wire))
 
     def _port(self, net: Element, medium: str) -> Wire:
-        rate, text = _net_rate(net), net.get("latency") or "0"
+        rate, text = _port_rate(net), net.get("latency") or "0"
         try:
             seconds = float(text) / 1e6
         except ValueError:
@@ -218,9 +218,9 @@ class _Reader:
                 far = self._far_end(nvlink, machine, bus, cpu)
                 if far is not None:
                     have = links[node, far][0] if (node, far) in links else 0
-                    links[node, far] = (have + _positive(nvlink, "count"), nvlink)
+                    links[node, far] = (have + _positive_attribute(nvlink, "count"), nvlink)
             for c2c in gpu.named("c2c"):
-                rate = _positive(c2c, "bw") * _positive(c2c, "count") * 1e6
+                rate = _positive_attribute(c2c, "bw") * _positive_attribute(c2c, "count") * 1e6
                 self._system.link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump"))
         if links and self._spec.nvlinks_per_gpu is not None:
             raise InputError("nvlinks_per_gpu: the dump lists the NVLinks; remove the parameter")
@@ -276,7 +276,7 @@ class _Reader:
 # --- single elements, by NCCL's rules ---------------------------------------------------------------------------------
 
 
-def _device(root: Element) -> str:
+def _find_device(root: Element) -> str:
     """Return the catalogue name of a dump's GPUs by PCI id, else by compute capability."""
     found: dict[str, Element] = {}
     for pci in root.below("pci"):
@@ -319,20 +319,20 @@ def _pci_class(pci: Element) -> str:
     return pci.get("class").lower().removeprefix("0x")
 
 
-def _positive(element: Element, name: str) -> int:
+def _positive_attribute(element: Element, name: str) -> int:
     number = element.whole(name)
     if number < 1:
         raise element.error(f"{name} is {number}; it is 1 or more")
     return number
 
 
-def _net_rate(net: Element) -> float:
+def _port_rate(net: Element) -> float:
     """Return the rate of a port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
     megabits = net.whole("speed", 0)
     return (megabits if megabits > 0 else 10_000) * 125e3
 
 
-def _between_cpus(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
+def _numa_rate(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
     """Return the rate (B/s) between two NUMA nodes, as NCCL's ncclTopoGetInterCpuBw, and its description."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
     model = cpu.whole("modelid", 0) if vendor == "GenuineIntel" and cpu.whole("familyid", 0) == 6 else 0

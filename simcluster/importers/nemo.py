@@ -15,25 +15,25 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.bridge_recipes import ReadRecipe
-from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Beside, Imported, nothing_beside
+from simcluster.importers.bridge_recipes import RecipeSettings
+from simcluster.importers.flat_settings import flatten
+from simcluster.importers.imported import FileReader, Imported, read_no_file
 from simcluster.importers.megatron_bridge import BridgeFields
-from simcluster.importers.megatron_models import Words
-from simcluster.importers.nemo_recipes import settings_of_nemo_recipe, settings_of_written_recipe
-from simcluster.importers.processes import filled_otherwise
-from simcluster.importers.python_recipes import NONE_GIVEN
-from simcluster.importers.python_values import Unread
-from simcluster.importers.training_logs import yaml_printed
+from simcluster.importers.megatron_models import OptionWords
+from simcluster.importers.nemo_recipes import read_nemo_recipe_function, read_written_nemo_recipe
+from simcluster.importers.processes import node_fill_assumption
+from simcluster.importers.python_recipes import NO_ARGUMENTS
+from simcluster.importers.python_values import UnreadExpression
+from simcluster.importers.training_logs import extract_printed_yaml
 
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_NO_EFFECT, _SECTIONS, _SHARDED, _BY_NAME = (
+_NO_EFFECT, _SECTIONS, _SHARDED, _READ_BY_NAME = (
     frozenset(_TABLES[name].split()) for name in ("no_effect", "no_effect_sections", "sharded_optimizers", "by_name")
 )
 _REFERENCE = re.compile(r"\$\{(?:oc\.\w+:)?(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*(\d+)\s*\}")
-_OF_RECOMPUTE = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
-_OF_THE_STEP = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
+_RECOMPUTE_FIELDS = tuple(f"model.recompute_{what}" for what in ("granularity", "method", "num_layers", "modules"))
+_STEP_SETTINGS = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp.use_distributed_optimizer"}
 
 
 def scenario_from_nemo(
@@ -43,8 +43,8 @@ def scenario_from_nemo(
     gpus: int | None = None,
     available: int | None = None,
     function: str = "",
-    beside: Beside = nothing_beside,
-    given: Mapping[str, str] = NONE_GIVEN,
+    beside: FileReader = read_no_file,
+    given: Mapping[str, str] = NO_ARGUMENTS,
     gpus_per_node: int | None = None,
     source: str = "<NeMo>",
 ) -> Imported:
@@ -55,15 +55,19 @@ def scenario_from_nemo(
     modelled or missing.
     """
     if source.endswith(".py") or function:
-        recipe: ReadRecipe | None = settings_of_nemo_recipe(text, source, function, given)
+        recipe: RecipeSettings | None = read_nemo_recipe_function(text, source, function, given)
     else:
-        recipe = settings_of_written_recipe(text, source)
-    plain = recipe.settings if recipe else _resolved(flattened(_sections(yaml_printed(text), source), source))
-    fields = BridgeFields(source, recipe or ReadRecipe())
+        recipe = read_written_nemo_recipe(text, source)
+    plain = (
+        recipe.settings
+        if recipe
+        else _resolve_references(flatten(_parse_sections(extract_printed_yaml(text), source), source))
+    )
+    fields = BridgeFields(source, recipe or RecipeSettings())
     became: dict[str, str] = {}
-    settings = fields.problems.of(_settings, plain, source, fields.no_effect, became) or {}
+    settings = fields.problems.of(_translate_settings, plain, source, fields.no_effect, became) or {}
     fields.add(settings if recipe else {"model.add_bias_linear": True, **settings})
-    fields.options |= _tokenizer(plain, fields.options)
+    fields.options |= _tokenizer_options(plain, fields.options)
     fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
     assumed = [*(recipe.assumed if recipe else ())]
     attributes = any(name.startswith("model.config.") for name in plain)
@@ -78,13 +82,13 @@ def scenario_from_nemo(
         assumed.append(
             "gradient buckets of Megatron-LM's size, although Apex's optimizer has another size (bucket_cap_mb)"
         )
-    launched, machines = _nodes(plain, None if gpus else gpus_per_node)
+    launched, machines = _trainer_gpus(plain, None if gpus else gpus_per_node)
     read = [name for name, field in became.items() if field not in settings]  # read by name in _settings
     found = fields.scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
     return found.accounted(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
-def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
+def _trainer_gpus(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:
     """Return the trainer's GPU count, None if not given, and assumptions on GPUs and nodes."""
     kind = plain.get("trainer.accelerator")
     other = kind not in (None, "gpu", "cuda", "auto")
@@ -92,11 +96,11 @@ def _nodes(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | N
     nodes, devices = plain.get("trainer.num_nodes", 1), plain.get("trainer.devices")
     if not (isinstance(nodes, int) and isinstance(devices, int)):
         return None, said
-    filled = filled_otherwise(devices, nodes, gpus_per_node)
+    filled = node_fill_assumption(devices, nodes, gpus_per_node)
     return nodes * devices, [*said, *([filled] if filled else [])]
 
 
-def _sections(text: str, source: str) -> Any:
+def _parse_sections(text: str, source: str) -> Any:
     data = parse_document(text, source=source).data
     data = data.get("training", data) if isinstance(data.get("training"), Mapping) else data
     if isinstance(data.get("train_settings"), Mapping):
@@ -107,7 +111,7 @@ def _sections(text: str, source: str) -> Any:
     return data["MODEL_ARGS"] if isinstance(data.get("MODEL_ARGS"), Mapping) else data
 
 
-def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _resolve_references(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
 
     def referred(parents: list[str], match: re.Match[str]) -> str:
@@ -124,7 +128,7 @@ def _resolved(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _settings(
+def _translate_settings(
     plain: Mapping[str, Any], source: str, no_effect: list[str], became: dict[str, str]
 ) -> dict[str, Any]:  # fmt: skip
     """Translate settings to Megatron-Bridge's names, recorded in ``became``; InputError for unknown words."""
@@ -133,12 +137,12 @@ def _settings(
         key = next((now + name[len(old) :] for old, now in _TABLES["prefixes"].items() if name.startswith(old)), name)
         key = _TABLES["renamed"].get(key, key)
         section, _, field = key.partition(".")
-        made = _translated(name, key, value, plain, source)
+        made = _translate_value(name, key, value, plain, source)
         if made is None:
             idle = section in _SECTIONS or field in _NO_EFFECT or (section == "model" and "." in field)
             made = {} if idle else {key: value}
-            no_effect += [name] if idle and name not in _BY_NAME else []
-        elif isinstance(value, Unread) and not made:
+            no_effect += [name] if idle and name not in _READ_BY_NAME else []
+        elif isinstance(value, UnreadExpression) and not made:
             no_effect.append(name)
         found |= made
         if name not in no_effect and not (key == "model.recompute_num_layers" and value == 0):
@@ -159,30 +163,30 @@ def _settings(
         found["model.transformer_impl"] = "local"  # Megatron-Core always uses Transformer Engine
     # a plugin overrides other formats; without a granularity nothing is recomputed
     formats = ("model.bf16", "model.fp16") if found.get("mixed_precision") else ()
-    idle = () if found.get("model.recompute_granularity") else _OF_RECOMPUTE
+    idle = () if found.get("model.recompute_granularity") else _RECOMPUTE_FIELDS
     no_effect += [name for name in idle if found.get(name) is not None]
     return {name: value for name, value in found.items() if name not in (*formats, *idle)}
 
 
-def _translated(
+def _translate_value(
     name: str, key: str, value: Any, plain: Mapping[str, Any], source: str
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return a setting whose value is spelled differently in Megatron-Bridge; None if it is the same."""
-    if isinstance(value, Unread):
-        idle = key.partition(".")[0] in _SECTIONS and name not in _OF_THE_STEP
-        return {} if idle else {_OF_THE_STEP.get(name, key): value}
+    if isinstance(value, UnreadExpression):
+        idle = key.partition(".")[0] in _SECTIONS and name not in _STEP_SETTINGS
+        return {} if idle else {_STEP_SETTINGS.get(name, key): value}
     word = str(value)
     match key:
         case "model.kv_channels" | "model.position_embedding_type" if value is not None:
             return {key: value if key == "model.kv_channels" else word.lower()}  # ALiBi
         case "trainer.precision":
-            return {"mixed_precision": _word("precision", word, name, source)}
+            return {"mixed_precision": _translate_word("precision", word, name, source)}
         case "model.fp8" | "model.fp8_hybrid" if key == "model.fp8" or "model.fp8" not in plain:
             return {"model.fp8": "hybrid"} if word.lower() in ("true", "hybrid") else {}
         case "model.activation":
             return {"model.gated_linear_unit": word in _TABLES["gated"].split()}
         case "model.normalization":
-            return {key: _word("normalization", word.lower(), name, source)}
+            return {key: _translate_word("normalization", word.lower(), name, source)}
         case "optimizer.name":
             sharded = word in _SHARDED or plain.get("model.wrap_with_zero") is True
             apex = word == "distributed_fused_adam" and f"{name.rpartition('.')[0]}.overlap_grad_sync" not in plain
@@ -190,7 +194,7 @@ def _translated(
         case "model.fsdp":
             return {}
         case "model.fsdp_sharding_strategy" if plain.get("model.fsdp") is True:
-            return {"ddp.data_parallel_sharding_strategy": _word("sharding", word, name, source)}
+            return {"ddp.data_parallel_sharding_strategy": _translate_word("sharding", word, name, source)}
         case "optimizer.grad_sync_dtype" | "model.fsdp_grad_reduce_dtype" if "fsdp" not in key or plain.get(
             "model.fsdp"
         ):
@@ -200,14 +204,14 @@ def _translated(
     return None
 
 
-def _word(table: str, word: str, name: str, source: str) -> str:
+def _translate_word(table: str, word: str, name: str, source: str) -> str:
     known: dict[str, str] = _TABLES[table]
     if word not in known:
         raise InputError(f"{source}: {name}: {shown(word)} is unknown; known: {listed(list(known))}")
     return known[word]
 
 
-def _tokenizer(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Words:
+def _tokenizer_options(plain: Mapping[str, Any], options: Mapping[str, Any]) -> OptionWords:
     """Return the tokenizer's kind and name as Megatron-LM options; an unnamed tokenizer if none is given."""
     if "vocab-size" in options:
         return {}

@@ -13,120 +13,125 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.importers.bridge_recipes import PACKED, ReadRecipe, of_another_file, require_sizes
-from simcluster.importers.named_models import fields_of_class, model_of_class, model_published, no_decoder
+from simcluster.importers.bridge_recipes import PACKED_ASSUMPTION, RecipeSettings, foreign_file_error, require_sizes
+from simcluster.importers.named_models import class_fields, find_model_of_class, published_named_model, why_not_decoder
 from simcluster.importers.option_values import VOCABULARIES
-from simcluster.importers.pre_training import TRAINS_ADAPTERS
-from simcluster.importers.python_recipes import NONE_GIVEN, RecipeFile
-from simcluster.importers.python_values import Built, Unread, plain_fields, written_call
+from simcluster.importers.pre_training import ADAPTER_REASON
+from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
+from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
 
-RESOLVED = (
+RESOLVED_CONFIG_ADVICE = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
 )
 """Advice for a recipe whose values are computed."""
 _TABLES = read_document(Path(__file__).with_suffix(".yaml")).data
-_PRETRAINS = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
+_PRETRAINING_NAME = re.compile(r"(^|_)(pretrain|recipe)(_\w*)?$")
 _PARTS = ("trainer", "model", "data", "optim")
-_STARTS = _TABLES["starts"].split()
-_CONFIGURES = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
-_ALL = "peft_scheme none trains all weights"
-_READ = "run"  # marks a configuration that is read completely
+_START_FUNCTIONS = _TABLES["starts"].split()
+_CONFIG_FUNCTIONS = ("run.Config", "run.Partial", "Config", "Partial", "fdl.Config", "fdl.Partial")
+_ALL_WEIGHTS_ADVICE = "peft_scheme none trains all weights"
+_CONFIGURED_MARK = "run"  # marks a configuration that is read completely
 
 
-def settings_of_nemo_recipe(
-    text: str, source: str, function: str, given: Mapping[str, str] = NONE_GIVEN
-) -> ReadRecipe:  # fmt: skip
+def read_nemo_recipe_function(
+    text: str, source: str, function: str, given: Mapping[str, str] = NO_ARGUMENTS
+) -> RecipeSettings:  # fmt: skip
     """Return the settings made by a recipe function, by attributes of NeMo's trainer, model, data and optimizer.
 
     ``given`` are arguments of the function by name. Raises InputError if there are several recipes of pre-training and
     none is named, for adapters, and for a function that makes no readable recipe.
     """
     started: list[Any] = []
-    known = dict.fromkeys(_CONFIGURES, _configured)
-    known |= {name: lambda made=made, **_: _nested(made) for name, made in _TABLES["functions"].items()}
+    known = dict.fromkeys(_CONFIG_FUNCTIONS, _record_configured)
+    known |= {name: lambda made=made, **_: _nested_record(made) for name, made in _TABLES["functions"].items()}
     known |= dict.fromkeys(("fdl.build", "fiddle.build"), lambda made=None, *_, **__: made)
-    known |= dict.fromkeys(_STARTS, lambda *args, **named: started.append(_started(*args, **named)))
+    known |= dict.fromkeys(_START_FUNCTIONS, lambda *args, **named: started.append(_record_started(*args, **named)))
     file = RecipeFile(text, source, known=known)
-    function, found = file.recipe(function, given, _PRETRAINS, _STARTS, started)
+    function, found = file.recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     what = f"{source}: {function}"
-    if not isinstance(found, Built):
-        raise InputError(f"{what} makes no recipe that can be read as data; {RESOLVED}")
+    if not isinstance(found, RecordedCall):
+        raise InputError(f"{what} makes no recipe that can be read as data; {RESOLVED_CONFIG_ADVICE}")
     _refuse_adapters(found, what)
-    if found.of != _READ:  # one of NeMo's built-in recipes
+    if found.of != _CONFIGURED_MARK:  # one of NeMo's built-in recipes
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
-        trains_all = isinstance(scheme, Unread) or str(scheme).lower() == "none"
-        if adapts and not trains_all and not no_decoder(file.place_of(found.name)):
+        trains_all = isinstance(scheme, UnreadExpression) or str(scheme).lower() == "none"
+        if adapts and not trains_all and not why_not_decoder(file.place_of(found.name)):
             why = f"the default of NeMo's {found.name}"
-            raise InputError(f"{what} {TRAINS_ADAPTERS} ({_ALL}), {why}")
-        raise of_another_file(f"{what} takes its recipe", found.name, file, RESOLVED)
-    return replace(_recipe(found, function, source, file), undecided=tuple(file.undecided))
+            raise InputError(f"{what} {ADAPTER_REASON} ({_ALL_WEIGHTS_ADVICE}), {why}")
+        raise foreign_file_error(f"{what} takes its recipe", found.name, file, RESOLVED_CONFIG_ADVICE)
+    return replace(_build_recipe(found, function, source, file), undecided=tuple(file.undecided))
 
 
-def settings_of_written_recipe(text: str, source: str) -> ReadRecipe | None:
+def read_written_nemo_recipe(text: str, source: str) -> RecipeSettings | None:
     """Return the settings of a recipe file written by NeMo-Run; None for any other text."""
-    found = written_call(text, source)
+    found = parse_written_call(text, source)
     if found is None or "trainer" not in found.fields:
         return None
     _refuse_adapters(found, f"{source}: the file")
-    return _recipe(found, "the file", source)
+    return _build_recipe(found, "the file", source)
 
 
-def _refuse_adapters(found: Built, what: str) -> None:
+def _refuse_adapters(found: RecordedCall, what: str) -> None:
     if found.fields.get("peft") is not None:
-        raise InputError(f"{what} {TRAINS_ADAPTERS} ({_ALL}: --arg peft_scheme=none, if it has that)")
+        raise InputError(f"{what} {ADAPTER_REASON} ({_ALL_WEIGHTS_ADVICE}: --arg peft_scheme=none, if it has that)")
 
 
-def _recipe(found: Built, function: str, source: str, file: RecipeFile | None = None) -> ReadRecipe:
+def _build_recipe(found: RecordedCall, function: str, source: str, file: RecipeFile | None = None) -> RecipeSettings:
     for part in _PARTS if file else ():
         made: Any = found.fields.get(part)
-        other = isinstance(made, Built) and made.of is None and made.name.rpartition(".")[2][:1].islower()
+        other = isinstance(made, RecordedCall) and made.of is None and made.name.rpartition(".")[2][:1].islower()
         if file and other and file.place_of(made.name) != made.name:
-            raise of_another_file(f"{source}: {function} takes its {part}", made.name, file, RESOLVED)
-    empty = Built("none")
+            raise foreign_file_error(f"{source}: {function} takes its {part}", made.name, file, RESOLVED_CONFIG_ADVICE)
+    empty = RecordedCall("none")
     trainer, model, data = (
-        made if isinstance(made := found.fields.get(part), Built) else empty for part in ("trainer", "model", "data")
+        made if isinstance(made := found.fields.get(part), RecordedCall) else empty
+        for part in ("trainer", "model", "data")
     )
-    if against := no_decoder(file.place_of(model.name) if file else model.name):
+    if against := why_not_decoder(file.place_of(model.name) if file else model.name):
         raise InputError(f"{source}: the model of {function} ({model.name}) {against}")
     plugins = trainer.fields.get("plugins")
-    plugin = next((each for each in plugins if isinstance(each, Built)), None) if isinstance(plugins, list) else plugins
-    if isinstance(plugin, Built):  # the first, which sets the precision
+    plugin = (
+        next((each for each in plugins if isinstance(each, RecordedCall)), None)
+        if isinstance(plugins, list)
+        else plugins
+    )
+    if isinstance(plugin, RecordedCall):  # the first, which sets the precision
         trainer.fields["plugins"] = plugin
         plugin.fields.setdefault("grad_reduce_in_fp32", True)
     found.fields["optim"] = found.fields.get("optim") or model.fields.get("optim")
     for made in (model, found.fields["optim"]):
-        if isinstance(made, Built) and made.args:
+        if isinstance(made, RecordedCall) and made.args:
             made.fields.setdefault("config", made.args[0])
     kind = data.name.rpartition(".")[2]
     data.fields = {**_TABLES["data"].get(kind, {}), **data.fields}
     sizes = model.fields.get("config")
-    called = sizes.name if isinstance(sizes, Built) else ""
-    name = model_of_class(called)
-    own = {f"model.config.{field}": value for field, value in fields_of_class(name, called).items()}
-    settings = own | _settings(found, trainer)
-    settings |= _tokenizer(data, model)
-    assumed = _vocabulary(name, settings)
+    called = sizes.name if isinstance(sizes, RecordedCall) else ""
+    name = find_model_of_class(called)
+    own = {f"model.config.{field}": value for field, value in class_fields(name, called).items()}
+    settings = own | _recipe_settings(found, trainer)
+    settings |= _tokenizer_settings(data, model)
+    assumed = _vocabulary_assumptions(name, settings)
     if data.fields.get("packed_sequence_specs") not in (None, False):
-        assumed.append(PACKED)
+        assumed.append(PACKED_ASSUMPTION)
     elif kind in _TABLES["fine_tuning"].split():
         assumed.append("sequences are full, although fine-tuning samples vary in length")
     if not name:
         plain = {key.replace(".config.", "."): value for key, value in settings.items()}
-        require_sizes(sizes, plain, f"{source}: the model of {function}", file, RESOLVED)
-    return ReadRecipe(model_published(name), settings, tuple(assumed))
+        require_sizes(sizes, plain, f"{source}: the model of {function}", file, RESOLVED_CONFIG_ADVICE)
+    return RecipeSettings(published_named_model(name), settings, tuple(assumed))
 
 
-def _settings(found: Built, trainer: Built) -> dict[str, Any]:
+def _recipe_settings(found: RecordedCall, trainer: RecordedCall) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for part in _PARTS:
-        settings |= _flat(part, found.fields.get(part))
+        settings |= _flatten_part(part, found.fields.get(part))
     settings.pop("trainer.callbacks", None)
     settings = {name: value for name, value in settings.items() if not name.startswith("optim.lr_scheduler")}
     if settings.get("trainer.strategy.ddp") == "megatron":  # Megatron-Core's default
         del settings["trainer.strategy.ddp"]
     calls, by_callbacks = trainer.fields.get("callbacks"), dict[str, Any]()
     for call in calls if isinstance(calls, list) else []:
-        if isinstance(call, Built) and (made := _TABLES["callbacks"].get(call.name)):
+        if isinstance(call, RecordedCall) and (made := _TABLES["callbacks"].get(call.name)):
             said = {**made["makes"], **call.fields}
             by_callbacks |= plain_fields({f"{made['to']}{name}": value for name, value in said.items()})
     for key, value in (settings | by_callbacks).items():
@@ -136,17 +141,17 @@ def _settings(found: Built, trainer: Built) -> dict[str, Any]:
     return settings
 
 
-def _flat(name: str, value: Any, around: tuple[Built, ...] = ()) -> dict[str, Any]:
+def _flatten_part(name: str, value: Any, around: tuple[RecordedCall, ...] = ()) -> dict[str, Any]:
     """Return the settings of a part by dotted name; ``around`` are its enclosing objects, to end cycles."""
-    if not isinstance(value, Built) or any(value is each for each in around):
+    if not isinstance(value, RecordedCall) or any(value is each for each in around):
         return {}
     found = plain_fields({f"{name}.{field}": item for field, item in value.fields.items()})
     for field, item in value.fields.items():
-        found |= _flat(f"{name}.{field}", item, (*around, value))
+        found |= _flatten_part(f"{name}.{field}", item, (*around, value))
     return found
 
 
-def _vocabulary(name: str, settings: dict[str, Any]) -> list[str]:
+def _vocabulary_assumptions(name: str, settings: dict[str, Any]) -> list[str]:
     """Return vocabulary assumptions of a known model; an explicit vocabulary is marked as not padded.
 
     ``GPTConfig.configure_model`` pads the tokenizer's vocabulary only.
@@ -161,10 +166,10 @@ def _vocabulary(name: str, settings: dict[str, Any]) -> list[str]:
     return [f"the vocabulary of {name}, although NeMo takes {whose}"] if name else []
 
 
-def _tokenizer(data: Built, model: Built) -> dict[str, Any]:
+def _tokenizer_settings(data: RecordedCall, model: RecordedCall) -> dict[str, Any]:
     """Return the tokenizer's Hugging Face name, or GPT-2's tokenizer for data that default to it."""
     given = [part.fields.get("tokenizer") for part in (model, data)]
-    made = [each for each in given if isinstance(each, Built)]
+    made = [each for each in given if isinstance(each, RecordedCall)]
     if any("SentencePiece" in each.name for each in made):
         return {"model.tokenizer.library": "sentencepiece"}
     words = [*(word for each in made for word in (*each.args, *each.fields.values())), *given]
@@ -174,20 +179,22 @@ def _tokenizer(data: Built, model: Built) -> dict[str, Any]:
     return {"model.tokenizer.library": "megatron"} if usual and data.fields.get("tokenizer") is None else {}
 
 
-def _configured(made: Any = None, *args: Any, **named: Any) -> Built:
-    name = made.name if isinstance(made, Built) else str(getattr(made, "text", made))
-    return Built(name.rpartition(".")[2], args, named, _READ)
+def _record_configured(made: Any = None, *args: Any, **named: Any) -> RecordedCall:
+    name = made.name if isinstance(made, RecordedCall) else str(getattr(made, "text", made))
+    return RecordedCall(name.rpartition(".")[2], args, named, _CONFIGURED_MARK)
 
 
-def _started(recipe: Any = None, *args: Any, **named: Any) -> Any:
-    if isinstance(recipe, Built):
+def _record_started(recipe: Any = None, *args: Any, **named: Any) -> Any:
+    if isinstance(recipe, RecordedCall):
         alone = not args and recipe.name.endswith("_recipe")
-        if alone or recipe.of == _READ or recipe.fields.keys() & {"trainer", "model"}:
+        if alone or recipe.of == _CONFIGURED_MARK or recipe.fields.keys() & {"trainer", "model"}:
             return recipe
     given = (each for each in (recipe, *args) if each is not None)
-    return Built("pretrain", (), dict(zip(("model", "data", "trainer"), given, strict=False)) | named, _READ)
+    return RecordedCall(
+        "pretrain", (), dict(zip(("model", "data", "trainer"), given, strict=False)) | named, _CONFIGURED_MARK
+    )
 
 
-def _nested(fields: Mapping[str, Any]) -> Built:
-    made = {name: _nested(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
-    return Built("made", (), made, _READ)
+def _nested_record(fields: Mapping[str, Any]) -> RecordedCall:
+    made = {name: _nested_record(value) if isinstance(value, Mapping) else value for name, value in fields.items()}
+    return RecordedCall("made", (), made, _CONFIGURED_MARK)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from simcluster.base.errors import InputError
-from simcluster.importers.cluster_document import ImportSpec, NicCable, System, Wire, is_kept
+from simcluster.importers.cluster_document import ImportSpec, NicCable, System, Wire, matches_patterns
 from simcluster.importers.generations import Wires
 
 PARAMETERS = ("nodes", "fabric", "nics", "nvswitch", "nvlink", "pcie", "socket", "nic")
@@ -26,8 +26,8 @@ CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Classes of PCIe paths, nearest first."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_AFTER = ("CPU", "NUMA", "CPU Affinity", "NUMA Affinity", "")  # headers of columns after the matrix
-_MOST_NVLINKS = 18  # maximum of any GPU so far
+_COLUMNS_AFTER_MATRIX = ("CPU", "NUMA", "CPU Affinity", "NUMA Affinity", "")  # headers of columns after the matrix
+_MAX_NVLINKS = 18  # maximum of any GPU so far
 _DEVICE_OF_NVLINKS = {12: "a100-80gb", 18: "h100"}
 
 
@@ -76,14 +76,14 @@ def parse_matrix(text: str, source: str) -> Matrix:
         raise InputError(
             f"{source}: no line is the header of a matrix (GPU0 GPU1 ...); give the output of nvidia-smi topo -m"
         )
-    names = tuple(itertools.takewhile(lambda word: word not in _AFTER, _words(lines[head])))
+    names = tuple(itertools.takewhile(lambda word: word not in _COLUMNS_AFTER_MATRIX, _split_cells(lines[head])))
     if len(names) > 512:
         raise InputError(f"{source}:{head + 1}: {len(names)} columns; a node has fewer")
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise InputError(
             f"{source}:{head + 1}: two columns are called {twice}; names must be unique: copy the output again"
         )
-    rows = _rows(lines, head, names, source)
+    rows = _parse_rows(lines, head, names, source)
     numa: dict[str, str] = {}
     if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix if no cell is empty
         after = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
@@ -92,17 +92,17 @@ def parse_matrix(text: str, source: str) -> Matrix:
         source=source,
         names=names,
         lines={name: rows[name][0] for name in names},
-        cells=_cells(names, rows, source),
+        cells=_parse_cells(names, rows, source),
         numa=numa,
         nics=dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
     )
 
 
-def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
+def _parse_rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
     """Return the line number and cells of each row."""
     rows: dict[str, tuple[int, list[str]]] = {}
     for number, line in enumerate(lines[head + 1 :], head + 2):
-        name, *cells = _words(line) or [""]
+        name, *cells = _split_cells(line) or [""]
         if not name or name.startswith("Legend"):
             if rows:
                 break
@@ -125,7 +125,7 @@ def _rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dic
     return rows
 
 
-def _words(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """Split a line into cells at tabs, or at blanks if an editor replaced the tabs."""
     if "\t" in line:
         cells = [cell.strip() for cell in line.split("\t")]
@@ -133,7 +133,9 @@ def _words(line: str) -> list[str]:
     return line.split()
 
 
-def _cells(names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source: str) -> dict[tuple[str, str], str]:
+def _parse_cells(
+    names: Sequence[str], rows: dict[str, tuple[int, list[str]]], source: str
+) -> dict[tuple[str, str], str]:
     cells: dict[tuple[str, str], str] = {}
     for a in names:
         number, words = rows[a]
@@ -164,13 +166,13 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     """Return the node of a matrix: NVLinks (direct or NVSwitch), PCIe switches, host bridges, NUMA nodes."""
     spec.accept("nvidia-smi topo -m", PARAMETERS)
     matrix = parse_matrix(text, source)
-    device = spec.device or _device(matrix)
+    device = spec.device or _find_device(matrix)
     system, wires = System(device), Wires(spec, device)
-    names = [name for name in matrix.names if is_gpu(name) or is_kept(matrix.nics.get(name, name), spec.nics)]
+    names = [name for name in matrix.names if is_gpu(name) or matches_patterns(matrix.nics.get(name, name), spec.nics)]
     system.nodes.update({matrix.node(name): "gpu" if is_gpu(name) else "nic" for name in names})
-    levels = _levels(matrix, names)
-    unknown = _pairs_of_unknown_path(matrix, names, levels)
-    _Tree(matrix, system, wires).grow(names, levels, unknown)
+    levels = _group_by_class(matrix, names)
+    unknown = _count_unknown_paths(matrix, names, levels)
+    _PcieTree(matrix, system, wires).grow(names, levels, unknown)
     _add_nvlinks(matrix, system, wires)
     why = f"{matrix.source}: the matrix does not state the NIC rate"
     for name in names:
@@ -180,9 +182,9 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     return system
 
 
-def _device(matrix: Matrix) -> str:
+def _find_device(matrix: Matrix) -> str:
     """Return the GPU model by NVLinks per GPU (12: A100, 18: H100); raise InputError for other counts."""
-    total = _nvlinks_per_gpu(matrix, _all_in_nvswitch(matrix))
+    total = _nvlinks_per_gpu(matrix, _uses_nvswitch(matrix))
     device = _DEVICE_OF_NVLINKS.get(total)
     if device is None:
         raise InputError(
@@ -196,7 +198,7 @@ Levels = dict[str, dict[str, str]]
 """Group of each column by path class, named after the group's first column."""
 
 
-def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
+def _group_by_class(matrix: Matrix, names: Sequence[str]) -> Levels:
     """Group columns that meet at each path class or below; GPUs of one NUMA node meet at NODE."""
     group = {name: name for name in names}
     levels: Levels = {}
@@ -210,7 +212,7 @@ def _levels(matrix: Matrix, names: Sequence[str]) -> Levels:
     return levels
 
 
-def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels) -> int:
+def _count_unknown_paths(matrix: Matrix, names: Sequence[str], levels: Levels) -> int:
     """Return the number of SYS pairs inside a NUMA node; raise InputError for other contradictions."""
     unknown = 0
     for a, b in itertools.combinations(names, 2):
@@ -227,7 +229,7 @@ def _pairs_of_unknown_path(matrix: Matrix, names: Sequence[str], levels: Levels)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tree:
+class _PcieTree:
     """PCIe tree of a matrix, built from NUMA nodes down."""
 
     matrix: Matrix
@@ -241,8 +243,8 @@ class _Tree:
             note = f"{pcie.source}; {unknown} SYS pairs inside a NUMA node are assumed to cross its host bridges"
             pcie = replace(pcie, source=note)
         numa_nodes = []
-        for members in _groups(names, levels["NODE"]):
-            bridges = _groups(members, levels["PHB"])
+        for members in _group_members(names, levels["NODE"]):
+            bridges = _group_members(members, levels["PHB"])
             top = self._add("numa", "host")
             numa_nodes.append(top)
             for inner in bridges:
@@ -251,8 +253,8 @@ class _Tree:
                     bridge = self._add("bridge", "host")
                     wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: no bottleneck (assumed)")
                     self.system.link(bridge, top, wide)
-                for switched in _groups(inner, levels["PXB"]):
-                    self._add_switches(_groups(switched, levels["PIX"]), bridge, pcie)
+                for switched in _group_members(inner, levels["PXB"]):
+                    self._add_switches(_group_members(switched, levels["PIX"]), bridge, pcie)
         for a, b in itertools.combinations(numa_nodes, 2):
             why = f"{self.matrix.source}: the matrix does not state the rate between NUMA nodes"
             self.system.link(a, b, self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX"))
@@ -276,7 +278,7 @@ class _Tree:
         return node
 
 
-def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
+def _group_members(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(group[name], []).append(name)
@@ -286,7 +288,7 @@ def _groups(names: Sequence[str], group: dict[str, str]) -> list[list[str]]:
 # --- NVLink -----------------------------------------------------------------------------------------------------------
 
 
-def _all_in_nvswitch(matrix: Matrix, most: int = _MOST_NVLINKS, given: bool | None = None) -> bool:
+def _uses_nvswitch(matrix: Matrix, most: int = _MAX_NVLINKS, given: bool | None = None) -> bool:
     """Return whether NVSwitches join the GPUs: all pairs have one NV#, in sum more than a GPU has."""
     counts = [matrix.nvlinks(a, b) for a, b in itertools.combinations(matrix.gpus, 2)]
     if not counts or not all(count == counts[0] > 0 for count in counts):
@@ -304,7 +306,7 @@ def _nvlinks_per_gpu(matrix: Matrix, switched: bool) -> int:
 
 def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
     gpus, generation, spec = matrix.gpus, wires.generation, wires.spec
-    switched = _all_in_nvswitch(matrix, generation.nvlinks if generation else _MOST_NVLINKS, spec.nvswitch)
+    switched = _uses_nvswitch(matrix, generation.nvlinks if generation else _MAX_NVLINKS, spec.nvswitch)
     if not _nvlinks_per_gpu(matrix, switched):
         return
     if generation is None and spec.nvlink.line_rate is None:

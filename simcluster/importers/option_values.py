@@ -10,56 +10,56 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.documents.reading import read_document
-from simcluster.importers.arguments import for_a_shell
-from simcluster.importers.imported import Settings, Sorting, is_off
-from simcluster.importers.layer_lists import Value, parse_layer_list
+from simcluster.importers.arguments import explain_shell_value
+from simcluster.importers.imported import SettingClassifier, Settings, is_off
+from simcluster.importers.layer_lists import LayerValue, parse_layer_list
 
 
-def _by_name(groups: Mapping[str, str]) -> dict[str, str]:
+def _expand_names(groups: Mapping[str, str]) -> dict[str, str]:
     """Expand a mapping of text to space-separated names into a mapping of name to text."""
     return {name: said for said, names in groups.items() for name in names.split()}
 
 
 _TABLES = read_document(Path(__file__).with_name("megatron_options.yaml")).data
-MAPPED = _by_name(_TABLES["mapped"])
+MAPPED = _expand_names(_TABLES["mapped"])
 NO_EFFECT = frozenset(_TABLES["no_effect"].split())
 NO_EFFECT_PREFIXES = tuple(_TABLES["no_effect_prefixes"].split())
-NOT_MODELLED = _by_name(_TABLES["not_modelled"])
-REFUSED = _by_name(_TABLES["refused"])
-REFUSED_PREFIXES = _by_name(_TABLES["refused_prefixes"])
+NOT_MODELLED = _expand_names(_TABLES["not_modelled"])
+REFUSED = _expand_names(_TABLES["refused"])
+REFUSED_PREFIXES = _expand_names(_TABLES["refused_prefixes"])
 ABSENT_AT_0: list[str] = _TABLES["absent_at_0"].split()
 SWITCHED_OFF: dict[str, str] = _TABLES["switched_off"]
 VOCABULARIES: dict[str, int] = _TABLES["vocabularies"]
-OF_EXPERTS: list[str] = _TABLES["of_experts"].split()
+EXPERT_OPTIONS: list[str] = _TABLES["of_experts"].split()
 RENAMED: dict[str, str] = _TABLES["renamed"]
 INVERTED: dict[str, str] = _TABLES["inverted"]
 ON_BY_DEFAULT = frozenset(_TABLES["on_by_default"].split())
-NEED = {switch: tuple(names.split()) for switch, names in _TABLES["need"].items()}
-PROGRAMS: dict[str, str] = _TABLES["programs"]
-OTHER_LAUNCHES = {what: tuple(names.split()) for what, names in _TABLES["other_launches"].items()}
-OF_ANY_PROGRAM = frozenset(_TABLES["of_any_program"].split())
+FIELD_REQUIREMENTS = {switch: tuple(names.split()) for switch, names in _TABLES["need"].items()}
+OTHER_PROGRAMS: dict[str, str] = _TABLES["programs"]
+OTHER_LAUNCH_OPTIONS = {what: tuple(names.split()) for what, names in _TABLES["other_launches"].items()}
+COMMON_OPTIONS = frozenset(_TABLES["of_any_program"].split())
 FLAG_VALUES: dict[str, tuple[str, str]] = _TABLES["values"]
-WORDS: dict[str, dict[str, str]] = {option: _by_name(words) for option, words in _TABLES["words"].items()}
+WORD_ALIASES: dict[str, dict[str, str]] = {option: _expand_names(words) for option, words in _TABLES["words"].items()}
 TOKENIZERS: dict[str, int] = _TABLES["tokenizers"]
 UNREAD_TOKENIZERS: dict[str, int] = _TABLES["unread_tokenizers"]
-ONLY_WITH: dict[str, str] = _TABLES["only_with"]
+PREFIX_REQUIREMENTS: dict[str, str] = _TABLES["only_with"]
 SWIFT_DEFAULTS: dict[str, tuple[str, ...]] = {name: (str(value),) for name, value in _TABLES["swift_defaults"].items()}
-LATENT: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
-_SETTING = re.compile(r"\+{0,2}[a-z]\w*(\.\w+)*=\S*")
-_BOUNDS = "1", "1000000000"
+LATENT_SIZES: dict[str, tuple[str, int]] = _TABLES["latent_attention"]
+_HYDRA_SETTING = re.compile(r"\+{0,2}[a-z]\w*(\.\w+)*=\S*")
+_DEFAULT_BOUNDS = "1", "1000000000"
 _DIGITS = 20
-_BY_LAYER = "num-experts"
+_PER_LAYER_OPTION = "num-experts"
 """Megatron-DeepSpeed also takes one number per expert layer."""
-FILES = ("tokenizer-model", "vocab-file")
-_OFF = ("0", "false", "none")
+FILE_OPTIONS = ("tokenizer-model", "vocab-file")
+_OFF_WORDS = ("0", "false", "none")
 
 
-def option_called(name: str) -> str:
+def current_option_name(name: str) -> str:
     """Return the current name of an option, given an older name or a flag that sets one of its values."""
     return RENAMED.get(renamed := FLAG_VALUES.get(name, (name,))[0], renamed)
 
 
-class Options(Sorting):
+class Options(SettingClassifier):
     """Options of one command, classified and checked: ``given`` as written, ``unknown`` if not recognised."""
 
     def __init__(self, source: str, dashes: str, problems: Iterable[str] = ()) -> None:
@@ -77,10 +77,10 @@ class Options(Sorting):
         """Classify every option; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for written, words in options.items():
-            value, name = FLAG_VALUES.get(written, ("", ""))[1], option_called(written)
+            value, name = FLAG_VALUES.get(written, ("", ""))[1], current_option_name(written)
             words, least = (value,) if value else words, int(MAPPED.get(name) != "flag")
             count = len(words)
-            while count > least and _SETTING.fullmatch(words[count - 1]):  # Hydra settings after the last option
+            while count > least and _HYDRA_SETTING.fullmatch(words[count - 1]):  # Hydra settings after the last option
                 count -= 1
             self.unknown += words[count:]
             if plain.get(name, words[:count]) != words[:count]:
@@ -92,7 +92,7 @@ class Options(Sorting):
             absent.append("num-experts")
         self.no_effect += absent
         plain = {name: words for name, words in plain.items() if name not in absent}
-        on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF}
+        on = {name for name, words in plain.items() if " ".join(words).lower() not in _OFF_WORDS}
         for name, words in plain.items():
             self.given[name] = words
             if name in MAPPED:
@@ -104,8 +104,8 @@ class Options(Sorting):
                 continue
             families = (why for prefix, why in REFUSED_PREFIXES.items() if name.startswith(prefix))
             refused = REFUSED.get(name) or next(families, "")
-            switch = next((switch for prefix, switch in ONLY_WITH.items() if name.startswith(prefix)), name)
-            off = " ".join(words).lower() in (*_OFF, SWITCHED_OFF.get(name, "0"))
+            switch = next((switch for prefix, switch in PREFIX_REQUIREMENTS.items() if name.startswith(prefix)), name)
+            off = " ".join(words).lower() in (*_OFF_WORDS, SWITCHED_OFF.get(name, "0"))
             known = bool(refused) or name in NOT_MODELLED or name in NO_EFFECT
             # an unknown option that counts experts may be a fork's name of the switch
             alone = switch != name and switch not in on and (known or "num-experts" not in name)
@@ -117,8 +117,8 @@ class Options(Sorting):
 
     def _value(self, name: str, form: str, words: tuple[str, ...]) -> Any:
         kind, *known = form.split()
-        shell = for_a_shell(" ".join(words))
-        if shell and name not in FILES:
+        shell = explain_shell_value(" ".join(words))
+        if shell and name not in FILE_OPTIONS:
             raise self.error(name, shell)
         if kind == "words":
             return " ".join(words)
@@ -126,7 +126,7 @@ class Options(Sorting):
             if len(words) > 1 or (words and words[0].lower() not in ("true", "false", "1", "0")):
                 raise self.error(name, f"takes no value, got {' '.join(words)[:40]!r}")
             return not words or words[0].lower() in ("true", "1")
-        if name == _BY_LAYER:
+        if name == _PER_LAYER_OPTION:
             if len(set(words)) > 1:
                 raise self.error(name, "different numbers per layer are not modelled; give one for all")
             words = words[:1]
@@ -134,7 +134,7 @@ class Options(Sorting):
             raise self.error(name, f"takes one value, got {len(words)}; keep one")
         word = words[0]
         if kind == "count":
-            least, most = map(int, (*known, *_BOUNDS[len(known) :]))
+            least, most = map(int, (*known, *_DEFAULT_BOUNDS[len(known) :]))
             if not word.isascii() or not word.isdecimal() or not least <= int(word[:_DIGITS]) <= most:
                 raise self.error(name, f"{word[:40]!r} is not a whole number from {least} to {most}")
             return int(word)
@@ -146,7 +146,7 @@ class Options(Sorting):
             if not 0 <= value <= 1:
                 raise self.error(name, f"{word[:40]!r} is not a number from 0 to 1")
             return value
-        word = WORDS.get(name, {}).get(word.lower(), word)
+        word = WORD_ALIASES.get(name, {}).get(word.lower(), word)
         if word not in known:
             near = did_you_mean(word, known, 0.65)
             raise self.error(name, f"{word[:40]!r} is not modelled{near}; known: {listed(known)}")
@@ -166,7 +166,7 @@ class Options(Sorting):
         """Return whether any of these switches is on."""
         return any(self.values.get(name) is True for name in names)
 
-    def layer_list(self, name: str, layers: int) -> Value | None:
+    def layer_list(self, name: str, layers: int) -> LayerValue | None:
         """Return a whole number from 1, or a list with a number per layer; None if the option is not given."""
         text = self.get(name)
         if text is None:

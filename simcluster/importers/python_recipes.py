@@ -16,13 +16,20 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.importers.python_values import Built, Unread, given_values, known_truth, operated, truth
+from simcluster.importers.python_values import (
+    RecordedCall,
+    UnreadExpression,
+    apply_operator,
+    find_truth,
+    parse_values,
+    require_truth,
+)
 
-NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
-SCRIPT = "the script"
+NO_ARGUMENTS: Mapping[str, str] = MappingProxyType({})
+SCRIPT_NAME = "the script"
 """Function name that represents a file's ``__main__`` block."""
 _DEGREE = re.compile(r"((tensor|pipeline|expert)_model|context|expert_tensor)_parallel_size")
-_MOST_CHARACTERS, _MOST_STEPS, _MOST_DEPTH = 500_000, 50_000, 30
+_MAX_CHARACTERS, _MAX_STEPS, _MAX_DEPTH = 500_000, 50_000, 30
 
 
 class RecipeFile:
@@ -37,8 +44,8 @@ class RecipeFile:
         idle: Callable[[str], bool] = lambda attribute: False,
     ) -> None:
         """Parse the file; ``known`` are other files' functions, ``idle`` finds attributes that do not matter."""
-        if len(text) > _MOST_CHARACTERS:
-            raise InputError(f"{source}: has more than {_MOST_CHARACTERS:,} characters, more than any recipe file")
+        if len(text) > _MAX_CHARACTERS:
+            raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any recipe file")
         try:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
@@ -64,7 +71,7 @@ class RecipeFile:
 
     def read(self, name: str, given: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Return a function's result for these arguments; raise InputError for an unknown function or argument."""
-        if name == SCRIPT:
+        if name == SCRIPT_NAME:
             return self._run(self._main[0].body, {})[1]
         if name not in self.functions:
             known = [each for each in self.functions if not each.startswith("_")]
@@ -94,7 +101,7 @@ class RecipeFile:
         made = made or [
             name for name, node in self.functions.items()
             if any(isinstance(each, ast.Call) and ast.unparse(each.func) in starts for each in ast.walk(node))
-        ] or [SCRIPT] * bool(self._main)  # fmt: skip
+        ] or [SCRIPT_NAME] * bool(self._main)  # fmt: skip
         if not name and len(made) != 1:
             known = made or [*self.functions][:20]
             has = f" (it has {listed(known)})" if known else ""
@@ -102,15 +109,15 @@ class RecipeFile:
                 f"{self.source}: has {'several recipes' if made else 'no pre-training recipe'}; name one after a "
                 f"colon, as in {self.source}:{(known or ['NAME'])[0]}{has}"
             )
-        found = self.read(name or made[0], given_values(given))
-        return name or made[0], found if isinstance(found, Built) or not started else started[0]
+        found = self.read(name or made[0], parse_values(given))
+        return name or made[0], found if isinstance(found, RecordedCall) or not started else started[0]
 
     # --- functions and statements
 
     def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         self._depth += 1
-        if self._depth > _MOST_DEPTH:
-            raise InputError(f"{self.source}: functions call each other more than {_MOST_DEPTH} deep")
+        if self._depth > _MAX_DEPTH:
+            raise InputError(f"{self.source}: functions call each other more than {_MAX_DEPTH} deep")
         given = function.args
         positional = [each.arg for each in (*given.posonlyargs, *given.args)]
         own = [*positional, *(each.arg for each in given.kwonlyargs)]
@@ -136,7 +143,7 @@ class RecipeFile:
                     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                         self._put(target, made, scope)
                 case ast.If():
-                    met = truth(self._value(node.test, scope))
+                    met = find_truth(self._value(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
                     if met is None:
                         self._note(f"where {ast.unparse(node.test)}", node)
@@ -146,8 +153,8 @@ class RecipeFile:
                     self._note(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
                 case ast.Expr(value=ast.Call() as call):
                     made = self._value(call, scope)
-                    changed = isinstance(call.func, ast.Name) and isinstance(made, Built)
-                    if changed and any(isinstance(each, Built) and each.fields for each in made.args):
+                    changed = isinstance(call.func, ast.Name) and isinstance(made, RecordedCall)
+                    if changed and any(isinstance(each, RecordedCall) and each.fields for each in made.args):
                         self.undecided[f"in {ast.unparse(call)}"[:100]] = None
                 case _:
                     pass
@@ -158,8 +165,8 @@ class RecipeFile:
 
     def _count(self, steps: int) -> None:
         self._steps += steps
-        if self._steps > _MOST_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read")
+        if self._steps > _MAX_STEPS:
+            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read")
 
     def _note(self, what: str, node: ast.stmt) -> None:
         """Record an undecided statement with the settings that it changes and the calls that may change some."""
@@ -180,18 +187,20 @@ class RecipeFile:
                 scope[name] = value
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, scope)
-                if not isinstance(owner, Built) and isinstance(of, ast.Name | ast.Attribute):  # a new section
-                    said = (owner,) if isinstance(owner, str | Unread) else ()
-                    owner = Built(of.id if isinstance(of, ast.Name) else of.attr, said)
+                if not isinstance(owner, RecordedCall) and isinstance(of, ast.Name | ast.Attribute):  # a new section
+                    said = (owner,) if isinstance(owner, str | UnreadExpression) else ()
+                    owner = RecordedCall(of.id if isinstance(of, ast.Name) else of.attr, said)
                     self._put(of, owner, scope)
-                if isinstance(owner, Built):
+                if isinstance(owner, RecordedCall):
                     owner.fields[name] = value
             case ast.Subscript(value=of, slice=key):
                 if isinstance(held := self._value(of, scope), dict):
                     held[str(self._value(key, scope))] = value
             case ast.Tuple(elts=parts):
                 known = isinstance(value, list) and len(value) == len(parts)
-                made = Unread(value.name if isinstance(value, Built) else str(getattr(value, "text", value))[:200])
+                made = UnreadExpression(
+                    value.name if isinstance(value, RecordedCall) else str(getattr(value, "text", value))[:200]
+                )
                 for place, part in enumerate(parts):
                     self._put(part, value[place] if known else made, scope)
 
@@ -203,7 +212,7 @@ class RecipeFile:
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, ArithmeticError):
-            return Unread(ast.unparse(node)[:200])
+            return UnreadExpression(ast.unparse(node)[:200])
 
     def _known_value(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         """Return the value of an expression; raise a Python error for one that is not readable."""
@@ -214,7 +223,7 @@ class RecipeFile:
                 return scope[name] if name in scope else self._constants[name]
             case ast.Attribute(value=of, attr=name):
                 owner = self._value(of, scope)
-                fields = owner.fields if isinstance(owner, Built) else {}
+                fields = owner.fields if isinstance(owner, RecordedCall) else {}
                 return 1 if name not in fields and _DEGREE.fullmatch(name) else fields[name]  # default degree
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
                 return [self._value(part, scope) for part in parts]
@@ -232,18 +241,18 @@ class RecipeFile:
                 self._count(len(held))
                 return [self._value(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self._value(body if known_truth(self._value(test, scope)) else orelse, scope)
+                return self._value(body if require_truth(self._value(test, scope)) else orelse, scope)
             case ast.BoolOp(op=sign, values=[*parts, last]):
                 for part in parts:
-                    if known_truth(value := self._value(part, scope)) is isinstance(sign, ast.Or):
+                    if require_truth(value := self._value(part, scope)) is isinstance(sign, ast.Or):
                         return value
                 return self._value(last, scope)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not known_truth(self._value(operand, scope))
+                return not require_truth(self._value(operand, scope))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -self._value(operand, scope)
             case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
-                return operated(sign, self._value(left, scope), self._value(right, scope))
+                return apply_operator(sign, self._value(left, scope), self._value(right, scope))
             case ast.Call():
                 return self._call(node, scope)
         raise ValueError
@@ -263,11 +272,11 @@ class RecipeFile:
         if name in self._known:
             return self._known[name](*args, **named)
         match name.rpartition(".")[2], args:
-            case "replace", [Built() as made, *_]:
-                return Built(made.name, made.args, {**made.fields, **named})
-            case "isinstance", [value, Unread("str")] if not isinstance(value, Unread):
+            case "replace", [RecordedCall() as made, *_]:
+                return RecordedCall(made.name, made.args, {**made.fields, **named})
+            case "isinstance", [value, UnreadExpression("str")] if not isinstance(value, UnreadExpression):
                 return isinstance(value, str)
-            case "getattr", [Built() as made, str(field), default]:
+            case "getattr", [RecordedCall() as made, str(field), default]:
                 return made.fields.get(field, default)
             case "deepcopy" | "list", [value]:
                 return deepcopy(value)
@@ -276,5 +285,5 @@ class RecipeFile:
         of = self._value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else None
         if isinstance(of, list) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
             return of.append(args[0])
-        method = node.func.attr if isinstance(node.func, ast.Attribute) and isinstance(of, Built) else name
-        return Built(method, tuple(args), named, of if isinstance(of, Built) else None)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) and isinstance(of, RecordedCall) else name
+        return RecordedCall(method, tuple(args), named, of if isinstance(of, RecordedCall) else None)

@@ -14,11 +14,13 @@ from simcluster.base.errors import InputError
 from simcluster.documents.given_files import decode, read_bytes
 from simcluster.documents.reading import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
-from simcluster.importers.cluster_document import GraphDocument, ImportSpec, System, join
-from simcluster.importers.xml_tree import not_hwloc, parse_xml
+from simcluster.importers.cluster_document import GraphDocument, ImportSpec, System, join_systems
+from simcluster.importers.xml_tree import hwloc_error, parse_xml
 
-Form = Literal["xml", "json", "matrix", "listing", "astra"]
-_FORMS = "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-link JSON or GraphML, ASTRA-sim network"
+FileFormat = Literal["xml", "json", "matrix", "listing", "astra"]
+_FORMAT_NAMES = (
+    "NCCL topology XML, nvidia-smi topo -m, ibnetdiscover, networkx node-link JSON or GraphML, ASTRA-sim network"
+)
 
 
 def import_topology(
@@ -35,7 +37,7 @@ def import_topology(
     else:
         names = tuple(str(file) for file in files)
         spec = ImportSpec.model_validate({"kind": "import", "files": names, **(parameters or {})})
-    found = [_read(Path(file), spec) for file in files]
+    found = [_read_file(Path(file), spec) for file in files]
     first = found[0]
     if len(found) == 1 and isinstance(first, GraphDocument):
         return first.document()
@@ -44,13 +46,13 @@ def import_topology(
         if not isinstance(entry, System):
             raise InputError(f"{file}: describes a whole network, not one node; import it alone")
         machines.append(entry)
-    return join(machines, spec, spec.name or Path(files[0]).stem).document()
+    return join_systems(machines, spec, spec.name or Path(files[0]).stem).document()
 
 
-def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
+def _read_file(path: Path, spec: ImportSpec) -> System | GraphDocument:
     """Return a node of GPUs without network, or a whole network."""
     raw, source, name = read_bytes(path), str(path), spec.name or path.stem
-    form = form_of(raw, source)
+    form = detect_format(raw, source)
     if form == "xml":
         root = parse_xml(raw, source)
         if root.tag == "system":
@@ -58,13 +60,13 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
         if root.tag.rpartition(":")[2] == "graphml":
             return graph_files.graph_document(graph_files.graph_of_graphml(raw, root), source, "GraphML", spec)
         if root.tag == "topology":
-            raise not_hwloc(root.place)
+            raise hwloc_error(root.place)
         raise root.error("is not supported; <system> (NCCL's topology XML) or <graphml> is expected")
     text = decode(raw, source)
     if form == "matrix":
         return nvidia_smi.read_matrix(text, source, spec)
     if form == "listing":
-        return ibnetdiscover.listing_document(text, source, spec, name)
+        return ibnetdiscover.build_listing_document(text, source, spec, name)
     if form == "astra":
         if spec.device is None:
             raise InputError(f"{source}: ASTRA-sim's NPUs have no name; state which GPU they are, as in device: h100")
@@ -79,10 +81,10 @@ def _read(path: Path, spec: ImportSpec) -> System | GraphDocument:
             f"{source}: this JSON is not networkx's node-link form, an object with nodes and edges (or links); write "
             "it with networkx.node_link_data"
         )
-    raise InputError(f"{source}: is in none of the known formats: {_FORMS}")
+    raise InputError(f"{source}: is in none of the known formats: {_FORMAT_NAMES}")
 
 
-def form_of(raw: bytes, source: str) -> Form | None:
+def detect_format(raw: bytes, source: str) -> FileFormat | None:
     """Return the file format that the content looks like; None if unknown."""
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):

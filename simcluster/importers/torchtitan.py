@@ -12,24 +12,24 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import listed, shown
-from simcluster.importers.flat_settings import flattened, parse_toml_or_json
-from simcluster.importers.framework_files import is_primus_file, titan_settings_of_primus
-from simcluster.importers.imported import Beside, Imported, nothing_beside
+from simcluster.importers.flat_settings import flatten, parse_toml_or_json
+from simcluster.importers.framework_files import is_primus_file, read_primus_titan_settings
+from simcluster.importers.imported import FileReader, Imported, read_no_file
 from simcluster.importers.named_models import published_model
-from simcluster.importers.processes import seen_in_a_machine
-from simcluster.importers.python_recipes import NONE_GIVEN
+from simcluster.importers.processes import visible_gpus
+from simcluster.importers.python_recipes import NO_ARGUMENTS
 from simcluster.importers.torchtitan_settings import TABLES, JobSettings, is_known
-from simcluster.importers.torchtitan_sources import job_of_script, settings_of_registry
-from simcluster.importers.training_logs import job_printed
+from simcluster.importers.torchtitan_sources import read_job_script, read_registry_function
+from simcluster.importers.training_logs import parse_printed_job
 from simcluster.schedules import schedules_with
 
 _MODELS: dict[str, str] = TABLES["models"]
-_REINFORCES = frozenset(TABLES["reinforces"].split())
+_REINFORCEMENT_SECTIONS = frozenset(TABLES["reinforces"].split())
 _AXES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate")
-_RELAYS = ("deepep", "hybridep")
-_TWO_SLICES = ("zb-v", "dualpipe-v")  # per stage
-_PRESET = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
-_OF_A_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors named after a kernel: 8B_flex, debugmodel_varlen_attn
+_DISPATCH_BACKENDS = ("deepep", "hybridep")
+_TWO_SLICE_SCHEDULES = ("zb-v", "dualpipe-v")  # per stage
+_PRESET_NOTE = re.compile(r"^#.*\bpreset for (\d{1,6}) [\w ]*GPUs?\b", re.MULTILINE | re.IGNORECASE)
+_KERNEL_FLAVOR = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors named after a kernel: 8B_flex, debugmodel_varlen_attn
 
 
 def scenario_from_torchtitan(
@@ -39,8 +39,8 @@ def scenario_from_torchtitan(
     gpus: int | None = None,
     available: int | None = None,
     function: str = "",
-    beside: Beside = nothing_beside,
-    given: Mapping[str, str] = NONE_GIVEN,
+    beside: FileReader = read_no_file,
+    given: Mapping[str, str] = NO_ARGUMENTS,
     gpus_per_node: int | None = None,
     sequence_length: int | None = None,
     source: str = "<job config>",
@@ -52,41 +52,41 @@ def scenario_from_torchtitan(
     the text of a file next to it. ``given`` are values of a script's variables. Raises InputError with the names of all
     keys that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
-    preset = _PRESET.search(text)
+    preset = _PRESET_NOTE.search(text)
     started = (int(preset[1]), "as noted at the head of the file") if preset else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
-        job_started = job_of_script(text, source, beside, given, seen_in_a_machine(gpus, gpus_per_node))
+        job_started = read_job_script(text, source, beside, given, visible_gpus(gpus, gpus_per_node))
         settings, assumed = job_started.settings, job_started.assumed
         started = (job_started.gpus, "started by its script") if job_started.gpus else None
     elif is_primus_file(text):
-        settings = titan_settings_of_primus(text, source, beside, is_known)
+        settings = read_primus_titan_settings(text, source, beside, is_known)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
-        settings = settings_of_registry(text, source, function, families, sequence_length)
-    elif printed := job_printed(text, source):
-        settings = _dumped(printed, source)
+        settings = read_registry_function(text, source, function, families, sequence_length)
+    elif printed := parse_printed_job(text, source):
+        settings = _flatten_dump(printed, source)
     else:
         data = parse_toml_or_json(text, source)
-        settings = _dumped(data, source) if text.lstrip().startswith("{") else flattened(data, source)
-    if section := next((name for name in settings if name.partition(".")[0] in _REINFORCES), ""):
+        settings = _flatten_dump(data, source) if text.lstrip().startswith("{") else flatten(data, source)
+    if section := next((name for name in settings if name.partition(".")[0] in _REINFORCEMENT_SECTIONS), ""):
         what = "is reinforcement learning, whose step is not only pre-training"
         raise InputError(f"{source}: [{section.partition('.')[0]}] {what}")
-    job = _Job(settings, source)
+    job = _TorchtitanJob(settings, source)
     job.assumed += assumed
     if settings.get("fault_tolerance.enable") is True:
         job.assumed.append("one replica group: fault-tolerant averaging between groups is not modelled")
     return job.imported(dict(cluster), gpus, started, available)
 
 
-def _dumped(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    plain = {name.replace("model_spec.", "model."): value for name, value in flattened(data, source).items()}
+def _flatten_dump(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    plain = {name.replace("model_spec.", "model."): value for name, value in flatten(data, source).items()}
     none = {"activation_checkpoint.mode": "none"} if data.get("activation_checkpoint", {}) is None else {}
     on = {name: value for name, value in plain.items() if value is not None and (value or is_known(name))}
     return none | on
 
 
-class _Job(JobSettings):
+class _TorchtitanJob(JobSettings):
     def imported(
         self, cluster: dict[str, Any], gpus: int | None, started: tuple[int, str] | None, available: int | None
     ) -> Imported:
@@ -133,7 +133,7 @@ class _Job(JobSettings):
             more["mtp_layers"] = self.values["model.num_mtp_layers"]
         if against := TABLES["no_decoders"].get(family):
             raise self.error("model.name", f"{family} {against}, which is not modelled")
-        plain = _OF_A_KERNEL.sub("", flavor)
+        plain = _KERNEL_FLAVOR.sub("", flavor)
         name = f"{family} {plain}"
         found = next((known for known in _MODELS if known.lower() == name.lower()), None)
         masks = plain != flavor or found in TABLES["masked"]
@@ -218,9 +218,9 @@ class _Job(JobSettings):
                 "layer by layer"
             )
         way = self.values["parallelism.expert_parallel_comm_backend"]
-        if way not in ("standard", *_RELAYS):
+        if way not in ("standard", *_DISPATCH_BACKENDS):
             self.assumed.append(f"tokens go to experts by all-to-alls, although the backend is {way}")
-        dispatch = {"expert_dispatch": {"kind": way}} if way in _RELAYS else {}
+        dispatch = {"expert_dispatch": {"kind": way}} if way in _DISPATCH_BACKENDS else {}
         return {"ep": ep, **({"etp": etp} if tp > 1 else {}), **dispatch}
 
     def _pipeline(self, pp: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class _Job(JobSettings):
         if self.values["parallelism.pipeline_parallel_split_points"]:
             by = "pipeline_parallel_split_points is not read (--set pipeline.layers_per_stage=[8,8] sets them)"
         self.assumed.append(f"layers are evenly divided over stages: {by}")
-        slices = pp * chunks.get("chunks", 1) * (1 + (known in _TWO_SLICES))
+        slices = pp * chunks.get("chunks", 1) * (1 + (known in _TWO_SLICE_SCHEDULES))
         if not sizes or sizes["layers"] % slices == 0:
             return {"schedule": known, **chunks}
         self.assumed.append(f"the layers are not divisible by {slices} slices: split by layer times")

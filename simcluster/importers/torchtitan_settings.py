@@ -9,23 +9,23 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed, shown
 from simcluster.documents.reading import read_document
-from simcluster.importers.flat_settings import flattened
-from simcluster.importers.imported import Settings, Sorting
+from simcluster.importers.flat_settings import flatten
+from simcluster.importers.imported import SettingClassifier, Settings
 
 TABLES = read_document(Path(__file__).with_name("torchtitan.yaml")).data
-_NO_EFFECT_SECTIONS, _NO_EFFECT, _MAY_MATTER, _FLOAT8, _MXFP8, _KERNELS, _OF_2024 = (
+_NO_EFFECT_SECTIONS, _NO_EFFECT, _REFUSED_IF_SET, _FLOAT8, _MXFP8, _KERNELS, _KEYS_OF_2024 = (
     frozenset(TABLES[name].split())
     for name in ("no_effect_sections", "no_effect", "may_matter", "float8", "mxfp8", "kernels", "of_2024")
 )
-_DEFAULTS = flattened(TABLES["defaults"], "torchtitan.yaml")
+_DEFAULTS = flatten(TABLES["defaults"], "torchtitan.yaml")
 _RENAMED: dict[str, str] = TABLES["renamed"]
 _OTHERWISE: dict[str, tuple[bool | str, str]] = TABLES["otherwise"]
 _ALLOWED: dict[str, tuple[list[Any], str]] = TABLES["allowed"]
-_OF_CONVERTERS = ("float8.", "quantize.", "mx.")
-_HEAD = {"output", "lm_head"}
-_NEVER = {*_HEAD, "router.gate", "gate"}
+_CONVERTER_PREFIXES = ("float8.", "quantize.", "mx.")
+_HEAD_LAYERS = {"output", "lm_head"}
+_UNCONVERTED_LAYERS = {*_HEAD_LAYERS, "router.gate", "gate"}
 """Layers whose matmuls are always in 16 bits."""
-_AS_NOW = (
+_DEFAULTS_OF_2025 = (
     "unset values are torchtitan's defaults of 2025, although the keys are of 2024 (check recompute first: --set "
     "training.recompute=full)"
 )
@@ -39,14 +39,14 @@ def is_mapped(name: str) -> bool:
 def is_known(name: str) -> bool:
     """Return whether a setting is a torchtitan setting that a table lists."""
     key = _RENAMED.get(name, name)
-    return is_mapped(name) or key in _OTHERWISE or key in _MAY_MATTER or _is_idle(key)
+    return is_mapped(name) or key in _OTHERWISE or key in _REFUSED_IF_SET or _is_idle(key)
 
 
 def _is_idle(key: str) -> bool:
     return bool({key, key.rpartition(".")[0]} & _NO_EFFECT) or key.partition(".")[0] in _NO_EFFECT_SECTIONS
 
 
-class JobSettings(Sorting):
+class JobSettings(SettingClassifier):
     """Job settings by dotted name: ``values`` are mapped settings with torchtitan's defaults, ``given`` as written."""
 
     def __init__(self, settings: Mapping[str, Any], source: str) -> None:
@@ -54,8 +54,8 @@ class JobSettings(Sorting):
         self.written = tuple(settings)
         self.values = Settings(_DEFAULTS)
         self.given: dict[str, str] = {}
-        self.assumed += [] if _OF_2024.isdisjoint(settings) else [_AS_NOW]
-        settings = {name: _listed(name, value) for name, value in settings.items()}
+        self.assumed += [] if _KEYS_OF_2024.isdisjoint(settings) else [_DEFAULTS_OF_2025]
+        settings = {name: _split_list(name, value) for name, value in settings.items()}
         asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in _FLOAT8 for name in converters))
         for name, value in settings.items():
@@ -70,7 +70,7 @@ class JobSettings(Sorting):
 
     def _sort(self, name: str, value: Any) -> None:
         key = _RENAMED.get(name, name)
-        if key.startswith(_OF_CONVERTERS) and (not self._float8 or ".mx." in f".{key}"):
+        if key.startswith(_CONVERTER_PREFIXES) and (not self._float8 or ".mx." in f".{key}"):
             self.no_effect.append(name)  # settings of an inactive converter, or a choice of MXFP8 kernel
         elif key in _DEFAULTS:
             if key in self.given:
@@ -78,7 +78,7 @@ class JobSettings(Sorting):
             self.given[key] = name
             self.values[key] = self._checked(key, value)
         else:
-            on = key in _MAY_MATTER and value not in (None, "", [], False, TABLES["usual"].get(key))
+            on = key in _REFUSED_IF_SET and value not in (None, "", [], False, TABLES["usual"].get(key))
             usual, said = _OTHERWISE.get(key, (None, ""))
             said = said if (value, type(value)) == (usual, type(usual)) else ""
             refused = f"{shown(value)} is not modelled" if on else ""
@@ -153,8 +153,11 @@ class JobSettings(Sorting):
         ``Float8LinearConverter``: without a filter the head is converted with the layers.
         """
         recipe, kept = self.values["float8.recipe_name"], self.values["float8.filter_fqns"]
-        float8, others = bool(_FLOAT8 & set(converters)), [str(name) for name in kept if name not in _NEVER]
-        headless = "float8.filter_fqns" in self.given and not _HEAD & set(kept)
+        float8, others = (
+            bool(_FLOAT8 & set(converters)),
+            [str(name) for name in kept if name not in _UNCONVERTED_LAYERS],
+        )
+        headless = "float8.filter_fqns" in self.given and not _HEAD_LAYERS & set(kept)
         said = {
             "parameters are gathered in 16 bits, although enable_fsdp_float8_all_gather is set": self.on(
                 "float8.enable_fsdp_float8_all_gather"
@@ -170,7 +173,7 @@ class JobSettings(Sorting):
         return [sentence for sentence, holds in said.items() if holds]
 
 
-def _listed(name: str, value: Any) -> Any:
+def _split_list(name: str, value: Any) -> Any:
     """Return the value; split a text into words if a list is expected (``"float8,mx"``, as in 2024 and 2025)."""
     words = isinstance(value, str) and isinstance(_DEFAULTS.get(_RENAMED.get(name, name)), list)
     return [word.strip() for word in value.split(",") if word.strip()] if words else value

@@ -15,24 +15,24 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.importers.arguments import BY_CONFIG, Arguments, from_words
-from simcluster.importers.flat_settings import option_words
+from simcluster.importers.arguments import CONFIG_JSON_ADVICE, Arguments, parse_words
+from simcluster.importers.flat_settings import option_value_words
 from simcluster.importers.imported import Settings
 from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 
 TABLES = read_document(Path(__file__).with_name("trainer_scripts.yaml")).data
 """Classification of every option."""
-CONFIGS = TABLES["configurations"].split()
+CONFIG_OPTIONS = TABLES["configurations"].split()
 """Options that name a DeepSpeed configuration."""
-_MICROS = TABLES["micro_batches"].split()
-_FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
+_MICRO_BATCH_OPTIONS = TABLES["micro_batches"].split()
+_OPTION_FILE = re.compile(r"^(model_name_or_path|per_device_train_batch_size):[ \t]", re.MULTILINE)
 _YAML = re.compile(r"(?:--config=)?([^=\s]+\.ya?ml)")
 _SETTING = re.compile(r"(\w+)=(.*)", re.DOTALL)
 _ACCELERATE = re.compile(r"^['\"]?(compute_environment|distributed_type)['\"]?:", re.MULTILINE)
-_READ = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
+_READ_FIELDS = ("deepspeed_config_file", "zero_stage", "gradient_accumulation_steps")
 _DEVICES = ("offload_optimizer_device", "offload_param_device")
-_NOT_OF_A_STEP, _IDLE = (frozenset(TABLES[f"accelerate_{name}"].split()) for name in ("no_effect", "idle"))
+_NO_EFFECT, _IDLE_FIELDS = (frozenset(TABLES[f"accelerate_{name}"].split()) for name in ("no_effect", "idle"))
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class TrainerCommand:
 
 def is_trainer_file(text: str) -> bool:
     """Return whether the text is a YAML file of options for a program of Hugging Face's Trainer."""
-    return _FILE.search(text) is not None and not is_script(text)
+    return _OPTION_FILE.search(text) is not None and not is_script(text)
 
 
-def training_of_file(text: str, source: str) -> TrainerCommand:
+def read_option_file(text: str, source: str) -> TrainerCommand:
     """Return the training of a YAML file of options; raise InputError if it names no DeepSpeed configuration."""
-    arguments = Arguments(_options_of(text, source))
-    if not (config := arguments.said(*CONFIGS)):
+    arguments = Arguments(_parse_options(text, source))
+    if not (config := arguments.said(*CONFIG_OPTIONS)):
         raise InputError(
             f"{source}: does not use DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
             "accelerate configuration next to it, or create the scenario with simcluster import hugging-face"
@@ -60,7 +60,7 @@ def training_of_file(text: str, source: str) -> TrainerCommand:
     return TrainerCommand(arguments, config)
 
 
-def first_training(state: State) -> TrainerCommand:
+def find_first_training(state: State) -> TrainerCommand:
     """Return the first command of a script that uses DeepSpeed; raise InputError if there is none."""
     found: list[TrainerCommand] = []
     nothing = (
@@ -69,23 +69,23 @@ def first_training(state: State) -> TrainerCommand:
     )
     without = missing = ""
     for words, around in state.commands:
-        arguments, absent = _arguments(words, state)
+        arguments, absent = _parse_command(words, state)
         options, launched = arguments.options, arguments.launched
         if any(key.endswith("num-layers") for key in options):  # Megatron-DeepSpeed
             continue
         by_accelerate = any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
         by_accelerate = by_accelerate and not {"config-file", "use-deepspeed"}.isdisjoint(launched)
         by_program = "deepspeed" in options and arguments.said("zero-stage").isdecimal()
-        name = arguments.said(*CONFIGS)
+        name = arguments.said(*CONFIG_OPTIONS)
         if by_accelerate and not name:
             name = launched.get("deepspeed-config-file") or launched.get("config-file", "")
         if name or by_accelerate or by_program:
             found.append(TrainerCommand(arguments, name, around))
         elif absent:
             missing = missing or f"reads {absent}, which is neither next to it nor under a parent folder; put it there"
-        elif not options.keys().isdisjoint(_MICROS):
+        elif not options.keys().isdisjoint(_MICRO_BATCH_OPTIONS):
             program = " ".join(arguments.launcher[-2:])[-60:]
-            without = without or f"starts {program} without DeepSpeed (with no --deepspeed FILE): {BY_CONFIG}"
+            without = without or f"starts {program} without DeepSpeed (with no --deepspeed FILE): {CONFIG_JSON_ADVICE}"
     if not found:
         raise InputError(f"{state.source}: {missing or without or nothing}")
     if len({str(each.arguments.options) for each in found}) > 1:
@@ -93,13 +93,13 @@ def first_training(state: State) -> TrainerCommand:
     return found[0]
 
 
-def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
+def _parse_command(words: Sequence[str], state: State) -> tuple[Arguments, str]:
     """Return a command's options, with those of the YAML file it names, and that file's name if missing.
 
     The file is after LLaMA-Factory's ``train``, a program, or its ``--config``; in the first two cases NAME=VALUE words
     after it are options.
     """
-    arguments = from_words(words, repeated=True)
+    arguments = parse_words(words, repeated=True)
     for place, (before, word) in enumerate(zip(["", *words], words, strict=False)):
         dashed = before == "--config" or word.startswith("--config=")
         match = _YAML.fullmatch(word) if dashed or before == "train" or before.endswith(".py") else None
@@ -112,30 +112,30 @@ def _arguments(words: Sequence[str], state: State) -> tuple[Arguments, str]:
                 found[1].replace("_", "-"): (found[2],) for each in behind if (found := _SETTING.fullmatch(each))
             }
             own = (
-                from_words([each for each in behind if not _SETTING.fullmatch(each)], repeated=True).options | settings
+                parse_words([each for each in behind if not _SETTING.fullmatch(each)], repeated=True).options | settings
             )
-            started = from_words([*words[:place], "--"], repeated=True)
+            started = parse_words([*words[:place], "--"], repeated=True)
             arguments = replace(started, options=own, launcher=tuple(words[:place]))
         if (text := state.text_named(match[1])) is None:
             return arguments, match[1]
         own = {key: value for key, value in own.items() if key not in ("config", "")}
-        return replace(arguments, options={**_options_of(text, match[1]), **own}), ""
+        return replace(arguments, options={**_parse_options(text, match[1]), **own}), ""
     return arguments, ""
 
 
-def _options_of(text: str, source: str) -> dict[str, tuple[str, ...]]:
+def _parse_options(text: str, source: str) -> dict[str, tuple[str, ...]]:
     """Return a YAML file's fields as options: null is omitted, false is kept, an empty text is a word."""
     data = parse_document(text, source=source).data
     empty = {name for name, value in data.items() if isinstance(value, str) and not value.strip()}
     return {
-        str(name).replace("_", "-"): ("",) if name in empty else option_words(value)
+        str(name).replace("_", "-"): ("",) if name in empty else option_value_words(value)
         for name, value in data.items()
         if value is not None
     }
 
 
 @dataclass(frozen=True)
-class Accelerated:
+class AccelerateSettings:
     """DeepSpeed configuration (JSON or file name), process counts and mixed precision set by accelerate."""
 
     config: str
@@ -153,7 +153,9 @@ def is_accelerate_file(text: str) -> bool:
     return _ACCELERATE.search(text) is not None
 
 
-def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False) -> Accelerated:
+def read_accelerate_settings(
+    text: str, options: Mapping[str, str], source: str, *, steps_said: bool = False
+) -> AccelerateSettings:
     """Return the settings of an accelerate file, overridden by launcher options.
 
     ``steps_said``: the program sets gradient accumulation itself, to the same number. Raises InputError for a backend
@@ -162,26 +164,26 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     data = Settings(parse_document(text, source=source).data if text else {"distributed_type": "DEEPSPEED"})
     kind = str(data.get("distributed_type", "none"))
     if kind != "DEEPSPEED" and "use-deepspeed" not in options:
-        raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {BY_CONFIG}")
+        raise InputError(f"{source}: distributed_type {kind[:20]} is not DEEPSPEED: {CONFIG_JSON_ADVICE}")
     given = {name.replace("-", "_"): value for name, value in options.items()}
     said: dict[str, Any] = data.get("deepspeed_config") or {}
-    own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ, *_DEVICES) if name in given}}
-    zero: dict[str, Any] = {"stage": _whole(own.get("zero_stage", 2))}
+    own: dict[str, Any] = {**said, **{name: given[name] for name in (*_READ_FIELDS, *_DEVICES) if name in given}}
+    zero: dict[str, Any] = {"stage": _parse_whole(own.get("zero_stage", 2))}
     devices = {name.removesuffix("_device"): str(own.get(name, "none")).lower() for name in _DEVICES}
     zero |= {name: {"device": device} for name, device in devices.items() if device != "none"}
     auto = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}
-    steps = "auto" if steps_said else _whole(own.get("gradient_accumulation_steps", 1))
+    steps = "auto" if steps_said else _parse_whole(own.get("gradient_accumulation_steps", 1))
     formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
     config = {**auto, "gradient_accumulation_steps": steps, "zero_optimization": zero, **formats}
-    nodes, total = (_whole(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
+    nodes, total = (_parse_whole(given.get(name, data.get(name))) for name in ("num_machines", "num_processes"))
     nodes = nodes or 1
     whole = isinstance(nodes, int) and isinstance(total, int) and total % nodes == 0
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
-    over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ, *_DEVICES, *_NOT_OF_A_STEP)]
+    over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ_FIELDS, *_DEVICES, *_NO_EFFECT)]
     assumed = (f"accelerate has no field {', '.join(over)[:300]}, and ignores it",) if over else ()
     rest = set(data.unread)
-    on = {name for name in rest if name not in _IDLE and data[name] not in (None, False, "", "no", "NO", {})}
-    return Accelerated(
+    on = {name for name in rest if name not in _IDLE_FIELDS and data[name] not in (None, False, "", "no", "NO", {})}
+    return AccelerateSettings(
         json.dumps(config), str(own.get("deepspeed_config_file") or ""),
         {"nnodes": str(nodes), "nproc-per-node": str(total // nodes)} if whole else {},
         precision if precision in ("bf16", "fp16") else "", assumed,
@@ -189,5 +191,5 @@ def accelerated(text: str, options: Mapping[str, str], source: str, *, steps_sai
     )  # fmt: skip
 
 
-def _whole(value: Any) -> Any:
+def _parse_whole(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.isdecimal() else value

@@ -14,45 +14,55 @@ from dataclasses import replace
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.importers.arguments import BY_CONFIG, Arguments, with_given
+from simcluster.importers.arguments import CONFIG_JSON_ADVICE, Arguments, override_options
 from simcluster.importers.deepspeed import scenario_from_deepspeed
-from simcluster.importers.flat_settings import assumed_of_environment
-from simcluster.importers.imported import Beside, Imported, Settings, Sorting, is_off
-from simcluster.importers.named_models import NamedModel, model_named, no_decoder
-from simcluster.importers.pre_training import require_pre_training
-from simcluster.importers.processes import processes_in, processes_of, seen_in_a_machine
+from simcluster.importers.flat_settings import environment_assumptions
+from simcluster.importers.imported import FileReader, Imported, SettingClassifier, Settings, is_off
+from simcluster.importers.named_models import NamedModel, find_named_model, why_not_decoder
+from simcluster.importers.pre_training import check_pre_training
+from simcluster.importers.processes import count_processes, processes_of_variables, visible_gpus
 from simcluster.importers.shell.script import read_script
-from simcluster.importers.shell.state import State, joined
+from simcluster.importers.shell.state import State, join_value
 from simcluster.importers.trainer_commands import (
-    CONFIGS,
+    CONFIG_OPTIONS,
     TABLES,
-    Accelerated,
+    AccelerateSettings,
     TrainerCommand,
-    accelerated,
-    first_training,
+    find_first_training,
     is_accelerate_file,
     is_trainer_file,
-    training_of_file,
+    read_accelerate_settings,
+    read_option_file,
 )
 
-_LENGTHS, _MODELS, _RECOMPUTES, _MICROS, _ACCUMULATIONS = (
+_LENGTH_OPTIONS, _MODEL_OPTIONS, _RECOMPUTE_OPTIONS, _MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS = (
     TABLES[name].split() for name in ("lengths", "models", "recomputes", "micro_batches", "accumulations")
 )
-_READ = frozenset((*CONFIGS, *_LENGTHS, *_MODELS, *_RECOMPUTES, *_MICROS, *_ACCUMULATIONS, *TABLES["read"].split()))
+_MAPPED_OPTIONS = frozenset(
+    (
+        *CONFIG_OPTIONS,
+        *_LENGTH_OPTIONS,
+        *_MODEL_OPTIONS,
+        *_RECOMPUTE_OPTIONS,
+        *_MICRO_BATCH_OPTIONS,
+        *_ACCUMULATION_OPTIONS,
+        *TABLES["read"].split(),
+    )
+)
 _NO_EFFECT = frozenset(TABLES["no_effect"].split())
-_OTHERWISE, _REFUSED = (
+_ASSUMED_OPTIONS, _REFUSED = (
     {name: said for said, names in TABLES[table].items() for name in names.split()}
     for table in ("otherwise", "refused")
 )
 _PROGRAMS: dict[str, dict[str, Any]] = TABLES["programs"]
-_OFF = ("false", "0", "no", "none", "")
+_OFF_WORDS = ("false", "0", "no", "none", "")
 _FORMATS = {"float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16", "float32": "", "fp32": ""}
-_MICRO, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
-_USUAL_MICRO = 8
+_MICRO_BATCH_KEY, _ACCUMULATION_KEY = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_DEFAULT_MICRO_BATCH = 8
 """Default of TrainingArguments."""
 
 
-def scenario_of_trainer(
+def scenario_from_trainer(
     text: str,
     *,
     cluster: Mapping[str, Any],
@@ -62,7 +72,7 @@ def scenario_of_trainer(
     available: int | None = None,
     gpus_per_node: int | None = None,
     given: Mapping[str, str] | None = None,
-    beside: Beside,
+    beside: FileReader,
     source: str = "<script>",
 ) -> Imported:
     """Return the scenario of the training that a script starts on a cluster (a scenario's ``cluster`` section).
@@ -71,21 +81,21 @@ def scenario_of_trainer(
     variables and options. Raises InputError for a script that names no configuration of DeepSpeed or a missing one, for
     a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
-    state = State(source, dict(given or {}), beside, seen_in_a_machine(gpus, gpus_per_node))
+    state = State(source, dict(given or {}), beside, visible_gpus(gpus, gpus_per_node))
     alone = is_trainer_file(text)
-    training = training_of_file(text, source) if alone else first_training(read_script(text, state))
-    arguments = with_given(training.arguments, given or {})
-    run = _Started(arguments, source)
+    training = read_option_file(text, source) if alone else find_first_training(read_script(text, state))
+    arguments = override_options(training.arguments, given or {})
+    run = _TrainerSettings(arguments, source)
     run.require(named=not model)
-    config = _config(training, run, state)
+    config = _find_config(training, run, state)
     named = model or run.model(beside)
     section = dict(named.section)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     else:
         run.assumed.append(f"{named.length} (--sequence-length changes it)")
-    started = _count(_launched(training, config, state, run.program))
-    whole = _count(processes_of(arguments.launcher, training.around, state.gpus_per_node))
+    started = _count_ranks(_count_launched(training, config, state, run.program))
+    whole = _count_ranks(count_processes(arguments.launcher, training.around, state.gpus_per_node))
     found = scenario_from_deepspeed(
         config.config, cluster=cluster, model=section, gpus=gpus or started, available=available,
         launched=whole, filled=run.filled(config.precision, gpus or started or whole),
@@ -93,7 +103,7 @@ def scenario_of_trainer(
     )  # fmt: skip
     run.assumed += state.assumed_unset()
     document = found.document | {"training": found.document["training"] | run.training()}
-    by_script = (*state.assumed, *assumed_of_environment(state.variables))
+    by_script = (*state.assumed, *environment_assumptions(state.variables))
     settings = (*found.mapped, *found.no_effect, *config.mapped, *config.no_effect, *arguments.options)
     return replace(
         found, document=document, mapped=(*found.mapped, *config.mapped, *run.read),
@@ -104,28 +114,28 @@ def scenario_of_trainer(
     ).accounted(settings)  # fmt: skip
 
 
-def refuse_trainer(arguments: Arguments, source: str) -> None:
+def refuse_trainer_command(arguments: Arguments, source: str) -> None:
     """Raise InputError for a Trainer command, or one that starts DeepSpeed without model sizes."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
-    config = arguments.said(*CONFIGS)
+    config = arguments.said(*CONFIG_OPTIONS)
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
-        remedy = f"run simcluster import deepspeed {source}" if config else BY_CONFIG
+        remedy = f"run simcluster import deepspeed {source}" if config else CONFIG_JSON_ADVICE
         raise InputError(f"{source}: {program} {with_it}, and its model is not in Megatron-LM's options; {remedy}")
 
 
-def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerated:
+def _find_config(training: TrainerCommand, run: _TrainerSettings, state: State) -> AccelerateSettings:
     """Return the DeepSpeed configuration: the named file, as it is or as accelerate interprets it."""
     name = training.config
     if own := run.own_config(name):
-        return Accelerated(own)
+        return AccelerateSettings(own)
     text = state.text_named(name) if name else ""
-    found = Accelerated(text or "")
+    found = AccelerateSettings(text or "")
     if text is not None and (not name or is_accelerate_file(text)):
         where = f"{state.source}: {name}".removesuffix(": ")
-        found = accelerated(text, training.arguments.launched, where, steps_said=run.says_steps)
+        found = read_accelerate_settings(text, training.arguments.launched, where, steps_said=run.says_steps)
         if found.named:
             name, text = found.named, state.text_named(found.named)
             found = replace(found, config=text or "")
@@ -137,37 +147,39 @@ def _config(training: TrainerCommand, run: _Started, state: State) -> Accelerate
     return found
 
 
-def _launched(training: TrainerCommand, config: Accelerated, state: State, program: str) -> Mapping[str, str]:
-    launched = processes_of(training.arguments.launcher, training.around)
+def _count_launched(
+    training: TrainerCommand, config: AccelerateSettings, state: State, program: str
+) -> Mapping[str, str]:
+    launched = count_processes(training.arguments.launcher, training.around)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
-    launched = (processes_in(state) if program else {}) | launched
-    seen = joined(state.get("CUDA_VISIBLE_DEVICES") or "")
+    launched = (processes_of_variables(state) if program else {}) | launched
+    seen = join_value(state.get("CUDA_VISIBLE_DEVICES") or "")
     if "nproc-per-node" not in launched and seen and "$" not in seen:
         launched["nproc-per-node"] = str(len(seen.split(",")))
     return launched
 
 
-def _count(launched: Mapping[str, str]) -> int | None:
+def _count_ranks(launched: Mapping[str, str]) -> int | None:
     each = launched.get("nproc-per-node")
     return int(launched.get("nnodes", "1")) * int(each) if each else None
 
 
-class _Started(Sorting):
+class _TrainerSettings(SettingClassifier):
     def __init__(self, arguments: Arguments, source: str) -> None:
         super().__init__(source, "--")
         self._options = Settings(arguments.options)
         self._arguments = replace(arguments, options=self._options)
         self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
         self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
-        reads = _READ | {self._usual.get("micro_batch", "")}
-        known = _OTHERWISE.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
+        reads = _MAPPED_OPTIONS | {self._usual.get("micro_batch", "")}
+        known = _ASSUMED_OPTIONS.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
         for name, words in self._options.items():
             if name not in reads:
                 idle = name in _NO_EFFECT or name in known or is_off(name, " ".join(words))
-                self.place(name, otherwise=_OTHERWISE.get(name, ""), on=self._on(name), idle=idle)
+                self.place(name, otherwise=_ASSUMED_OPTIONS.get(name, ""), on=self._on(name), idle=idle)
         self._reads = reads
-        self.says_steps = any(self._options.get(name) for name in _ACCUMULATIONS)
+        self.says_steps = any(self._options.get(name) for name in _ACCUMULATION_OPTIONS)
 
     @property
     def read(self) -> list[str]:
@@ -181,7 +193,9 @@ class _Started(Sorting):
 
     def _on(self, name: str) -> bool:
         """Return whether a switch is given and not false."""
-        return name in self._options and (not self._options[name] or self._arguments.said(name).lower() not in _OFF)
+        return name in self._options and (
+            not self._options[name] or self._arguments.said(name).lower() not in _OFF_WORDS
+        )
 
     def _runs(self, program: Mapping[str, Any]) -> bool:
         if "flag" in program and self._options.get(program["flag"]) != ():
@@ -200,7 +214,7 @@ class _Started(Sorting):
             self.assumed.append(f"the DeepSpeed configuration is that of {self.program} for --zero-stage {stage}")
         else:
             return ""
-        auto = dict.fromkeys(("train_batch_size", _MICRO, _STEPS), "auto")
+        auto = dict.fromkeys(("train_batch_size", _MICRO_BATCH_KEY, _ACCUMULATION_KEY), "auto")
         formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
         return json.dumps({**auto, **formats, "zero_optimization": zero})
 
@@ -222,9 +236,9 @@ class _Started(Sorting):
                 f"{self.source}: {self.program} trains adapters with frozen weights unless --{tuners[0]} "
                 "full is given: not modelled"
             )
-        require_pre_training(self._arguments, self.source)
-        name, path = self._first(_MODELS)
-        if named and (against := no_decoder(path.rstrip("/").rpartition("/")[2])):
+        check_pre_training(self._arguments, self.source)
+        name, path = self._first(_MODEL_OPTIONS)
+        if named and (against := why_not_decoder(path.rstrip("/").rpartition("/")[2])):
             raise InputError(f"{self.source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
@@ -239,21 +253,21 @@ class _Started(Sorting):
 
     def length(self) -> int | None:
         """Return the sequence length in tokens, to which samples are truncated."""
-        name, _ = self._first(_LENGTHS)
+        name, _ = self._first(_LENGTH_OPTIONS)
         if length := self.number(name):
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are truncated")
         elif length := self._usual.get("length"):
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} truncates samples")
         return length
 
-    def model(self, beside: Beside) -> NamedModel:
+    def model(self, beside: FileReader) -> NamedModel:
         """Return the model that the script names; raise InputError if its sizes are not known."""
-        name, path = self._first(_MODELS)
+        name, path = self._first(_MODEL_OPTIONS)
         give = "--model llama3-8b, or"
         if not path:
             raise InputError(f"{self.source}: does not name the model; give it: {give} a config.json")
         try:
-            found = model_named(path, self.source, beside)
+            found = find_named_model(path, self.source, beside)
         except InputError as problem:
             if "is not known here" not in str(problem):
                 raise
@@ -268,17 +282,23 @@ class _Started(Sorting):
     def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
         """Return the values that replace ``auto``; ``precision`` is the launcher's format."""
         program = self._usual
-        micro, steps = (self.number(self._first(names)[0]) for names in (_MICROS, _ACCUMULATIONS))
+        micro, steps = (self.number(self._first(names)[0]) for names in (_MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS))
         micro = micro or self.number(program.get("micro_batch", ""))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
         if micro is None and trains:
-            micro = program.get("usual_micro", _USUAL_MICRO)
+            micro = program.get("usual_micro", _DEFAULT_MICRO_BATCH)
             whose = self.program if "usual_micro" in program else "the Trainer"
             self.assumed.append(f"a micro batch of {micro} sequences, the default of {whose}")
         if micro and not steps and gpus and (least := program.get("least_batch")):
             steps = -(-least // (micro * gpus))
             self.assumed.append(f"{steps} micro batches per step, as {self.program} uses for {least} sequences")
-        found: dict[str, Any] = {_MICRO: micro, _STEPS: steps or 1} if micro else {_STEPS: steps} if steps else {}
+        found: dict[str, Any] = (
+            {_MICRO_BATCH_KEY: micro, _ACCUMULATION_KEY: steps or 1}
+            if micro
+            else {_ACCUMULATION_KEY: steps}
+            if steps
+            else {}
+        )
         said = self._arguments.said("torch-dtype", "dtype").lower()
         usual = precision or _FORMATS.get(said, str(program.get("format", "")))
         on = next((name for name in ("bf16", "fp16") if self._on(name)), usual)
@@ -288,7 +308,7 @@ class _Started(Sorting):
         """Return the recompute and attention kernel settings."""
         found: dict[str, Any] = {}
         off = self._usual.get("off", "")
-        if any(self._on(name) for name in _RECOMPUTES):
+        if any(self._on(name) for name in _RECOMPUTE_OPTIONS):
             found["recompute"] = "full"
         elif off and not (self._on(off) if off.startswith("disable") else off in self._options):
             found["recompute"] = "full"

@@ -24,62 +24,65 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.arguments import Arguments
-from simcluster.importers.framework_files import FIELDS, options_of_values
+from simcluster.importers.framework_files import FIELD_OPTIONS, fields_to_options
 from simcluster.importers.option_values import (
+    EXPERT_OPTIONS,
+    FIELD_REQUIREMENTS,
     INVERTED,
     MAPPED,
-    NEED,
     NOT_MODELLED,
-    OF_EXPERTS,
     ON_BY_DEFAULT,
     REFUSED,
-    option_called,
+    current_option_name,
 )
 
 _NUMBER = r"\d{1,12}(?:\.\d{1,12})?"
-_SOME = r"[^\n\r]{0,400}?"
-_FORMS = {
-    "Megatron-LM": rf"iteration +(?P<step>\d+) */ *\d+ *\|{_SOME}elapsed time per iteration \(ms\): *(?P<ms>{_NUMBER})"
-    rf"(?:{_SOME}global batch size: *(?P<batch>\d{{1,9}}))?",
+_SHORT_TEXT = r"[^\n\r]{0,400}?"
+_STEP_LINES = {
+    "Megatron-LM": rf"iteration +(?P<step>\d+) */ *\d+ *\|{_SHORT_TEXT}elapsed time per iteration \(ms\): *(?P<ms>{_NUMBER})"
+    rf"(?:{_SHORT_TEXT}global batch size: *(?P<batch>\d{{1,9}}))?",
     "Megatron-Bridge": rf"Step Time : (?P<s>{_NUMBER})s",
-    "NeMo": rf"iteration (?P<step>\d+)/\d+ \|(?:{_SOME}global_batch_size: (?P<batch>\d{{1,9}}))?"
-    rf"{_SOME}train_step_timing in s: (?P<s>{_NUMBER})",
-    "NeMo's bar": rf"global_step=(?P<step>\d+){_SOME}train_step_timing in s=(?P<s>{_NUMBER})",
-    "torchtitan": rf"step: *(?P<step>\d+) +loss:{_SOME} tps: *(?P<tokens>[\d,]{{1,15}})",
-    "DeepSpeed's pipeline": rf"steps: (?P<step>\d+) loss:{_SOME}iter time \(s\): (?P<s>{_NUMBER})",
+    "NeMo": rf"iteration (?P<step>\d+)/\d+ \|(?:{_SHORT_TEXT}global_batch_size: (?P<batch>\d{{1,9}}))?"
+    rf"{_SHORT_TEXT}train_step_timing in s: (?P<s>{_NUMBER})",
+    "NeMo's bar": rf"global_step=(?P<step>\d+){_SHORT_TEXT}train_step_timing in s=(?P<s>{_NUMBER})",
+    "torchtitan": rf"step: *(?P<step>\d+) +loss:{_SHORT_TEXT} tps: *(?P<tokens>[\d,]{{1,15}})",
+    "DeepSpeed's pipeline": rf"steps: (?P<step>\d+) loss:{_SHORT_TEXT}iter time \(s\): (?P<s>{_NUMBER})",
     "DeepSpeed": rf"(?:global_step=|\d/)(?P<step>\d+), RunningAvgSamplesPerSec=[\d.a-z]{{1,40}}, "
     rf"CurrSamplesPerSec=(?P<samples>{_NUMBER})",
     "tqdm": rf"\b(?P<step>\d+)/\d+ \[[\d:]{{4,12}}<[\d:?]{{1,12}}, *(?:(?P<s>{_NUMBER})s/it|(?P<rate>{_NUMBER})it/s)",
     "Hugging Face's Trainer": rf"'train_samples_per_second': '?(?P<samples>{_NUMBER})",
 }
 """Patterns of lines with a step time, by the program that prints them; the first that occurs in a log counts."""
-_MOST_SKIPPED = 10  # warm-up iterations: kernel selection, buffer growth, data loading
+_MAX_SKIPPED = 10  # warm-up iterations: kernel selection, buffer growth, data loading
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(r"^(\[(?:rank|default)?\d+\]:|[ \t]*\d+:[ ])", re.MULTILINE)
 _ARGUMENTS = re.compile(r"(?<!-)-{3,}+ arguments -{3,}+[^\n]*+\n(.*?)(?<!-)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT = re.compile(r"^[ \t]*(\w+) (?:\.+ ?| )(.*)$", re.MULTILINE)
-_PADDED = re.compile(r"> padded vocab \(size: (\d+)\)")
-_TITAN = re.compile(r"Running with (?:args|configs): (?=\{)")
+_PADDED_VOCABULARY = re.compile(r"> padded vocab \(size: (\d+)\)")
+_TORCHTITAN_MARK = re.compile(r"Running with (?:args|configs): (?=\{)")
 _CONTAINER = re.compile(
     r"^_target_: [\w.]+\.ConfigContainer\n(?:(?:[ \t-][^\n]*|[A-Za-z_][\w.]*:(?: [^\n]*)?)\n?)*", re.M
 )
 _EXPERIMENT = re.compile(r"Experiment configuration \*+ *\n(?:\[NeMo[^\n]*\n)?((?:[ \t]+[^\n]*\n?|\n)+)")
 _DEEPSPEED = re.compile(r"\bjson = (?=\{)")
 _MODEL = re.compile(r"Model config \w+ (?=\{)")
-_WORLD = re.compile(r"\bworld_size \.+ (\d+)\b")
+_WORLD_SIZE = re.compile(r"\bworld_size \.+ (\d+)\b")
 _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _MEMBER = re.compile(r"<?[A-Za-z]\w*\.(\w+)(?:: [^>]*>)?")
 _FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
-_OFF = ("0", "0.0", "[]", "none", "None", "False")
-_NEED = {**NEED, "num_experts": (*NEED["num_experts"], *(name.replace("-", "_") for name in OF_EXPERTS))}
+_OFF_WORDS = ("0", "0.0", "[]", "none", "None", "False")
+_FIELD_REQUIREMENTS = {
+    **FIELD_REQUIREMENTS,
+    "num_experts": (*FIELD_REQUIREMENTS["num_experts"], *(name.replace("-", "_") for name in EXPERT_OPTIONS)),
+}
 
 
 def has_step_times(text: str) -> bool:
     """Return whether a text has a line with a step time."""
-    return any(re.search(form, text, re.IGNORECASE) for form in _FORMS.values())
+    return any(re.search(form, text, re.IGNORECASE) for form in _STEP_LINES.values())
 
 
-def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def measure_log(text: str, source: str, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the ``measured`` section for a scenario, and a sentence stating which iterations it covers.
 
     It is the median (a line may have the mean of a logging interval) without warm-up: a tenth of the lines and at least
@@ -87,17 +90,17 @@ def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tupl
     InputError for a log without such lines.
     """
     batch = document["training"]["global_batch"]
-    found = next((rows for form in _FORMS.values() if (rows := _rows(form, text, document))), [])
+    found = next((rows for form in _STEP_LINES.values() if (rows := _parse_rows(form, text, document))), [])
     if not found:
         raise InputError(
             f'{source}: has no line with a step time, such as "elapsed time per iteration (ms): ..."; supported are '
-            f"those of {', '.join(_FORMS)}"
+            f"those of {', '.join(_STEP_LINES)}"
         )
     whole = [(step, seconds) for step, seconds, size in found if size in (None, batch)]
     if not whole:
         sizes = ", ".join(sorted({str(size) for _, _, size in found})[:5])
         raise InputError(f"{source}: its iterations have a global batch of {sizes}, but the scenario has {batch}")
-    early = sum(step < whole[0][0] + _MOST_SKIPPED for step, _ in whole)
+    early = sum(step < whole[0][0] + _MAX_SKIPPED for step, _ in whole)
     skipped = min(early, max(1, len(whole) // 10)) if len(whole) > 1 else 0
     kept = [seconds for _, seconds in whole[skipped:] if seconds > 0]
     if not kept:
@@ -110,7 +113,7 @@ def measured_of_log(text: str, source: str, document: Mapping[str, Any]) -> tupl
     return {"step_time": time, "source": f"{source}: {words}"}, f"measured {time}: {words} ({spread})"
 
 
-def _rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
+def _parse_rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, float, int | None]]:
     """Return iteration, seconds and batch (None: not printed) of every log line of a form.
 
     A line has a time, or a rate of steps, sequences or tokens per GPU.
@@ -130,10 +133,10 @@ def _rows(form: str, text: str, document: Mapping[str, Any]) -> list[tuple[int, 
     return rows
 
 
-def plain_log(text: str) -> str:
+def strip_log(text: str) -> str:
     """Return a log without colors and rank prefixes; if prefixed, only the first rank's lines are kept."""
     text = _COLORS.sub("", text)
-    places = [match.start() for form in (_ARGUMENTS, _TITAN, _DEEPSPEED) if (match := form.search(text))]
+    places = [match.start() for form in (_ARGUMENTS, _TORCHTITAN_MARK, _DEEPSPEED) if (match := form.search(text))]
     begin = text.rfind("\n", 0, min(places)) + 1 if places else 0
     prefix = _PREFIX.match(text, begin)
     if not prefix:
@@ -143,18 +146,20 @@ def plain_log(text: str) -> str:
     return "".join(line.removeprefix(own).removeprefix(" ") for line in lines if line.startswith(own))
 
 
-def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
+def parse_printed_arguments(text: str, gpus_per_node: int | None) -> Arguments | None:
     """Return the arguments that Megatron-LM prints, as options; None if the text has none.
 
     Of the hundreds of fields only those that a scenario has a place for, and switches that are on, are kept.
     """
-    found = _ARGUMENTS.search(plain := plain_log(text)) if "end of arguments" in text else None
+    found = _ARGUMENTS.search(plain := strip_log(text)) if "end of arguments" in text else None
     if found is None:
         return None
-    fields = {name: _value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
-    idle = {name for switch, names in _NEED.items() if fields.get(switch) in (None, False) for name in names}
+    fields = {name: _parse_value(value.strip()) for name, value in _ARGUMENT.findall(found[1])}
+    idle = {
+        name for switch, names in _FIELD_REQUIREMENTS.items() if fields.get(switch) in (None, False) for name in names
+    }
     fields = {name: value for name, value in fields.items() if name not in idle}
-    if padded := _PADDED.search(plain):
+    if padded := _PADDED_VOCABULARY.search(plain):
         fields["vocab_size"] = fields.get("vocab_size") or int(padded[1])
     virtual = fields.pop("virtual_pipeline_model_parallel_size", None)
     if fields.get("num_layers_per_virtual_pipeline_stage") is None:
@@ -165,22 +170,22 @@ def arguments_printed(text: str, gpus_per_node: int | None) -> Arguments | None:
     nodes = world // gpus_per_node if world and gpus_per_node and world % gpus_per_node == 0 else 1
     launched = {"nnodes": str(nodes), "nproc-per-node": str(world // nodes)} if isinstance(world, int) else {}
     said = "of the arguments in the log only those that a scenario has a place for, and switches that are on, are used"
-    kept = {name: value for name, value in fields.items() if _counts(name, value)}
-    return Arguments(options_of_values(kept), launched=launched, assumed=(said,))
+    kept = {name: value for name, value in fields.items() if _is_used_field(name, value)}
+    return Arguments(fields_to_options(kept), launched=launched, assumed=(said,))
 
 
-def _counts(name: str, value: Any) -> bool:
+def _is_used_field(name: str, value: Any) -> bool:
     """Return whether a scenario has a place for a field, or the field is a switch that is on."""
     if name in INVERTED:
         return value is False
     if name in ON_BY_DEFAULT or value is None or value is False or value == "":
         return False
-    option = option_called(FIELDS.get(name) or name.replace("_", "-"))
+    option = current_option_name(FIELD_OPTIONS.get(name) or name.replace("_", "-"))
     lists = isinstance(value, list) and option in NOT_MODELLED
-    return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF)
+    return option in MAPPED or value is True or lists or (option in REFUSED and str(value) not in _OFF_WORDS)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """Parse a value as printed by Python: a literal, a format or enumeration member, or a text."""
     try:
         return ast.literal_eval(text)
@@ -189,12 +194,12 @@ def _value(text: str) -> Any:
         return _FORMATS.get(member[1], member[1]) if member else text
 
 
-def job_printed(text: str, source: str) -> dict[str, Any] | None:
+def parse_printed_job(text: str, source: str) -> dict[str, Any] | None:
     """Return the job config that torchtitan prints; None if the text has none."""
-    return _json(_TITAN, plain_log(text), source) if _TITAN.search(text) else None
+    return _parse_json_after(_TORCHTITAN_MARK, strip_log(text), source) if _TORCHTITAN_MARK.search(text) else None
 
 
-def yaml_printed(text: str) -> str:
+def extract_printed_yaml(text: str) -> str:
     """Return the YAML configuration that Megatron-Bridge or NeMo prints; the text itself if there is none."""
     if experiment := _EXPERIMENT.search(text):
         return textwrap.dedent(experiment[1])
@@ -212,7 +217,7 @@ class PrintedDeepSpeed:
     recomputes: bool
 
 
-def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
+def parse_printed_deepspeed(text: str, source: str) -> PrintedDeepSpeed | None:
     """Return what DeepSpeed and transformers print when a training starts; None if the text has none of it.
 
     Raises InputError for arguments of transformers' trainer without a DeepSpeed configuration.
@@ -224,18 +229,18 @@ def deepspeed_printed(text: str, source: str) -> PrintedDeepSpeed | None:
                 "hugging-face and the config.json of its model"
             )
         return None
-    plain = plain_log(text)
-    config = _json(_DEEPSPEED, plain, source)
+    plain = strip_log(text)
+    config = _parse_json_after(_DEEPSPEED, plain, source)
     resolved = {name: re.search(rf"\b{name} \.* *(\d+)\s*$", plain, re.MULTILINE) for name in _BATCHES}
     config |= {name: int(found[1]) for name, found in resolved.items() if found}
-    world = _WORLD.search(plain)
-    model = _json(_MODEL, plain, source) if _MODEL.search(plain) else None
+    world = _WORLD_SIZE.search(plain)
+    model = _parse_json_after(_MODEL, plain, source) if _MODEL.search(plain) else None
     return PrintedDeepSpeed(
         json.dumps(config), int(world[1]) if world else None, model, "gradient_checkpointing=True" in plain
     )
 
 
-def _json(marker: re.Pattern[str], text: str, source: str) -> dict[str, Any]:
+def _parse_json_after(marker: re.Pattern[str], text: str, source: str) -> dict[str, Any]:
     found = marker.search(text)
     begin = found.end() if found else 0
     try:

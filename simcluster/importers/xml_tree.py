@@ -86,7 +86,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
     def doctype(name: str, *_: object) -> None:
         place = f"{source}:{parser.CurrentLineNumber}"
         if name == "topology":
-            raise not_hwloc(place)
+            raise hwloc_error(place)
         raise InputError(f"{place}: has a document type (<!DOCTYPE {name[:40]}>), which is refused; remove it")
 
     parser.StartElementHandler = start
@@ -109,7 +109,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
     return roots[0]
 
 
-def not_hwloc(place: str) -> InputError:
+def hwloc_error(place: str) -> InputError:
     """Return the error for lstopo's XML, which is easily confused with NCCL's."""
     return InputError(
         f"{place}: is hwloc's XML (lstopo), which has no NVLinks and is not supported; run a job with "

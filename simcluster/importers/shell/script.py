@@ -12,46 +12,46 @@ import re
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import listed
-from simcluster.importers.imported import deciding_word
-from simcluster.importers.processes import batch_lines, batch_variables
-from simcluster.importers.shell.started import files_written, start
-from simcluster.importers.shell.state import State, Value, joined
-from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, array_words, parse
-from simcluster.importers.shell.words import is_met, pattern_of, text_of, whole_number, words_of
+from simcluster.importers.imported import find_step_word
+from simcluster.importers.processes import batch_requests, slurm_variables
+from simcluster.importers.shell.started import read_here_document, record_command
+from simcluster.importers.shell.state import ShellValue, State, join_value
+from simcluster.importers.shell.syntax import ASSIGNMENT, Statement, parse_script, split_array
+from simcluster.importers.shell.words import evaluate_number, evaluate_test, expand_pattern, expand_text, expand_words
 
-_MOST_ROUNDS, _MOST_CALLS, _MOST_DEPTH = 200, 20, 8
-_DECLARES = frozenset(["export", "local", "declare", "typeset", "readonly"])
-_OF_THE_ENVIRONMENT = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
+_MAX_ROUNDS, _MAX_CALLS, _MAX_DEPTH = 200, 20, 8
+_DECLARATIONS = frozenset(["export", "local", "declare", "typeset", "readonly"])
+_ENVIRONMENT_FILE = re.compile(r"activate|conda|rc$|profile|/etc/|modules?\b|setvars|set_env|\.env$", re.IGNORECASE)
 """Files that set up the environment and not the training."""
-_SET = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
+_SET_NAME = re.compile(r"--[A-Za-z][\w-]*|\b[A-Za-z_]\w*(?=\+?=)")
 """Options and variables set by a part of a script."""
-_SIZE = re.compile(r"--.*(layers|hidden|heads|vocab|experts)", re.IGNORECASE)
-_ASKS = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
+_SIZE_OPTION = re.compile(r"--.*(layers|hidden|heads|vocab|experts)", re.IGNORECASE)
+_TESTS_INPUT = re.compile(r"-z\b|\$\{?#|\$[@*\d]|=\s*(\"\"|'')")
 _NUMBER = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 def read_script(text: str, state: State) -> State:
     """Read a script into the state and return the state; raise InputError for an unreadable script."""
-    asked = [word for line in batch_lines(text) for word in line.split()]
-    state.variables = {**batch_variables(asked), **state.variables}
+    asked = [word for line in batch_requests(text) for word in line.split()]
+    state.variables = {**slurm_variables(asked), **state.variables}
     state.around += asked
-    _run(parse(text, state.source), state)
+    _read_statement(parse_script(text, state.source), state)
     return state
 
 
-def read_text(text: str, state: State) -> None:
+def read_nested_script(text: str, state: State) -> None:
     """Read a nested script."""
-    if state.depth >= _MOST_DEPTH:
+    if state.depth >= _MAX_DEPTH:
         raise InputError(
-            f"{state.source}: scripts that start scripts more than {_MOST_DEPTH} deep; give only the command"
+            f"{state.source}: scripts that start scripts more than {_MAX_DEPTH} deep; give only the command"
         )
     state.depth, stopped = state.depth + 1, state.stopped
     read_script(text, state)
     state.depth, state.stopped, state.leaving = state.depth - 1, stopped, ""
 
 
-def _run(statement: Statement, state: State) -> bool | None:
+def _read_statement(statement: Statement, state: State) -> bool | None:
     """Read a statement and return whether it succeeds, None if unknown; commands are assumed to succeed."""
     state.spend()
     if state.stopped or state.leaving:
@@ -59,152 +59,157 @@ def _run(statement: Statement, state: State) -> bool | None:
     parts, words = statement.parts, statement.words
     match statement.kind:
         case "list" | "{" | "(":
-            return ([_run(part, state) for part in parts] or [True])[-1]
+            return ([_read_statement(part, state) for part in parts] or [True])[-1]
         case "pipeline":
-            return files_written(parts, state, read_text) or [_run(part, state) for part in parts][-1]
+            return (
+                read_here_document(parts, state, read_nested_script)
+                or [_read_statement(part, state) for part in parts][-1]
+            )
         case "not":
-            found = _run(parts[0], state)
+            found = _read_statement(parts[0], state)
             return None if found is None else not found
         case "&&" | "||":
-            return _run_joined(statement, state)
+            return _read_joined(statement, state)
         case "[[":
-            return is_met(words, state, double=True)
+            return evaluate_test(words, state, double=True)
         case "arithmetic":
-            number = _assign_number(words[0], state)
+            number = _read_arithmetic(words[0], state)
             return None if number is None else number != 0
         case "if":
-            return _run_if(statement, state)
+            return _read_if(statement, state)
         case "case":
-            _run_case(statement, state)
+            _read_case(statement, state)
         case "for" | "while" | "until":
-            _run_loop(statement, state)
+            _read_loop(statement, state)
         case "function":
             state.functions[words[0]] = parts[0]
         case _:
-            return files_written([statement], state, read_text) or _run_command(statement, state)
+            return read_here_document([statement], state, read_nested_script) or _read_command(statement, state)
     return True
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------
 
 
-def _run_joined(statement: Statement, state: State) -> bool | None:
+def _read_joined(statement: Statement, state: State) -> bool | None:
     """Read two statements joined by ``&&`` or ``||`` and return whether they succeed; None if unknown."""
     (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.leaned
-    found = _run(left, state)
-    if found is (not wanted) or (found is wanted and _is_check(left, right, state, leaned)):
+    found = _read_statement(left, state)
+    if found is (not wanted) or (found is wanted and _is_passed_check(left, right, state, leaned)):
         return found
     if found is None and right.kind not in ("[[", "not") and right.words[:1] not in (["["], ["test"]):
-        _undecided(_text(left), [right], state, statement.line)
+        _note_undecided(_statement_text(left), [right], state, statement.line)
         return None
-    other = _run(right, state)
+    other = _read_statement(right, state)
     return other if found is wanted or other is not wanted else None
 
 
-def _is_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
+def _is_passed_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
     """Return whether a condition only guards an exit and depends on an assumption or on user input."""
     if state.leaned > leaned:
-        return _ends(body, state)
-    return _ASKS.search(_text(condition)) is not None and _ends(body, state, returns=not state.hidden)
+        return _ends_script(body, state)
+    return _TESTS_INPUT.search(_statement_text(condition)) is not None and _ends_script(
+        body, state, returns=not state.hidden
+    )
 
 
-def _ends(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
+def _ends_script(statement: Statement, state: State, *, returns: bool = True, depth: int = 0) -> bool:
     """Return whether a statement ends the script or, with ``returns``, a function."""
     if statement.kind in ("list", "{"):
-        return any(_ends(part, state, returns=returns, depth=depth) for part in statement.parts)
+        return any(_ends_script(part, state, returns=returns, depth=depth) for part in statement.parts)
     word = statement.words[0] if statement.kind == "command" and statement.words else ""
-    if (body := state.functions.get(word)) is not None and depth < _MOST_CALLS:
-        return _ends(body, state, returns=returns, depth=depth + 1)
+    if (body := state.functions.get(word)) is not None and depth < _MAX_CALLS:
+        return _ends_script(body, state, returns=returns, depth=depth + 1)
     return word == "exit" or (returns and word == "return")
 
 
-def _text(statement: Statement) -> str:
-    return statement.text or " ".join((*statement.words, *map(_text, statement.parts)))
+def _statement_text(statement: Statement) -> str:
+    return statement.text or " ".join((*statement.words, *map(_statement_text, statement.parts)))
 
 
-def _undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
+def _note_undecided(test: str, bodies: list[Statement], state: State, line: int) -> None:
     """Note parts of the script that are skipped because it is unknown whether bash runs them.
 
     Numbers that they set become unknown, as do variables that hold sizes of the model.
     """
-    names = _SET.findall(" ".join(map(_text, bodies)))
+    names = _SET_NAME.findall(" ".join(map(_statement_text, bodies)))
     place = f"{' '.join(test.split())[:60]} in line {line}"
-    if changed := [name for name in names if deciding_word(name)]:
+    if changed := [name for name in names if find_step_word(name)]:
         sets = f"it sets {listed(changed[:4])}; give the command that bash -x prints"
         state.unknown[f"the script's branch for {place} ({sets})"] = None
     else:
         state.assumed[f"the test {place} is assumed to be false"] = None
-    sizes, state.line = any(map(_SIZE.match, names)), line
+    sizes, state.line = any(map(_SIZE_OPTION.match, names)), line
     for name in names:
-        if (value := state.get(name)) is not None and (sizes or joined(value).strip().isdecimal()):
+        if (value := state.get(name)) is not None and (sizes or join_value(value).strip().isdecimal()):
             state.put(name, state.not_read(test))
 
 
-def _run_if(statement: Statement, state: State) -> bool | None:
+def _read_if(statement: Statement, state: State) -> bool | None:
     undecided: list[tuple[Statement, Statement]] = []
     found: bool | None = True
     for condition, body in zip(statement.parts[::2], statement.parts[1::2], strict=False):
         leaned = state.leaned
-        met = _run(condition, state)
-        if met and _is_check(condition, body, state, leaned):
+        met = _read_statement(condition, state)
+        if met and _is_passed_check(condition, body, state, leaned):
             state.assumed[f"the check in line {statement.line} of the script is assumed to pass"] = None
         elif met:
-            found = _run(body, state)
+            found = _read_statement(body, state)
             break
         elif met is None:
             undecided.append((condition, body))
     else:
-        found = _run(statement.parts[-1], state) if len(statement.parts) % 2 else True
+        found = _read_statement(statement.parts[-1], state) if len(statement.parts) % 2 else True
     for condition, body in undecided:
-        _undecided(_text(condition), [body], state, statement.line)
+        _note_undecided(_statement_text(condition), [body], state, statement.line)
     return found
 
 
-def _run_case(statement: Statement, state: State) -> None:
-    text = state.taken_as_unset(text_of(statement.words[0], state))
+def _read_case(statement: Statement, state: State) -> None:
+    text = state.taken_as_unset(expand_text(statement.words[0], state))
     if text is None:
-        _undecided(f"case {statement.words[0]}", statement.parts, state, statement.line)
+        _note_undecided(f"case {statement.words[0]}", statement.parts, state, statement.line)
         return
     for body in statement.parts:
-        known = [state.taken_as_unset(pattern_of(pattern, state)) for pattern in body.words]
+        known = [state.taken_as_unset(expand_pattern(pattern, state)) for pattern in body.words]
         if any(fnmatch.fnmatchcase(text, pattern) for pattern in known if pattern is not None):
-            if text or not _ends(body, state):
-                _run(body, state)
+            if text or not _ends_script(body, state):
+                _read_statement(body, state)
             return
 
 
-def _run_loop(statement: Statement, state: State) -> None:
+def _read_loop(statement: Statement, state: State) -> None:
     """Read a loop: ``for NAME in WORDS``, ``for ((BEGIN; TEST; STEP))``, ``while`` or ``until``."""
     name, *words = statement.words or [""]
     body, over_words = statement.parts[-1], name.isidentifier()
-    values = [word for raw in words[1:] for word in words_of(raw, state)] if words else list(state.positional)
+    values = [word for raw in words[1:] for word in expand_words(raw, state)] if words else list(state.positional)
     begin, test, step = [*name.split(";"), "", ""][:3] if statement.kind == "for" else ("", statement.parts[0].text, "")
-    _assign_number("" if over_words else begin, state)
-    for number in range(_MOST_ROUNDS):
+    _read_arithmetic("" if over_words else begin, state)
+    for number in range(_MAX_ROUNDS):
         if over_words:
             met: bool | None = number < len(values) and not (number and name in state.fixed)
         elif statement.kind == "for":
-            met = None if (counted := whole_number(test, state)) is None else counted != 0
+            met = None if (counted := evaluate_number(test, state)) is None else counted != 0
         else:
-            met = _run(statement.parts[0], state)
+            met = _read_statement(statement.parts[0], state)
         if met is None:
-            _undecided(test, [body], state, statement.line)
+            _note_undecided(test, [body], state, statement.line)
         if state.stopped or met is not (statement.kind != "until"):
             return
         if over_words:
             state.put(name, values[number])
-        _run(body, state)
+        _read_statement(body, state)
         last = state.leaving in ("break", "return")
         state.leaving = state.leaving if state.leaving == "return" else ""
         if last or (not over_words and test in ("true", ":", "[ 1 ]", "1")):  # a restart loop
             return
-        _assign_number(step, state)
+        _read_arithmetic(step, state)
 
 
 # --- assignments ------------------------------------------------------------------------------------------------------
 
 
-def _assign(raw: str, match: re.Match[str], state: State) -> None:
+def _read_assignment(raw: str, match: re.Match[str], state: State) -> None:
     """Read an assignment: ``NAME=VALUE``, ``NAME+=VALUE``, ``NAME=(WORDS)`` or ``NAME[KEY]=VALUE``."""
     name, key, adds = match.groups()
     text, old = raw[match.end() :], state.get(name)
@@ -212,79 +217,79 @@ def _assign(raw: str, match: re.Match[str], state: State) -> None:
     if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
         state.put(name, "")
         old = state.get(name)
-    raw_words = array_words(text[1:].removesuffix(")")) if text.startswith("(") else []
+    raw_words = split_array(text[1:].removesuffix(")")) if text.startswith("(") else []
     keyed = [pair for word in raw_words if (pair := re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL))]
-    value: Value
+    value: ShellValue
     if key is not None or keyed:  # such an array is only known by its keys
         for each, element in [(key, text)] if key else [(pair[1], pair[2]) for pair in keyed]:
-            state.put(f"{name}[{text_of(each, state)}]", text_of(element, state))
+            state.put(f"{name}[{expand_text(each, state)}]", expand_text(element, state))
         value, adds = state.not_read(name), ""
     elif text.startswith("("):
-        value = [each for word in raw_words for each in words_of(word, state)]
+        value = [each for word in raw_words for each in expand_words(word, state)]
     else:
-        value = text_of(text, state)
+        value = expand_text(text, state)
     if adds and old is not None:
         both = [each if isinstance(each, list) else [each] for each in (old, value)]
         value = old + value if isinstance(old, str) and isinstance(value, str) else [*both[0], *both[1]]
     state.put(name, value)
 
 
-def _assign_number(text: str, state: State) -> int | None:
+def _read_arithmetic(text: str, state: State) -> int | None:
     """Read ``((...))`` or ``let``, assign if it assigns, and return the value; None if unknown."""
     found = _NUMBER.fullmatch(text)
     if not found:
-        return whole_number(text, state)
+        return evaluate_number(text, state)
     name, step, sign, right = found.groups()
-    value = whole_number(f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right, state)
+    value = evaluate_number(f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right, state)
     state.put(name, str(value) if value is not None else state.not_read(text))
     return value
 
 
-def _declare(name: str, words: list[str], state: State) -> None:
+def _read_declaration(name: str, words: list[str], state: State) -> None:
     for each in words:
         if state.hidden and name not in ("export", "readonly"):
             own = re.split(r"\W", each)[0]
             state.hidden[-1].setdefault(own, state.variables.get(own))
         if match := ASSIGNMENT.match(each):
-            _assign(each, match, state)
-        elif pair := _PAIR.fullmatch(text_of(each, state)):  # export "$NAME=$VALUE"
+            _read_assignment(each, match, state)
+        elif pair := _PAIR.fullmatch(expand_text(each, state)):  # export "$NAME=$VALUE"
             state.put(pair[1], pair[2])
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _run_command(statement: Statement, state: State) -> bool | None:
+def _read_command(statement: Statement, state: State) -> bool | None:
     state.line = statement.line
     raw = list(statement.words)
     while raw and (match := ASSIGNMENT.match(raw[0])):
-        _assign(raw.pop(0), match, state)
+        _read_assignment(raw.pop(0), match, state)
     if raw and raw[0] in ("[", "test"):
-        return is_met([word for word in raw[1:] if word != "]"], state, double=False)
-    if raw and raw[0] in _DECLARES:
-        _declare(raw[0], raw[1:], state)
+        return evaluate_test([word for word in raw[1:] if word != "]"], state, double=False)
+    if raw and raw[0] in _DECLARATIONS:
+        _read_declaration(raw[0], raw[1:], state)
         return True
-    words = [word for each in raw for word in words_of(each, state)]
+    words = [word for each in raw for word in expand_words(each, state)]
     if not words or words[0] in ("true", "false", ":", "echo", "printf"):
         return words[:1] != ["false"]
     name, rest = words[0], words[1:]
     if name in ("grep", "egrep", "getopts"):
         return False if name == "getopts" and not state.positional else None
-    if name in state.functions and state.depth < _MOST_CALLS:
-        return _call(state.functions[name], rest, state)
+    if name in state.functions and state.depth < _MAX_CALLS:
+        return _read_call(state.functions[name], rest, state)
     if name.startswith("-") and state.commands:  # the command above lacks a backslash by mistake
         before, around = state.commands[-1]
         kept = [word for word in (*before, *words) if not word or word.strip()]  # a blank after a backslash is a word
         state.commands[-1] = (kept, around)
         ends = "bash ends before (its last character is not a backslash)"
         state.assumed[f"line {state.line} continues the command above it, which {ends}"] = None
-    elif not _run_builtin(name, rest, state):
-        start(words, state, read_text)
+    elif not _read_builtin(name, rest, state):
+        record_command(words, state, read_nested_script)
     state.leaned += 1
     return None if name == "read" else True
 
 
-def _run_builtin(name: str, words: list[str], state: State) -> bool:
+def _read_builtin(name: str, words: list[str], state: State) -> bool:
     """Read a shell builtin, and return whether the command is one."""
     match name:
         case "exit":
@@ -301,17 +306,17 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
             state.variables = {each: value for each, value in state.variables.items() if each not in words}
         case "let":
             for word in words:
-                _assign_number(word, state)
+                _read_arithmetic(word, state)
         case "read" | "mapfile" | "readarray":
             for each in filter(str.isidentifier, words):
                 state.put(each, state.not_read(name))
         case "eval":
-            read_text(" ".join(words), state)
+            read_nested_script(" ".join(words), state)
         case "source" | "." if words:
-            around = _OF_THE_ENVIRONMENT.search(words[0]) is not None
+            around = _ENVIRONMENT_FILE.search(words[0]) is not None
             text = state.text_named(words[0], wanted=not around)
             if text is not None:
-                read_text(text, state)
+                read_nested_script(text, state)
             elif not around:
                 state.assumed[f"what {words[0].rpartition('/')[2][:60]} sets is unknown: the file is missing"] = None
         case _:
@@ -319,12 +324,12 @@ def _run_builtin(name: str, words: list[str], state: State) -> bool:
     return True
 
 
-def _call(body: Statement, words: list[str], state: State) -> bool | None:
+def _read_call(body: Statement, words: list[str], state: State) -> bool | None:
     """Read a function call with its arguments, and return whether it succeeds."""
     kept, state.positional = state.positional, words
     state.depth += 1
     state.hidden.append({})
-    found = _run(body, state)
+    found = _read_statement(body, state)
     hidden = state.hidden.pop()
     own = {name: value for name, value in state.variables.items() if name not in hidden}
     state.variables = own | {name: value for name, value in hidden.items() if value is not None}

@@ -5,25 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from simcluster.importers.shell.state import State, is_unset
+from simcluster.importers.shell.state import State, is_unset_value
 from simcluster.importers.shell.syntax import Statement
-from simcluster.importers.shell.words import document_text, text_of, words_of
+from simcluster.importers.shell.words import expand_document, expand_text, expand_words
 
-Read = Callable[[str, State], None]
+ScriptReader = Callable[[str, State], None]
 _SHELLS = frozenset(["bash", "sh", "zsh", "ksh"])
-_PROGRAMS = ("llamafactory-cli", "llamafactory.cli")
+_FILE_PROGRAMS = ("llamafactory-cli", "llamafactory.cli")
 """Programs whose options may all be in a file."""
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_LISTS = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
+_VARIABLE_OPTION = re.compile(r"--(?:export|env)=(.*)", re.DOTALL)
 """Variable options of sbatch and srun (``--export=ALL,TP=4``), docker and singularity (``--env=TP=4``)."""
 
 
-def start(words: list[str], state: State, read: Read) -> None:
+def record_command(words: list[str], state: State, read: ScriptReader) -> None:
     """Record a command that runs a program; read the script that a shell is given to run."""
     for place, word in enumerate(words):
         base, before, behind = word.rsplit("/", 1)[-1], words[:place], words[place + 1 :]
         text, arguments = None, list(state.positional)
-        if _PAIR.fullmatch(word) or _LISTS.fullmatch(word):
+        if _PAIR.fullmatch(word) or _VARIABLE_OPTION.fullmatch(word):
             continue
         if word.endswith(".py"):
             _pass_variables(before, state)
@@ -38,17 +38,17 @@ def start(words: list[str], state: State, read: Read) -> None:
         else:
             continue
         if text is not None:
-            _read_inside(text, before, arguments, state, read)
+            _read_nested(text, before, arguments, state, read)
             return
         program = next((place for place, word in enumerate(behind) if word.endswith(".py")), len(behind))
         if not any(word.startswith("--") for word in behind[program:]):
             return
         break  # a missing script is given the program to run with its options
-    if any(word.endswith(".py") or word.startswith("--") or word in _PROGRAMS for word in words):
+    if any(word.endswith(".py") or word.startswith("--") or word in _FILE_PROGRAMS for word in words):
         state.commands.append((words, list(state.around)))
 
 
-def _read_inside(text: str, before: list[str], arguments: list[str], state: State, read: Read) -> None:
+def _read_nested(text: str, before: list[str], arguments: list[str], state: State, read: ScriptReader) -> None:
     """Read a nested script with its arguments, and with words and variables of the enclosing command."""
     around, positional = len(state.around), state.positional
     _pass_variables(before, state)
@@ -62,24 +62,24 @@ def _read_inside(text: str, before: list[str], arguments: list[str], state: Stat
 def _pass_variables(words: list[str], state: State) -> None:
     """Set the variables that a command passes to its child (``env TP=4``, ``sbatch --export=ALL,TP=4``)."""
     for before, word in zip(["", *words], words, strict=False):
-        listed = _LISTS.fullmatch(word)
+        listed = _VARIABLE_OPTION.fullmatch(word)
         several = listed or before == "-v"
         parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if several else [word]
         for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
-            if not (pair[2] and is_unset(pair[2])):
+            if not (pair[2] and is_unset_value(pair[2])):
                 state.put(pair[1], pair[2])
 
 
-def files_written(commands: list[Statement], state: State, read: Read) -> bool:
+def read_here_document(commands: list[Statement], state: State, read: ScriptReader) -> bool:
     """Store a here-document written to a file, or read one given to a shell; return whether there is one."""
     redirects = [each for command in commands for each in command.redirects]
     body = next(((sign, text) for sign, text in redirects if sign in ("<<", "<<'")), None)
     if body is None or any(command.kind != "command" for command in commands):
         return False
-    text = document_text(body[1], state) if body[0] == "<<" else body[1]
-    first, last = ([word for raw in commands[end].words for word in words_of(raw, state)] for end in (0, -1))
+    text = expand_document(body[1], state) if body[0] == "<<" else body[1]
+    first, last = ([word for raw in commands[end].words for word in expand_words(raw, state)] for end in (0, -1))
     target = next((word for sign, word in redirects if sign.lstrip("&1") in (">", ">>", ">|")), None)
-    file = text_of(target, state) if target else first[-1] if first[:1] == ["tee"] else ""
+    file = expand_text(target, state) if target else first[-1] if first[:1] == ["tee"] else ""
     if first[:1] == ["read"]:  # read -r -d '' NAME <<EOF
         state.put(first[-1], text)
     elif any(re.fullmatch(r"(.*/)?(bash|sh|sbatch)", word) for word in last):

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simcluster.base.errors import InputError
-from simcluster.importers.imported import Beside, nothing_beside
+from simcluster.importers.imported import FileReader, read_no_file
 from simcluster.importers.shell.syntax import Statement
 
-Value = str | list[str]
+ShellValue = str | list[str]
 """Value of a variable: a text or array elements; unknown parts are ``$NAME``."""
 _REFERENCE = re.compile(r"\$\{?(\w+)\}?")
-_MOST_STEPS, _LONGEST = 20_000, 200_000
-_OF_THE_MACHINE = frozenset(
+_MAX_STEPS, _MAX_LENGTH = 20_000, 200_000
+_SYSTEM_VARIABLES = frozenset(
     ("PWD", "OLDPWD", "HOME", "USER", "HOSTNAME", "RANDOM", "PATH", "PYTHONPATH", "0", "PIPESTATUS", "BASH_VERSION")
 )  # fmt: skip
 
@@ -30,9 +30,9 @@ class State:
 
     source: str
     fixed: Mapping[str, str] = field(default_factory=dict)
-    beside: Beside = nothing_beside
+    beside: FileReader = read_no_file
     gpus_per_node: int | None = None
-    variables: dict[str, Value] = field(default_factory=dict)
+    variables: dict[str, ShellValue] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
     functions: dict[str, Statement] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class State:
     returned: bool = True
     leaned: int = 0
     depth: int = 0
-    hidden: list[dict[str, Value | None]] = field(default_factory=list)
+    hidden: list[dict[str, ShellValue | None]] = field(default_factory=list)
     """Values shadowed by local variables, for each function being read."""
     line: int = 0
     steps: int = 0
@@ -65,20 +65,20 @@ class State:
     def spend(self) -> None:
         """Count a step; raise InputError for a script that does not end."""
         self.steps += 1
-        if self.steps > _MOST_STEPS:
-            raise InputError(f"{self.source}: takes more than {_MOST_STEPS:,} steps to read; give only the command")
+        if self.steps > _MAX_STEPS:
+            raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read; give only the command")
 
-    def get(self, name: str) -> Value | None:
+    def get(self, name: str) -> ShellValue | None:
         """Return the value of a variable; None if the script never sets it."""
         if name.isdecimal():
             number = int(name[-6:])
             return self.positional[number - 1] if 0 < number <= len(self.positional) else None
         return self.fixed[name] if name in self.fixed else self.variables.get(name)
 
-    def put(self, name: str, value: Value) -> None:
+    def put(self, name: str, value: ShellValue) -> None:
         """Assign a value unless the user fixed it; raise InputError for a value that grows too long."""
-        if sum(map(len, value)) > _LONGEST:
-            raise InputError(f"{self.source}: {name} grows beyond {_LONGEST:,} characters; give only the command")
+        if sum(map(len, value)) > _MAX_LENGTH:
+            raise InputError(f"{self.source}: {name} grows beyond {_MAX_LENGTH:,} characters; give only the command")
         if name not in self.fixed:
             self.variables[name] = value
 
@@ -92,7 +92,7 @@ class State:
         self.leaned += bool(names or "$(" in text)
         if "$(" in text:
             return None
-        self.unset |= dict.fromkeys(name for name in names if name not in _OF_THE_MACHINE)
+        self.unset |= dict.fromkeys(name for name in names if name not in _SYSTEM_VARIABLES)
         return _REFERENCE.sub("", text)
 
     def assumed_unset(self) -> tuple[str, ...]:
@@ -126,11 +126,11 @@ class State:
         return text
 
 
-def is_unset(value: Value | None) -> bool:
+def is_unset_value(value: ShellValue | None) -> bool:
     """Return whether a value is empty or only a reference to an unset variable."""
     return not value or (isinstance(value, str) and _REFERENCE.fullmatch(value) is not None)
 
 
-def joined(value: Value) -> str:
+def join_value(value: ShellValue) -> str:
     """Return a value as one text."""
     return value if isinstance(value, str) else " ".join(value)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from simcluster.base.errors import InputError
 
-MOST_CHARACTERS = 200_000
+MAX_CHARACTERS = 200_000
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^]]*)\])?(\+?)=")
 _PLACEHOLDER = re.compile(r"<([A-Za-z][A-Za-z0-9_./,'-]*(?: [A-Za-z0-9_./,'-]+)*)>")
 _SCRIPT = re.compile(
@@ -17,11 +17,11 @@ _SCRIPT = re.compile(
     re.MULTILINE,
 )
 _NAME = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])?")
-_BLANK = re.compile(r"(?:[^\S\n]|\\\n)*(?:#.*)?(?:[^\S\n]|\\\n)*")
+_BLANKS = re.compile(r"(?:[^\S\n]|\\\n)*(?:#.*)?(?:[^\S\n]|\\\n)*")
 _REDIRECT = re.compile(r"\d*(?:<<<|<<-?|>>|>&|<&|>\||[<>](?!\())|&>>?")
 _OPERATOR = re.compile(rf"{_REDIRECT.pattern}|&&|\|\||;;&?|;&|\|&|[;&|()\n]")
 _PLAIN = re.compile(r"[^\\'\"$`\s;&|<>()]+")
-_CLOSES = {"(": ")", "{": "}"}
+_CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
 
 @dataclass
@@ -43,13 +43,13 @@ def is_script(text: str) -> bool:
     return _SCRIPT.search(text) is not None
 
 
-def parse(text: str, source: str) -> Statement:
+def parse_script(text: str, source: str) -> Statement:
     """Parse a script into statements; placeholders such as ``<PATH TO DATA>`` are words.
 
     Raises InputError for a text of more than MOST_CHARACTERS.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise InputError(f"{source}: has more than {MOST_CHARACTERS:,} characters, more than any launch script")
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"{source}: has more than {MAX_CHARACTERS:,} characters, more than any launch script")
     text = _PLACEHOLDER.sub(lambda found: f"_{found[1].replace(' ', '_')}_".replace("'", ""), text)
     try:
         return _Parser(text.replace("\r\n", "\n")).statements()
@@ -57,7 +57,7 @@ def parse(text: str, source: str) -> Statement:
         raise InputError(f"{source}: is nested too deeply to be read; give only the command") from None
 
 
-def array_words(text: str) -> list[str]:
+def split_array(text: str) -> list[str]:
     """Return the words between the brackets of an array, as written."""
     parser, found = _Parser(text), list[str]()
     while (token := parser.take()).kind != "end":
@@ -65,7 +65,7 @@ def array_words(text: str) -> list[str]:
     return found
 
 
-def piece_end(text: str, place: int) -> int:
+def find_piece_end(text: str, place: int) -> int:
     """Return the index after the quotation or expansion that begins at ``place``."""
     char, after = text[place], text[place + 1 : place + 2]
     if char == "\\":
@@ -75,26 +75,26 @@ def piece_end(text: str, place: int) -> int:
     if char in '"`':
         place, special = place + 1, "\\$`" if char == '"' else "\\"
         while place < len(text) and text[place] != char:
-            place = piece_end(text, place) if text[place] in special else place + 1
+            place = find_piece_end(text, place) if text[place] in special else place + 1
         return place + 1
-    if after in _CLOSES:
-        return _closing(text, place + 1)
+    if after in _CLOSING_BRACKETS:
+        return _find_closing(text, place + 1)
     found = _NAME.match(text, place)
     return found.end() if found else place + 1
 
 
-def _closing(text: str, place: int) -> int:
+def _find_closing(text: str, place: int) -> int:
     """Return the index after the bracket that closes the one at ``place``."""
     opens, depth = text[place], 0
     while place < len(text):
         char = text[place]
         if char in "\\'\"`$":
-            place = piece_end(text, place)
+            place = find_piece_end(text, place)
             continue
         if char == "#" and opens == "(" and text[place - 1].isspace():
             place = text.find("\n", place) if "\n" in text[place:] else len(text)
             continue
-        depth += (char == opens) - (char == _CLOSES[opens])
+        depth += (char == opens) - (char == _CLOSING_BRACKETS[opens])
         place += 1
         if depth == 0:
             return place
@@ -121,22 +121,22 @@ class _Parser:
         self._next = self._token(0)
 
     def _token(self, place: int) -> _Token:
-        text, blank = self._text, _BLANK.match(self._text, place)
+        text, blank = self._text, _BLANKS.match(self._text, place)
         begin = place = blank.end() if blank else place
         if place == len(text):
             return _Token("end", "", begin, place)
         if text.startswith("((", place):
-            end = _closing(text, place)
+            end = _find_closing(text, place)
             return _Token("arithmetic", text[place + 2 : end - 2], begin, end)
         if operator := _OPERATOR.match(text, place):
             return _Token("operator", operator[0], begin, operator.end())
         if text.startswith(("<(", ">("), place):
-            place = _closing(text, place + 1)
+            place = _find_closing(text, place + 1)
         while place < len(text):
             if text[place] in "\\'\"$`":
-                place = piece_end(text, place)
+                place = find_piece_end(text, place)
             elif text[place] == "(" and ASSIGNMENT.fullmatch(text, begin, place):
-                place = _closing(text, place)
+                place = _find_closing(text, place)
             elif plain := _PLAIN.match(text, place):
                 place = plain.end()
             else:

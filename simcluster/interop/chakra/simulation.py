@@ -22,7 +22,7 @@ from simcluster.devices.device import load_device
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
-from simcluster.importers.astra_network import Dimension, groups_along
+from simcluster.importers.astra_network import Dimension, groups_along_axes
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods, activities, phases_of
@@ -251,7 +251,7 @@ def _group_lookup(trace: ChakraTrace, dimensions: tuple[Dimension, ...]) -> Grou
 
     @cache
     def along(chosen: tuple[bool, ...]) -> dict[int, tuple[int, ...]]:
-        return {npu: tuple(line) for line in groups_along(dimensions, chosen) for npu in line}
+        return {npu: tuple(line) for line in groups_along_axes(dimensions, chosen) for npu in line}
 
     def of(rank: int, node: TraceNode) -> tuple[str, tuple[int, ...]]:
         name, where = node.attributes.get("pg_name"), f"{trace.name}, rank {rank}: {node.label}"
