@@ -46,9 +46,9 @@ SMI_ROWS = SMI.splitlines()
 # name: (ending, content, words that the message has, parameters)
 BAD = {
     # XML in general
-    "cut": (".xml", DUMP[: len(DUMP) // 2], [":71:", "not valid XML", "still open"], []),
+    "cut": (".xml", DUMP[: len(DUMP) // 2], [":71:", "not valid XML", "is open"], []),
     "entities": (".xml", BILLION, [":1:", "document type", "refused"], []),
-    "undefined entity": (".xml", '<system version="1">\n&lol;</system>', [":2:", "undefined entity"], []),
+    "undefined entity": (".xml", '<system version="1">\n&lol;</system>', [":2:", "entity", "is not defined"], []),
     "deep": (".xml", "<a>" * 100_000, [":1:", "64 levels"], []),
     "two roots": (".xml", '<system version="1"/>\n<system/>', [":2:", "after the end of the root"], []),
     "not XML": (".xml", "hello", ["none of the known formats: NCCL topology XML"], []),

@@ -125,9 +125,11 @@ moe_ffn_hidden_size: 256
 }
 
 
-def imported(text: str, beside: Callable[[str], str | None] = lambda name: None, gpus: int | None = None) -> Imported:
+def imported(
+    text: str, read_file: Callable[[str], str | None] = lambda name: None, gpus: int | None = None
+) -> Imported:
     cluster = {"topology": "dgx_h100", "nodes": 8}
-    return scenario_from_arguments(text, cluster=cluster, gpus=gpus, source="x.yaml", beside=beside)
+    return scenario_from_arguments(text, cluster=cluster, gpus=gpus, source="x.yaml", read_file=read_file)
 
 
 def test_sections_of_flagscale() -> None:
@@ -154,7 +156,7 @@ def test_an_experiment_of_flagscale_names_its_training(tmp_path: Path) -> None:
     there = {"train/1b.yaml": (out.parent / "train" / "1b.yaml").read_text()}
     found = imported(EXPERIMENT.replace("envs: {", "envs: {CUDA_LAUNCH_BLOCKING: 1, "), there.get, gpus=8)
     assert any("without CUDA_LAUNCH_BLOCKING=1" in sentence for sentence in found.assumed)
-    with pytest.raises(InputError, match=r"includes train/1b.yaml, which is neither next to it"):
+    with pytest.raises(InputError, match=r"needs train/1b.yaml, which is neither next to it"):
         imported(EXPERIMENT)
 
 
@@ -238,7 +240,7 @@ def test_schedules_that_primus_ships_count_where_its_switches_are_on(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (PRIMUS, "includes primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
+        (PRIMUS, "needs primus/configs/modules/megatron/pre_trainer.yaml, which is neither"),
         (PRIMUS.replace("    model: ${PRIMUS_MODEL:own_1B}.yaml\n", ""), "its module names no model"),
         (FLAGSCALE.replace("num_layers: 8", "num_layers: -8"), "num-layers: '-8' is not a whole number"),
         (FLAGSCALE.replace("num_layers: 8", LINEAR), "--linear-attention-freq has linear attention layers, which"),
@@ -291,7 +293,7 @@ compile: {enable: true, components: [model, loss]}
 
 def titan(text: str, files: dict[str, str]) -> Imported:
     return scenario_from_torchtitan(
-        text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8, beside=files.get, source="own.yaml"
+        text, cluster={"topology": "dgx_h100", "nodes": 1}, gpus=8, read_file=files.get, source="own.yaml"
     )  # fmt: skip
 
 
@@ -307,7 +309,7 @@ def test_primus_starts_torchtitan_with_the_sections_of_a_job_config() -> None:
     assert any("Primus-Turbo's kernels" in sentence for sentence in found.assumed)
     with pytest.raises(InputError, match="enable_attention_float8: true is not modelled"):
         titan(TITAN.replace("use_turbo_own", "enable_attention_float8"), TITAN_FILES)
-    with pytest.raises(InputError, match=r"includes primus/configs/models/torchtitan/own_8B\.yaml"):
+    with pytest.raises(InputError, match=r"needs primus/configs/models/torchtitan/own_8B\.yaml"):
         titan(TITAN, {name: text for name, text in TITAN_FILES.items() if "models" not in name})
 
 

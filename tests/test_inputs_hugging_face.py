@@ -765,8 +765,8 @@ def test_numbers_that_are_not_finite_stop_only_where_they_are_needed(constant: s
     """transformers writes them (time_step_limit of Mamba's configs), also in the config of a Llama."""
     text = json.dumps({key: value for key, value in LLAMA_8B.items() if key != "tie_word_embeddings"}).rstrip("}")
     plain = model_from_config(parse_config(text + "}", "config.json"))
-    beside = f'{text}, "time_step_limit": [0.0, {constant}], "router_jitter_noise": {constant}}}'
-    assert model_from_config(parse_config(beside, "config.json")) == plain
+    read_file = f'{text}, "time_step_limit": [0.0, {constant}], "router_jitter_noise": {constant}}}'
+    assert model_from_config(parse_config(read_file, "config.json")) == plain
     for key in ("hidden_size", "num_hidden_layers", "num_key_value_heads", "head_dim", "tie_word_embeddings"):
         needed = re.sub(rf', "{key}": \w+', "", text) + f', "{key}": {constant}}}'
         with pytest.raises(InputError, match=rf"^{key} "):

@@ -20,7 +20,7 @@ TRAINS = f"{SIZES} --micro-batch-size 2 --vocab-size 1000"
 def imported(text: str, files: Mapping[str, str] | None = None, **given: str) -> Imported:
     return scenario_from_arguments(
         f"#!/bin/bash\n{text}\n", cluster={"topology": "dgx_h100", "nodes": 4}, source="run.sh", given=given,
-        beside=(files or {}).get, gpus_per_node=8, available=32,
+        read_file=(files or {}).get, gpus_per_node=8, available=32,
     )  # fmt: skip
 
 

@@ -270,7 +270,7 @@ CONFIG = """{"model_type": "qwen3", "hidden_size": 512, "num_hidden_layers": 6, 
 
 def by_path(path: str, files: dict[str, str]) -> Imported:
     text = BY_PATH.replace("PATH", path)
-    return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, beside=files.get)
+    return scenario_from_bridge(text, cluster=CLUSTER, source="r.py", gpus=8, read_file=files.get)
 
 
 def test_a_model_that_is_named_by_its_path_alone_is_read_of_the_config_beside() -> None:
@@ -285,11 +285,11 @@ def test_a_model_that_is_named_by_its_path_alone_is_read_of_the_config_beside() 
 
 def test_recipes_that_state_no_length_train_on_the_usual_one() -> None:
     said = "model: {hf_model_id: own/M%s}\ntrain: {global_batch_size: 8, micro_batch_size: 1}"
-    beside = {"own/M/config.json": CONFIG.replace("4096", "131072")}.get
-    found = scenario_from_bridge(said % "", cluster=CLUSTER, gpus=8, beside=beside)
+    read_file = {"own/M/config.json": CONFIG.replace("4096", "131072")}.get
+    found = scenario_from_bridge(said % "", cluster=CLUSTER, gpus=8, read_file=read_file)
     assert found.document["model"]["sequence_length"] == 8192
     assert "sequences of 8192 tokens" in found.assumed
-    stated = scenario_from_bridge(said % ", seq_length: 2048", cluster=CLUSTER, gpus=8, beside=beside)
+    stated = scenario_from_bridge(said % ", seq_length: 2048", cluster=CLUSTER, gpus=8, read_file=read_file)
     assert stated.document["model"]["sequence_length"] == 2048
     assert not any(sentence.startswith("sequences of") for sentence in stated.assumed)
 

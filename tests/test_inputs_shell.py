@@ -21,7 +21,7 @@ from simcluster.scenario.scenario import load_text
 FOLDER = Path(__file__).parent / "inputs" / "launch"
 
 
-def beside(name: str) -> str | None:
+def read_file(name: str) -> str | None:
     path = FOLDER / name
     return path.read_text() if path.is_file() else None
 
@@ -29,7 +29,7 @@ def beside(name: str) -> str | None:
 def imported(name: str, **given: str) -> Imported:
     return scenario_from_arguments(
         (FOLDER / name).read_text(), cluster={"topology": "dgx_h100", "nodes": 4}, source=name, given=given,
-        beside=beside, gpus_per_node=8, available=32,
+        read_file=read_file, gpus_per_node=8, available=32,
     )  # fmt: skip
 
 
@@ -180,14 +180,14 @@ def test_values_that_the_user_gives() -> None:
 )
 def test_arguments_that_the_user_gives_are_shifted_and_are_not_those_of_a_function(text: str) -> None:
     train = f"{text}torchrun pretrain_gpt.py --num-layers $N --load=x/$1`echo $A`/$2-$3\n"
-    found = parse_launch_script(train, "x.sh", fixed={"1": "llama", "2": "--n", "3": "8"}, beside=lambda name: None)
+    found = parse_launch_script(train, "x.sh", fixed={"1": "llama", "2": "--n", "3": "8"}, read_file=lambda name: None)
     assert found.options["num-layers"] == ("8",)
     assert len(found.options["load"]) == 1
 
 
 def test_odd_names_and_sets_are_no_faults() -> None:
     text = 'A=${00}${0000009}${9999999}\ncase "a&" in [[\\&\\|~a]*) B=1;; esac\ntorchrun a.py --num-layers ${B}2\n'
-    found = parse_launch_script(text, "x.sh", fixed={"1": "x"}, beside=lambda name: None)
+    found = parse_launch_script(text, "x.sh", fixed={"1": "x"}, read_file=lambda name: None)
     assert found.options == {"num-layers": ("12",)}
 
 
@@ -320,7 +320,7 @@ def test_options_without_a_value_and_arguments_of_the_script() -> None:
         "\n"
         'if [ $3 = full ]; then run="$run --seq-length 64"; fi\nrun="$run |& tee $LOG"\neval $run\n'
     )
-    found = parse_launch_script(text, "x.sh", fixed={"1": "8", "2": "4", "3": "full"}, beside=lambda name: None)
+    found = parse_launch_script(text, "x.sh", fixed={"1": "8", "2": "4", "3": "full"}, read_file=lambda name: None)
     assert found.options == {"num-layers": ("8",), "hidden-size": ("512",), "bf16": (), "seq-length": ("64",)}
     assert found.gpus == 4
     assert any("assumed unset: more, sp" in sentence for sentence in found.assumed)
@@ -328,7 +328,7 @@ def test_options_without_a_value_and_arguments_of_the_script() -> None:
 
 def test_a_wrapper_that_is_not_there_hands_on_what_it_is_given() -> None:
     text = 'A="--num-layers 8 --bf16"\nsrun --label bash ./wrap.sh pretrain_gpt.py $A --seq-length 64\n'
-    found = parse_launch_script(text, "x.sh", fixed={}, beside=lambda name: None)
+    found = parse_launch_script(text, "x.sh", fixed={}, read_file=lambda name: None)
     assert found.options == {"num-layers": ("8",), "bf16": (), "seq-length": ("64",)}
 
 
@@ -395,7 +395,7 @@ def test_a_tokenizer_that_is_an_argument_of_the_script_is_not_asked_for() -> Non
 
 def test_a_program_by_the_name_of_its_module() -> None:
     text = "exec torchrun --nproc_per_node 8 --nnodes 2 --module examples.own.train --num-layers 8 --bf16\n"
-    found = parse_launch_script(text, "x.sh", fixed={}, beside=lambda name: None)
+    found = parse_launch_script(text, "x.sh", fixed={}, read_file=lambda name: None)
     assert (found.options, found.gpus) == ({"num-layers": ("8",), "bf16": ()}, 16)
 
 
@@ -504,7 +504,7 @@ def test_whole_numbers(text: str, value: int | None) -> None:
 def test_a_script_cut_anywhere_is_read_or_one_complaint(place: int, junk: str) -> None:
     text = (FOLDER / "arrays.sh").read_text()
     try:
-        parse_launch_script(text[:place] + junk + text[place:], "x.sh", fixed={}, beside=lambda name: None)
+        parse_launch_script(text[:place] + junk + text[place:], "x.sh", fixed={}, read_file=lambda name: None)
     except InputError:
         return
 

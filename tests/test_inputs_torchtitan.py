@@ -449,17 +449,17 @@ torchrun --nnodes 2 --nproc_per_node=${NGPU} --role rank -m torchtitan.train --j
 
 def test_a_script_that_starts_a_job_with_settings_of_its_own() -> None:
     there = {"train_configs/own.toml": LLAMA_8B}
-    found = scenario_from_torchtitan(STARTED, cluster={}, available=64, beside=there.get, source="run.sh")
+    found = scenario_from_torchtitan(STARTED, cluster={}, available=64, read_file=there.get, source="run.sh")
     document = found.document
     assert (document["gpus"], document["parallel"]["tp"], document["training"]["micro_batch"]) == (8, 2, 3)
     assert (document["training"]["recompute_every"], document["software"]) == (2, "torch-compile")
     assert "8 GPUs, started by its script" in found.assumed
     assert any(each.startswith("one replica group: fault-tolerant averaging") for each in found.assumed)
     eager = STARTED.replace("\nNGPU", "\nexport TORCH_COMPILE_DISABLE=1\nNGPU")
-    told = scenario_from_torchtitan(eager, cluster={}, available=64, beside=there.get, source="run.sh").assumed
+    told = scenario_from_torchtitan(eager, cluster={}, available=64, read_file=there.get, source="run.sh").assumed
     assert "kernels are assumed to run as without TORCH_COMPILE_DISABLE=1" in told
     plain = STARTED.replace("--job.config_file ${CONFIG_FILE}", "")
-    by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, beside=there.get, source="run.sh")
+    by_variable = scenario_from_torchtitan(plain, cluster={}, available=64, read_file=there.get, source="run.sh")
     assert by_variable.document["model"] == document["model"]
 
 

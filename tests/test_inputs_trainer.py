@@ -28,7 +28,7 @@ TRAINS = "train.py --deepspeed ds.json --model_name_or_path meta-llama/Llama-2-7
 def trainer(command: str, config: Mapping[str, Any] | None = None, **more: Any) -> Imported:
     files = {"ds.json": json.dumps(AUTO if config is None else config)}
     return scenario_from_trainer(
-        f"#!/bin/bash\n{command}\n", cluster=CLUSTER, beside=files.get, available=32, source="run.sh", **more
+        f"#!/bin/bash\n{command}\n", cluster=CLUSTER, read_file=files.get, available=32, source="run.sh", **more
     )  # fmt: skip
 
 

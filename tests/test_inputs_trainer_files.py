@@ -52,7 +52,7 @@ TRAINS = "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_s
 
 def trainer(text: str, **more: Any) -> Imported:
     files = {**FILES, **more.pop("files", {})}
-    return scenario_from_trainer(text, cluster=CLUSTER, beside=files.get, available=32, source="run.sh", **more)
+    return scenario_from_trainer(text, cluster=CLUSTER, read_file=files.get, available=32, source="run.sh", **more)
 
 
 @pytest.mark.parametrize(

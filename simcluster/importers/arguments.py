@@ -50,7 +50,7 @@ class Arguments:
     unknown: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
 
-    def said(self, *names: str) -> str:
+    def option_text(self, *names: str) -> str:
         """Return the value of the first of these options that has one, as one text; empty if none has."""
         return next((" ".join(words) for name in names if (words := self.options.get(name))), "")
 
@@ -63,7 +63,7 @@ class Arguments:
         return int(nodes[:9]) * int(each[:9]) or None
 
     @property
-    def machines_not_said(self) -> bool:
+    def lacks_node_count(self) -> bool:
         """Whether the launch uses several nodes (or a hostfile) without stating a plain node count."""
         names = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in self.launcher if word[:1] == "-"}
         asked = names & {"nnodes", "num-nodes", "nodes", "np", "N"}

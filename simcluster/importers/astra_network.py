@@ -103,15 +103,15 @@ def network_document(
     dimensions: tuple[Dimension, ...], spec: ImportSpec, device: str | Mapping[str, object], name: str
 ) -> GraphDocument:
     """Return the topology document of a network of NPUs; each NPU is a GPU of the given device."""
-    spec.accept("ASTRA-sim's network file", PARAMETERS)
+    spec.check_parameters("ASTRA-sim's network file", PARAMETERS)
     npus = math.prod(each.npus for each in dimensions)
     document = GraphDocument(name, device if isinstance(device, str) else dict(device))
     ports = sum(each.bandwidth * each.ports for each in dimensions)
     own = Wire(max(ports, 1.0), 1.0, 0.0, "npu", "rate of all links of the NPU together")
     for npu in range(npus):
-        document.node(f"npu{npu}", "gpu", host=npu)
-        document.node(f"npu{npu}.router", "switch", tier="npu")
-        document.link(f"npu{npu}", f"npu{npu}.router", own)
+        document.add_node(f"npu{npu}", "gpu", host=npu)
+        document.add_node(f"npu{npu}.router", "switch", tier="npu")
+        document.add_link(f"npu{npu}", f"npu{npu}.router", own)
     for place, dimension in enumerate(dimensions):
         wire = Wire(dimension.bandwidth, 1.0, dimension.latency, "network", _SOURCE)
         lines = groups_along_axes(dimensions, tuple(other == place for other in range(len(dimensions))))
@@ -124,16 +124,16 @@ def _connect(document: GraphDocument, dimension: Dimension, members: list[str], 
     if dimension.npus == 1:
         return
     if dimension.kind == "Switch":
-        document.node(switch, "switch", tier="dimension")
+        document.add_node(switch, "switch", tier="dimension")
         for member in members:
-            document.link(member, switch, wire)
+            document.add_link(member, switch, wire)
     elif dimension.kind == "Ring":
         for place in range(dimension.links):
-            document.link(members[place], members[(place + 1) % len(members)], wire)
+            document.add_link(members[place], members[(place + 1) % len(members)], wire)
     else:
         for place, member in enumerate(members):
             for other in members[place + 1 :]:
-                document.link(member, other, wire)
+                document.add_link(member, other, wire)
 
 
 def groups_along_axes(dimensions: tuple[Dimension, ...], chosen: tuple[bool, ...]) -> list[list[int]]:

@@ -27,7 +27,7 @@ from simcluster.importers.pre_training import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
 from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
 
-RESOLVED_CONFIG_ADVICE = (
+CONFIG_ADVICE = (
     "run it once and give the run_config.yaml that Megatron-Bridge writes next to its checkpoints, or a log with its "
     "configuration"
 )
@@ -70,7 +70,7 @@ class RecipeSettings:
 
 
 def read_recipe_function(
-    text: str, source: str, function: str, beside: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS
+    text: str, source: str, function: str, read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS
 ) -> RecipeSettings:
     """Return the settings made by a recipe function of the file; ``given`` are its arguments by name.
 
@@ -88,30 +88,26 @@ def read_recipe_function(
         **dict.fromkeys(_START_FUNCTIONS, lambda config=None, *_, **__: started.append(config)),
     }
     file = RecipeFile(text, source, known=known, idle=_is_idle)
-    function, found = file.recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
+    function, found = file.find_recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     if not isinstance(found, RecordedCall):
-        raise InputError(
-            f"{source}: {function} makes no configuration that can be read as data; {RESOLVED_CONFIG_ADVICE}"
-        )
+        raise InputError(f"{source}: {function} makes no configuration that can be read as data; {CONFIG_ADVICE}")
     if "model_config" in found.fields:  # nemo.tron, the predecessor of Megatron-Bridge
         found.fields = {name.removesuffix("_config"): value for name, value in found.fields.items()}
     adapters = _ADAPTER_NAME.search(found.name)
     if adapters or found.fields.get("peft") is not None:
         raise InputError(f"{source}: {function} {ADAPTER_REASON}{f', as {found.name} says' if adapters else ''}")
     if found.name != "ConfigContainer" and found.name not in _BASES:
-        raise foreign_file_error(
-            f"{source}: {function} takes its configuration", found.name, file, RESOLVED_CONFIG_ADVICE
-        )
+        raise foreign_file_error(f"{source}: {function} takes its configuration", found.name, file, CONFIG_ADVICE)
     gpus = _GPU_COUNT.search(function)
-    read = _build_recipe(found, function, source, file, beside)
+    read = _build_recipe(found, function, source, file, read_file)
     return replace(read, undecided=tuple(file.undecided), gpus=int(gpus[1]) if gpus else None)
 
 
 def foreign_file_error(what: str, called: str, file: RecipeFile, remedy: str) -> InputError:
     """Return the error about a part of a recipe that another file defines."""
-    if against := why_not_decoder(file.place_of(called)):
+    if against := why_not_decoder(file.qualified_name(called)):
         return InputError(f"{what} from {called}, whose model {against}")
-    return InputError(f"{what} from {file.place_of(called)[:80]}, which is in another file: {remedy}")
+    return InputError(f"{what} from {file.qualified_name(called)[:80]}, which is in another file: {remedy}")
 
 
 def _is_idle(attribute: str) -> bool:
@@ -141,12 +137,13 @@ def read_written_config(text: str, source: str) -> RecipeSettings | None:
 
 
 def _build_recipe(
-    found: RecordedCall, function: str, source: str, file: RecipeFile | None = None, beside: FileReader = read_no_file
-) -> RecipeSettings:
+    found: RecordedCall, function: str, source: str, file: RecipeFile | None = None,
+    read_file: FileReader = read_no_file,
+) -> RecipeSettings:  # fmt: skip
     model, data = found.fields.get("model"), found.fields.get("dataset")
     if isinstance(model, RecordedCall) and any("freeze_vision" in name for name in model.fields):
         raise InputError(f"{source}: {function} trains a model that takes images; only text decoders are modelled")
-    known = _find_model(model, source, beside)
+    known = _find_model(model, source, read_file)
     name, kind = known.name, model.name if isinstance(model, RecordedCall) else ""
     settings = {f"model.{field}": value for field, value in class_fields(name, kind).items()}
     if not file:  # a written configuration has all fields
@@ -160,7 +157,7 @@ def _build_recipe(
     settings |= _vocabulary_settings(found, name, settings)
     assumed = list(known.assumed)
     if not name:
-        require_sizes(model, settings, f"{source}: the model of {function}", file, RESOLVED_CONFIG_ADVICE)
+        require_sizes(model, settings, f"{source}: the model of {function}", file, CONFIG_ADVICE)
     elif settings.get("tokenizer.use_tokenizer_vocab_size") is True and "model.vocab_size" not in settings:
         assumed.append(_TOKENIZER_ASSUMPTION)
     length = settings.get("model.seq_length")
@@ -198,7 +195,7 @@ def _vocabulary_settings(found: RecordedCall, model: str, settings: Mapping[str,
 def require_sizes(model: Any, settings: Mapping[str, Any], what: str, file: RecipeFile | None, remedy: str) -> None:
     """Raise InputError for a model (described by ``what``) that is not a decoder or lacks sizes."""
     kind = model.name if isinstance(model, RecordedCall) else str(getattr(model, "text", "none"))
-    against = why_not_decoder(file.place_of(kind) if file else kind)
+    against = why_not_decoder(file.qualified_name(kind) if file else kind)
     unknown = ""
     if "model.num_layers" not in settings:
         unknown = "is unknown, and the recipe does not give its sizes (num_layers and others)"
@@ -245,7 +242,7 @@ def _set_flex_dispatcher(model: Any = None, backend: Any = None, *_: Any, **__: 
         model.fields |= {**flex, "moe_shared_expert_overlap": False}
 
 
-def _find_model(model: Any, source: str, beside: FileReader) -> NamedModel:
+def _find_model(model: Any, source: str, read_file: FileReader) -> NamedModel:
     while isinstance(model, RecordedCall):
         if known := find_model_of_class(model.name):
             return published_named_model(known)
@@ -253,11 +250,11 @@ def _find_model(model: Any, source: str, beside: FileReader) -> NamedModel:
         name = next((each for each in given if isinstance(each, str)), "")
         if model.name.endswith("from_hf_pretrained") or "/" in name:
             unread = next((each.text for each in given if isinstance(each, UnreadExpression)), model.name)
-            return find_named_model(name or unread, source, beside)
+            return find_named_model(name or unread, source, read_file)
         alike = "" if family_defaults(model.name) else find_model_of_sizes(model.name, model.fields)
-        if alike or model.of is None:
+        if alike or model.receiver is None:
             return published_named_model(alike)
-        model = model.of
+        model = model.receiver
     return NamedModel()
 
 

@@ -33,7 +33,7 @@ class Wire:
     medium: str
     source: str
 
-    def times(self, count: int) -> Wire:
+    def multiply(self, count: int) -> Wire:
         """Return ``count`` parallel links as one."""
         return replace(self, line_rate=self.line_rate * count)
 
@@ -41,12 +41,9 @@ class Wire:
         """Return the link's fields as a topology file writes them, with full floating-point precision."""
         medium = {"medium": self.medium} if self.medium else {}  # default: the usual medium between such nodes
         return {
-            "line_rate": write_quantity(self.line_rate, "B/s"),
-            "efficiency": self.efficiency,
-            "latency": write_quantity(self.latency, "s"),
-            "source": self.source,
-            **medium,
-        }
+            "line_rate": write_quantity(self.line_rate, "B/s"), "efficiency": self.efficiency,
+            "latency": write_quantity(self.latency, "s"), "source": self.source, **medium,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +55,12 @@ class GraphDocument:
     nodes: list[dict[str, Any]] = field(default_factory=list)
     edges: list[dict[str, Any]] = field(default_factory=list)
 
-    def node(self, name: str, kind: str, **more: int | str | None) -> None:
+    def add_node(self, name: str, kind: str, **more: int | str | None) -> None:
         """Add a node; a gpu may have a ``host``, a switch a ``tier``, a nic or switch a ``network``."""
         known = {key: value for key, value in more.items() if value is not None}
         self.nodes.append({"name": name, "kind": kind, **known})
 
-    def link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
+    def add_link(self, a: str, b: str, wire: Wire, **more: bool) -> None:
         """Add a link with equal directions, or (``one_way=True``) from ``a`` to ``b`` only."""
         self.edges.append({"between": [a, b], **more, **wire.fields()})
 
@@ -79,7 +76,7 @@ class LinkChange(Spec):
     efficiency: Fraction | None = None
     latency: Seconds | None = None
 
-    def changed(self, wire: Wire) -> Wire:
+    def apply_to(self, wire: Wire) -> Wire:
         """Return the wire with these figures replacing its values."""
         if self == LinkChange():
             return wire
@@ -136,7 +133,7 @@ class ImportSpec(Spec):
             )
         return self
 
-    def accept(self, form: str, known: tuple[str, ...]) -> None:
+    def check_parameters(self, form: str, known: tuple[str, ...]) -> None:
         """Raise InputError for a parameter that this file format does not use, so that none is silently ignored."""
         always = ("kind", "files", "name", "device")
         for key in ImportSpec.model_fields:  # a fixed order, so that the message does not depend on a set
@@ -180,7 +177,7 @@ class System:
     ports: list[NicCable] = field(default_factory=list)
 
     @property
-    def machines(self) -> int:
+    def node_count(self) -> int:
         """Number of nodes of GPUs."""
         return 1 + max(machine for machine, _ in self.nodes)
 
@@ -189,7 +186,7 @@ class System:
         """GPUs in rank order."""
         return [node for node, kind in self.nodes.items() if kind == "gpu"]
 
-    def link(self, a: Node, b: Node, wire: Wire) -> None:
+    def add_link(self, a: Node, b: Node, wire: Wire) -> None:
         """Add a link in both directions; of parallel links (PCIe and C2C to one CPU) the faster one is kept."""
         key = (b, a) if (b, a) in self.links else (a, b)
         have = self.links.get(key)
@@ -219,12 +216,12 @@ def join_systems(systems: Sequence[System], spec: ImportSpec, name: str) -> Grap
             for machine, text in system.nodes
         }
         for node, kind in system.nodes.items():
-            document.node(names[node], kind, host=first + node[0] if kind == "gpu" else None)
+            document.add_node(names[node], kind, host=first + node[0] if kind == "gpu" else None)
         for (a, b), wire in system.links.items():
-            document.link(names[a], names[b], wire)
+            document.add_link(names[a], names[b], wire)
         machines += [
             [(names[port.nic], port.wire) for port in system.ports if port.nic[0] == machine]
-            for machine in range(system.machines)
+            for machine in range(system.node_count)
         ]
     if len(copies) > 1 or spec.fabric is not None or (len(machines) > 1 and all(machines)):
         _add_fabric(document, machines, spec.fabric or FabricParameters())
@@ -245,20 +242,18 @@ def _add_fabric(document: GraphDocument, machines: list[list[tuple[str, Wire]]],
             leaves.setdefault((machine // size, rail if fabric.rails else 0), []).append(port)
     names = {key: f"unit{key[0]}.leaf{key[1]}" if fabric.rails else f"leaf{key[0]}" for key in sorted(leaves)}
     for name in names.values():
-        document.node(name, "switch", tier="leaf")
+        document.add_node(name, "switch", tier="leaf")
     for key, name in names.items():
         for nic, wire in leaves[key]:
-            document.link(nic, name, wire)
+            document.add_link(nic, name, wire)
     if len(leaves) > 1:
         _add_spines(document, leaves, names, fabric)
 
 
 def _add_spines(
-    document: GraphDocument,
-    leaves: dict[tuple[int, int], list[tuple[str, Wire]]],
-    names: dict[tuple[int, int], str],
+    document: GraphDocument, leaves: dict[tuple[int, int], list[tuple[str, Wire]]], names: dict[tuple[int, int], str],
     fabric: FabricParameters,
-) -> None:
+) -> None:  # fmt: skip
     capacity: dict[int, float] = {}  # uplinks of the fullest leaf of each rail
     for (_, rail), ports in leaves.items():
         down = sum(wire.line_rate for _, wire in ports)
@@ -266,11 +261,11 @@ def _add_spines(
     fastest = max((wire for ports in leaves.values() for _, wire in ports), key=lambda wire: wire.line_rate)
     count = max(1, int(max(capacity.values()) / fastest.line_rate * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 links
     for spine in range(count):
-        document.node(f"spine{spine}", "switch", tier="spine")
+        document.add_node(f"spine{spine}", "switch", tier="spine")
     latency = fabric.leaf_to_spine_latency
     note = "rate from the NICs below and oversubscription"
     note += "; 0.6 us per further switch: assumed" if latency == SWITCH_LATENCY else ""
     for (_, rail), name in names.items():
         wire = Wire(capacity[rail] / count, fastest.efficiency, latency, fastest.medium, note)
         for spine in range(count):
-            document.link(name, f"spine{spine}", wire)
+            document.add_link(name, f"spine{spine}", wire)

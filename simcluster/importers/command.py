@@ -149,9 +149,7 @@ def _read_input(name: str) -> str:
         if not raw.strip():
             raise InputError("stdin is empty; paste the text to import")
     if len(raw) > (_MAX_LOG if name.endswith(_LOGS) else _MAX_BYTES):
-        raise InputError(
-            f"{name}: is larger than {_MAX_BYTES:,} bytes, more than any such file; give only the configuration"
-        )
+        raise InputError(f"{name}: exceeds {_MAX_BYTES:,} bytes, more than any such file; give only the configuration")
     return decode(raw, name)
 
 
@@ -186,7 +184,7 @@ def _translate(args: argparse.Namespace, text: str, cluster: dict[str, Any]) -> 
     """Return the scenario that a framework's file describes."""
     available, machine = _count_gpus(args.cluster), _gpus_per_node(args.cluster)
     more: dict[str, Any] = {"cluster": cluster, "gpus": args.gpus, "available": available, "source": args.file}
-    of_script = {"given": _script_values(args), "beside": partial(_read_nearby_file, args.file)}
+    of_script = {"given": _script_values(args), "read_file": partial(_read_nearby_file, args.file)}
     printed = parse_printed_deepspeed(text, args.file) if args.kind == "deepspeed" else None
     starts = is_script(text) or args.file.endswith(_SCRIPTS) or is_trainer_file(text)
     if args.kind == "deepspeed" and (printed or not starts):
@@ -262,7 +260,7 @@ def _script_values(args: argparse.Namespace) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not (name == "@" or re.sub("[_-]", "a", name).isalnum()):
             raise InputError(
-                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (or 1=... for the first argument)"
+                f"--arg {text[:40]!r}: write NAME=VALUE, as in --arg GBS=512 (1=... for its first argument)"
             )
         given[name] = value
     for number, word in enumerate(shlex.split(given.pop("@", "")), 1):

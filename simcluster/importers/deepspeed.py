@@ -70,11 +70,11 @@ def options_from_deepspeed(
     run = _DeepSpeedSettings(settings, f"{source}: {name}")
     stage = str(settings.get(f"{_ZERO}stage", " ".join(options.get("zero-stage", ("0",)))))
     zero = int(stage) if stage in ("1", "2", "3") else 0
-    on_host = run.problems.of(run.offload, zero)
-    run.problems.of(run.fsdp, zero)
+    on_host = run.problems.attempt(run.offload, zero)
+    run.problems.attempt(run.fsdp, zero)
     run.assumed = [each for each in run.assumed if each != HOST_UPDATE_ASSUMED]  # noted for the script's option
-    run.sort()
-    run.problems.tell()
+    run.classify_all()
+    run.problems.raise_all()
     if settings.get(f"{_ZERO}mics_shard_size", -1) not in (-1, "auto"):
         run.unknown.append(f"{_ZERO}mics_shard_size")
     overlaps = zero > 0 and f"{_ZERO}stage" in settings and settings.get(f"{_ZERO}overlap_comm", zero == 3) is True
@@ -102,16 +102,10 @@ def options_from_deepspeed(
 
 
 def scenario_from_deepspeed(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    model: Mapping[str, Any],
-    gpus: int | None = None,
-    available: int | None = None,
-    launched: int | None = None,
-    filled: Mapping[str, Any] | None = None,
+    text: str, *, cluster: Mapping[str, Any], model: Mapping[str, Any], gpus: int | None = None,
+    available: int | None = None, launched: int | None = None, filled: Mapping[str, Any] | None = None,
     source: str = "<ds_config>",
-) -> Imported:
+) -> Imported:  # fmt: skip
     """Return the scenario of a DeepSpeed configuration for a model section; all GPUs are replicas.
 
     ``gpus`` defaults to the GPUs that the file's batch implies, those that its launcher starts if it states no number
@@ -126,15 +120,15 @@ def scenario_from_deepspeed(
         which = f"the {launched} GPUs that its launcher uses" if launched else "all GPUs of the cluster"
         run.assumed.append(f"{which}: the number is not stated (--gpus sets it)")
         gpus = launched or available or 1
-    training = run.problems.of(run.training, gpus)
-    zero = run.problems.of(run.number, f"{_ZERO}stage", 0, 3) or 0
-    memory, sharding = run.problems.of(run.offload, zero), run.problems.of(run.fsdp, zero)
-    overlap = run.problems.of(run.overlap, zero, gpus)
-    run.sort()
+    training = run.problems.attempt(run.training, gpus)
+    zero = run.problems.attempt(run.number, f"{_ZERO}stage", 0, 3) or 0
+    memory, sharding = run.problems.attempt(run.offload, zero), run.problems.attempt(run.fsdp, zero)
+    overlap = run.problems.attempt(run.overlap, zero, gpus)
+    run.classify_all()
     if len(run.unknown) == len(written):
         what = "is not a configuration of DeepSpeed: it has no DeepSpeed keys, such as train_batch_size or bf16"
         raise InputError(f"{source}: {what}; give the file that --deepspeed names, or import this file as another kind")
-    run.problems.tell()
+    run.problems.raise_all()
     narrow = run.settings.get(_GRADIENTS) in ("bf16", "fp16")
     if zero == 0 and training is not None and training["precision"] == "bf16-mixed" and not narrow:
         run.assumed.append(_SHARDED_ASSUMPTION)
@@ -142,11 +136,11 @@ def scenario_from_deepspeed(
     document: dict[str, Any] = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     document |= {"parallel": {"tp": 1, "pp": 1, "dp": gpus, "zero": zero}, "training": training}
     document |= {"memory": memory, "overlap": overlap, "fsdp": sharding}
-    idle = (name for name in run.settings.unread if name in _MAPPED)
+    idle = (name for name in run.settings.unread_names if name in _MAPPED)
     return Imported(
-        {key: value for key, value in document.items() if value}, run.settings.read, (*run.no_effect, *idle),
+        {key: value for key, value in document.items() if value}, run.settings.read_names, (*run.no_effect, *idle),
         tuple(run.assumed), unknown=tuple(run.unknown),
-    ).accounted(written)  # fmt: skip
+    ).with_all_settings(written)  # fmt: skip
 
 
 def _fill_auto(settings: Mapping[str, Any], filled: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +252,7 @@ class _DeepSpeedSettings(SettingClassifier):
         self.assumed.append(HOST_UPDATE_ASSUMED)
         return {"offload": dict(HOST_UPDATE)}
 
-    def sort(self) -> None:
+    def classify_all(self) -> None:
         """Classify every key that was not read before: refused, modelled differently, no effect or unknown."""
         for name, value in self.settings.items():
             section = name.partition(".")[0]
@@ -271,4 +265,4 @@ class _DeepSpeedSettings(SettingClassifier):
                 said = "" if within else _NOT_MODELLED.get(name, "")
                 idle = name in _NO_EFFECT or section in _NO_EFFECT_SECTIONS or name.startswith(f"{_ZERO}offload_")
                 on = bool(said) or value not in (False, None, 0)
-                self.place(name, refused=refused, otherwise=said, on=on, idle=within or idle, known=_MAPPED)
+                self.classify(name, refused=refused, otherwise=said, on=on, idle=within or idle, known=_MAPPED)

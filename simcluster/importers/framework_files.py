@@ -52,11 +52,11 @@ def is_framework_file(text: str) -> bool:
     return alone or any(pattern.search(text) for pattern in (_FLAGSCALE, _EXPERIMENT, _PRIMUS))
 
 
-def read_framework_file(text: str, source: str, beside: FileReader) -> Arguments:
+def read_framework_file(text: str, source: str, read_file: FileReader) -> Arguments:
     """Return the options in the file and the files that it includes; raise InputError if one is missing."""
     data = _parse_fields(text, source)
     if isinstance(data.get("modules"), Mapping):
-        return _primus_arguments(_trainer_module(data), source, beside)
+        return _primus_arguments(_trainer_module(data), source, read_file)
     if "num_layers" in data:
         return _build_arguments({name.rpartition(".")[2]: value for name, value in flatten(data, source).items()}, data)
     launched: dict[str, str] = {}
@@ -71,7 +71,7 @@ def read_framework_file(text: str, source: str, beside: FileReader) -> Arguments
         each = len(str(seen).split(",")) if each is None and seen is not None else each
         nodes = str(plain.get("runner.nnodes", 1))
         launched = {"nnodes": nodes, "nproc-per-node": str(each)} if each else {}
-        data = _parse_fields(_require_file(beside, path, source), path)
+        data = _parse_fields(_require_file(read_file, path, source), path)
     plain = flatten({key: value or {} for key, value in data.items()}, source)
     off = tuple(_dashed_name(name) for name, value in plain.items() if value is None or value is False)
     options = {
@@ -97,14 +97,14 @@ def is_primus_file(text: str) -> bool:
 
 
 def read_primus_titan_settings(
-    text: str, source: str, beside: FileReader, known: Callable[[str], bool]
+    text: str, source: str, read_file: FileReader, known: Callable[[str], bool]
 ) -> dict[str, Any]:  # fmt: skip
     """Return the dotted torchtitan settings of a Primus file and of the files it extends, without nulls.
 
     Of Primus' built-in defaults only settings that are ``known`` count. Raises InputError for a file of another
     framework, and for a missing file.
     """
-    usual, *others = _read_primus_parts(_trainer_module(_parse_fields(text, source)), "torchtitan", source, beside)
+    usual, *others = _read_primus_parts(_trainer_module(_parse_fields(text, source)), "torchtitan", source, read_file)
     settings = {name: value for name, value in flatten(usual, source).items() if known(name)}
     for part in others:
         settings |= flatten(part, source)
@@ -123,14 +123,14 @@ def _fill_default(value: Any) -> Any:
     return int(text) if text.isdecimal() else {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _read_primus_parts(module: Any, framework: str, source: str, beside: FileReader) -> list[dict[str, Any]]:
+def _read_primus_parts(module: Any, framework: str, source: str, read_file: FileReader) -> list[dict[str, Any]]:
     if not isinstance(module, Mapping) or not isinstance(module.get("model"), str):
         raise InputError(f"{source}: its module names no model; add one, as in model: llama3_8B.yaml")
     if (said := module.get("framework", framework)) != framework:
         other = f"run simcluster import {said}" if said in ("megatron", "torchtitan") else "it cannot be imported"
         raise InputError(f"{source}: its module is of framework {str(said)[:40]}: {other}")
     named = (f"modules/{framework}/{module.get('config', 'pre_trainer.yaml')}", f"models/{framework}/{module['model']}")
-    found = [_read_with_includes(_CONFIGS + _DEFAULT.sub(r"\1", path), source, beside, []) for path in named]
+    found = [_read_with_includes(_CONFIGS + _DEFAULT.sub(r"\1", path), source, read_file, []) for path in named]
     own = module.get("overrides")
     own = dict(own) if isinstance(own, Mapping) else {}
     adapters = own.pop("lora", None)
@@ -139,8 +139,8 @@ def _read_primus_parts(module: Any, framework: str, source: str, beside: FileRea
     return [*found, own]
 
 
-def _primus_arguments(module: Any, source: str, beside: FileReader) -> Arguments:
-    usual, model, own = _read_primus_parts(module, "megatron", source, beside)
+def _primus_arguments(module: Any, source: str, read_file: FileReader) -> Arguments:
+    usual, model, own = _read_primus_parts(module, "megatron", source, read_file)
     layers = {**usual, **model, **own}
     fields = {  # most of the module's fields are Megatron-LM defaults
         name: value for name, value in {**usual, **model}.items()
@@ -170,11 +170,9 @@ def _primus_arguments(module: Any, source: str, beside: FileReader) -> Arguments
 
 
 def _build_arguments(
-    fields: Mapping[str, Any],
-    own: Mapping[str, Any],
-    more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    fields: Mapping[str, Any], own: Mapping[str, Any], more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     assumed: tuple[str, ...] = (),
-) -> Arguments:
+) -> Arguments:  # fmt: skip
     """Return fields as options; fields of the file (``own``) that are off or renamed are listed as ``off``."""
     options = {**fields_to_options(fields), **more}
     return Arguments(options, assumed=assumed, off=tuple(key for key in map(_dashed_name, own) if key not in options))
@@ -192,24 +190,24 @@ def fields_to_options(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _read_with_includes(path: str, source: str, beside: FileReader, read: list[str]) -> dict[str, Any]:
+def _read_with_includes(path: str, source: str, read_file: FileReader, read: list[str]) -> dict[str, Any]:
     if path in read or len(read) >= _MOST_FILES:
         return {}
     read.append(path)
-    data = _parse_fields(_require_file(beside, path, source), path)
+    data = _parse_fields(_require_file(read_file, path, source), path)
     found: dict[str, Any] = {}
     for key in ("extends", "includes", "bases"):
         for name in data.pop(key, None) or []:
-            found |= _read_with_includes(posixpath.normpath(f"{posixpath.dirname(path)}/{name}"), source, beside, read)
+            found |= _read_with_includes(
+                posixpath.normpath(f"{posixpath.dirname(path)}/{name}"), source, read_file, read
+            )
     return found | data
 
 
-def _require_file(beside: FileReader, path: str, source: str) -> str:
-    text = beside(path)
+def _require_file(read_file: FileReader, path: str, source: str) -> str:
+    text = read_file(path)
     if text is None:
-        raise InputError(
-            f"{source}: includes {path}, which is neither next to it nor under a parent folder; put it there"
-        )
+        raise InputError(f"{source}: needs {path}, which is neither next to it nor under a parent folder; put it there")
     return text
 
 

@@ -62,7 +62,7 @@ class Wires:
         known: dict[str, tuple[float, float]] = TABLES["nvlink"]
         line, payload = known[str(max((int(first) for first in known if int(first) <= sm), default=80))]
         wire = Wire(line, payload / line, NVLINK_LATENCY, "nvlink", f"NVLink of sm {sm}; efficiency: NCCL topo.h")
-        return self.spec.nvlink.changed(wire)
+        return self.spec.nvlink.apply_to(wire)
 
     def to_nvswitch(self, wire: Wire) -> Wire:
         """Return a GPU's NVLinks to an NVSwitch, with the latency of half the path to another GPU."""
@@ -74,25 +74,25 @@ class Wires:
         like = next(name for fastest, name in _PCIE if lane >= fastest)
         source = f"{what}; efficiency as {like} of the link catalogue"
         wire = Wire(lane * lanes, link_document(like)["efficiency"], PCIE_LATENCY, "pcie", source)
-        return self.spec.pcie.changed(wire)
+        return self.spec.pcie.apply_to(wire)
 
     def usual_pcie(self, why: str) -> Wire:
         """Return the usual PCIe link of the GPU, for a file that does not state it."""
-        return self.pcie(self.usual("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
+        return self.pcie(self.usual_rate("pcie", why) / 16, 16, "usual for the GPU, 16 lanes")
 
     def socket(self, payload: float, what: str) -> Wire:
         """Return the link between two NUMA nodes; NCCL's figure is already payload."""
-        return self.spec.socket.changed(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
+        return self.spec.socket.apply_to(Wire(payload, 1.0, SOCKET_LATENCY, "socket", f"{what}: NCCL topo.h"))
 
     def port(self, line_rate: float, medium: str, what: str, *, latency: float = NIC_LATENCY) -> Wire:
         """Return a NIC's cable, efficient as in dgx_h100.yaml (InfiniBand from NDR on) or dgx_a100.yaml."""
         fast = line_rate >= 50e9 and medium == "infiniband"
         efficiency, like = (0.96, "dgx_h100") if fast else (0.948, "dgx_a100")
-        return self.spec.nic.changed(
+        return self.spec.nic.apply_to(
             Wire(line_rate, efficiency, latency, medium, f"{what}; efficiency as in {like}.yaml")
         )
 
-    def usual(self, figure: str, why: str) -> float:
+    def usual_rate(self, figure: str, why: str) -> float:
         """Return the user-given or usual rate (B/s) of ``pcie``, ``nic`` or ``socket``; InputError if unknown."""
         given: float | None = getattr(self.spec, figure).line_rate
         if given is not None:

@@ -90,7 +90,7 @@ def _node_name(value: object, where: str) -> str:
 def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
     """Build the graph from a GraphML file with the XML ``root``; raise InputError if it is not GraphML."""
     seen: dict[str, None] = {}
-    for node in root.below("node"):
+    for node in root.descendants("node"):
         if (name := node.require("id")) in seen:
             raise node.error(f"node {name!r} occurs twice; each node must have a unique id: rename one")
         seen[name] = None
@@ -105,7 +105,7 @@ def graph_of_graphml(raw: bytes, root: Element) -> nx.Graph[str]:
 
 def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpec) -> GraphDocument:
     """Return the topology document of a graph; raise InputError naming an incomplete node or edge."""
-    spec.accept(form, PARAMETERS)
+    spec.check_parameters(form, PARAMETERS)
     device = spec.device or graph.graph.get("device")
     if not (isinstance(device, dict) or (isinstance(device, str) and device)):
         raise InputError(f"{source}: the graph has no attribute device; name the GPU in the import, as in device: h100")
@@ -125,9 +125,9 @@ def graph_document(graph: nx.Graph[str], source: str, form: str, spec: ImportSpe
     written: set[tuple[str, str]] = set()
     for (a, b), wire in wires.items():
         if wires.get((b, a)) != wire:
-            document.link(a, b, wire, one_way=True)
+            document.add_link(a, b, wire, one_way=True)
         elif (b, a) not in written:
-            document.link(a, b, wire)
+            document.add_link(a, b, wire)
             written.add((a, b))
     return document
 
@@ -142,10 +142,12 @@ def _add_graph_node(document: GraphDocument, node: str, data: Mapping[str, Any],
         if host is not None and (isinstance(host, bool) or not isinstance(host, int) or host < 0):
             what = f"host is {shown(host)}; it must be the number of the GPU's node: write 0 or more"
             raise InputError(f"{where}: {what}")
-        document.node(node, kind, host=host)
+        document.add_node(node, kind, host=host)
         return
     network = _text_attribute(data, "network", where) if kind in ("nic", "switch") else None
-    document.node(node, kind, tier=_text_attribute(data, "tier", where) if kind == "switch" else None, network=network)
+    document.add_node(
+        node, kind, tier=_text_attribute(data, "tier", where) if kind == "switch" else None, network=network
+    )
 
 
 def _text_attribute(data: Mapping[str, Any], key: str, where: str) -> str | None:

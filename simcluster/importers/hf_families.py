@@ -24,21 +24,21 @@ _INHERITED_KEYS = ("keys", "implied", "fallback", "refused", "moe")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A parsed config and its ``model_type``; ``asked`` records the keys that were looked up."""
+    """A parsed config and its ``model_type``; ``looked_up`` records the keys that were looked up."""
 
     data: Mapping[str, Any]
     kind: str
-    asked: set[str] = field(default_factory=set, compare=False)
+    looked_up: set[str] = field(default_factory=set, compare=False)
 
     def value(self, key: str) -> Any:
         """Return the value of a key, None if absent; raise InputError for Infinity and NaN."""
-        self.asked.add(key)
+        self.looked_up.add(key)
         value = self.data.get(key)
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{key} {value} is not a finite number; write one")
         return value
 
-    def checked(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
+    def checked_value(self, key: str, holds: Callable[[Any], bool], wrong: str, default: Any = None) -> Any:
         """Return a value that satisfies ``holds``, the default if absent or null; else raise InputError (``wrong``)."""
         value = self.value(key)
         if value is not None and not holds(value):
@@ -53,12 +53,12 @@ class Config:
         """Return the first non-null value of ``keys`` (space-separated) as a positive int; None if all are null."""
         wrong = f"is not a positive whole number (of at most {_LARGEST:,}); write one"
         wrong += f"; it is the model's {what}" if what else ""
-        self.asked.update(keys.split())
+        self.looked_up.update(keys.split())
         key = next((key for key in keys.split() if self.data.get(key) is not None), "")
-        found: int | None = self.checked(key, lambda value: _is_whole(value, 1), wrong) if key else None
+        found: int | None = self.checked_value(key, lambda value: _is_whole(value, 1), wrong) if key else None
         return found
 
-    def needed(self, keys: str) -> int:
+    def required_size(self, keys: str) -> int:
         """Return the first non-null value of ``keys`` as a positive int; raise InputError if all are null."""
         value = self.size(keys)
         if value is None:
@@ -66,23 +66,25 @@ class Config:
             raise InputError(f"the config of model_type {self.kind!r} {lacks}; add it")
         return value
 
-    def natural(self, key: str, default: int) -> int:
+    def whole_number(self, key: str, default: int) -> int:
         """Return a whole number of at least 0."""
-        return int(self.checked(key, lambda value: _is_whole(value, 0), "is not a whole number of at least 0", default))
+        return int(
+            self.checked_value(key, lambda value: _is_whole(value, 0), "is not a whole number of at least 0", default)
+        )
 
-    def switch(self, key: str, default: bool) -> bool:
+    def boolean(self, key: str, default: bool) -> bool:
         """Return a boolean value."""
         wrong = "is neither true nor false; write one of them"
-        return bool(self.checked(key, lambda value: isinstance(value, bool), wrong, default))
+        return bool(self.checked_value(key, lambda value: isinstance(value, bool), wrong, default))
 
-    def numbers(self, key: str) -> list[int]:
+    def layer_numbers(self, key: str) -> list[int]:
         """Return a list of layer numbers without duplicates."""
 
         def holds(value: Any) -> bool:
             return isinstance(value, list) and all(type(each) is int for each in value)
 
         return list(
-            dict.fromkeys(self.checked(key, holds, "is not a list of layer numbers; write one, as in [0, 1]", []))
+            dict.fromkeys(self.checked_value(key, holds, "is not a list of layer numbers; write one, as in [0, 1]", []))
         )
 
 
@@ -118,24 +120,24 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
     Layers from ``first`` to ``last`` have experts, every ``step``-th of them (``from``: 0 or ``first`` is such a layer,
     by default the step-th), except those of the list ``dense``; or the layers that are ``listed``.
     """
-    layers, experts = fields["layers"], config.needed(row["experts"])
-    width = config.needed(row["width"]) if "width" in row else fields["ffn_hidden_size"]
-    top_k = config.needed("num_experts_per_tok experts_per_token moe_k moe_top_k")
+    layers, experts = fields["layers"], config.required_size(row["experts"])
+    width = config.required_size(row["width"]) if "width" in row else fields["ffn_hidden_size"]
+    top_k = config.required_size("num_experts_per_tok experts_per_token moe_k moe_top_k")
     if top_k > experts:
         raise InputError(f"num_experts_per_tok {top_k} is more than the {experts} experts")
     if layers > MAX_LAYERS:
         raise InputError(f"{layers:,} layers are too many; at most {MAX_LAYERS:,} are supported")
-    first = config.natural(*row["first"]) if "first" in row else 0
+    first = config.whole_number(*row["first"]) if "first" in row else 0
     step, begin = config.size(row.get("step", "")) or 1, {"first": first, 0: 0}.get(row.get("from", ""), -1)
     to_the_end = "last" not in row or config.value(row["last"]) in (None, -1)
-    dense, listed = (frozenset(config.numbers(row[name])) if name in row else () for name in ("dense", "listed"))
+    dense, listed = (frozenset(config.layer_numbers(row[name])) if name in row else () for name in ("dense", "listed"))
     where: dict[str, int] | None = {"first_dense_layers": first, "every": step, "offset": (begin + 1) % step}
     if dense or listed:
         here = range(first, layers)
         where = expert_layer_fields(
             [n in listed if listed else n not in dense and (n - begin) % step == 0 for n in here]
         )
-    if where is None or first >= layers or not (to_the_end or config.natural(row["last"], 0) >= layers - 1):
+    if where is None or first >= layers or not (to_the_end or config.whole_number(row["last"], 0) >= layers - 1):
         named = [name for key in ("first", "step", "last", "dense", "listed") if (name := row.get(key))]
         keys = " and ".join(name if isinstance(name, str) else name[0] for name in named)
         raise InputError(
@@ -144,13 +146,13 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
         )
     more: Fields = {name: row[name] for name in ("shared_gate", "shared_experts", "router_bias") if name in row}
     if isinstance(switch := row.get("router_bias"), list):
-        more["router_bias"] = config.switch(*switch)
+        more["router_bias"] = config.boolean(*switch)
     for name, keys in row.get("sizes", {}).items():
-        more[name] = config.needed(keys)
+        more[name] = config.required_size(keys)
     if "shared" in row:
         key, default = row["shared"]
         for each in reversed(key.split()):
-            default = config.natural(each, default)
+            default = config.whole_number(each, default)
         more["shared_experts"] = default
     if row.get("groups"):
         groups, top_groups = config.size("n_group") or 1, config.size("topk_group") or 1
@@ -162,11 +164,11 @@ def add_mixture(config: Config, fields: Fields, row: Mapping[str, Any]) -> None:
 def _latent(config: Config, fields: Fields) -> None:
     needed = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     query = config.size("q_lora_rank")
-    fields["mla"] = {name: config.needed(name) for name in needed} | ({"q_lora_rank": query} if query else {})
+    fields["mla"] = {name: config.required_size(name) for name in needed} | ({"q_lora_rank": query} if query else {})
 
 
 def _llama(config: Config, fields: Fields) -> None:
-    attention, mlp = config.switch("attention_bias", False), config.switch("mlp_bias", False)
+    attention, mlp = config.boolean("attention_bias", False), config.boolean("mlp_bias", False)
     if mlp and not attention:
         raise InputError(
             "mlp_bias is true and attention_bias false: biases only in the MLP are not modelled; set both to one value"
@@ -187,9 +189,9 @@ def _llama4(config: Config, fields: Fields) -> None:
 def _qwen_window(config: Config, fields: Fields) -> None:
     """Set the window of layers from max_window_layers on; only all or none of them is modelled."""
     window, layers, sequence = config.size("sliding_window"), fields["layers"], fields["sequence_length"]
-    if not config.switch("use_sliding_window", False) or not window or not sequence or window >= sequence:
+    if not config.boolean("use_sliding_window", False) or not window or not sequence or window >= sequence:
         return
-    first = config.natural("max_window_layers", 28)
+    first = config.whole_number("max_window_layers", 28)
     if 0 < first < (layers or 0):
         raise InputError(
             f"sliding_window {window} is shorter than the sequence of {sequence} in layers {first} and later, and a "
@@ -211,17 +213,17 @@ def _opt(config: Config, fields: Fields) -> None:
 
 
 def _falcon(config: Config, fields: Fields) -> None:
-    new, parallel = config.switch("new_decoder_architecture", False), config.switch("parallel_attn", True)
+    new, parallel = config.boolean("new_decoder_architecture", False), config.boolean("parallel_attn", True)
     if new:
-        norms = config.natural("num_ln_in_parallel_attn", 2) or 2
+        norms = config.whole_number("num_ln_in_parallel_attn", 2) or 2
         fields["kv_heads"] = config.size("num_kv_heads") or fields["heads"]
     else:
         norms = 1 if parallel else 2
-        fields["kv_heads"] = 1 if config.switch("multi_query", True) else fields["heads"]
+        fields["kv_heads"] = 1 if config.boolean("multi_query", True) else fields["heads"]
     if norms not in (1, 2):
         raise InputError(f"num_ln_in_parallel_attn {norms} is not modelled; 1 or 2 is")
     fields |= {"layer_norms": 1 if norms == 1 else None, "parallel_residual": new or parallel or None}
-    fields["position"] = "none" if config.switch("alibi", False) else "rope"
+    fields["position"] = "none" if config.boolean("alibi", False) else "rope"
 
 
 def _mpt(config: Config, fields: Fields) -> None:
@@ -246,7 +248,7 @@ FAMILY_RULES: dict[str, Callable[[Config, Fields], None]] = {
 
 def prediction_assumption(config: Config) -> tuple[str, ...]:
     """Return the assumption that the model is taken without its multi-token prediction layers, if it has some."""
-    number = config.natural("num_nextn_predict_layers", 0) or config.natural("num_mtp_modules", 0)
+    number = config.whole_number("num_nextn_predict_layers", 0) or config.whole_number("num_mtp_modules", 0)
     layers = f"{number} layer{'s' * (number > 1)}"
     said = f"without the {layers} of multi-token prediction in time and parameters (mtp_layers: {number} in the "
     return (f"{said}model adds them)",) if number else ()

@@ -107,7 +107,7 @@ def classify_keys(
     """
     read = _read_config(config, sequence_length)[2]
     parts = ("model_type", *_PART_SECTIONS.get(read.kind, ()))
-    mapped = tuple(key for key in read.data if key in read.asked or key in parts)
+    mapped = tuple(key for key in read.data if key in read.looked_up or key in parts)
     rest = [key for key in read.data if key not in mapped]
     idle = tuple(key for key in rest if _is_idle(key, read.data[key]))
     return mapped, idle, tuple(key for key in rest if key not in idle)
@@ -144,7 +144,7 @@ def _read_config(
         raise InputError(f"the config has {sparse}: {_REASONS['deepseek_v32']}")
     config, family = Config(data, kind), FAMILIES[kind]
     fields = _model_fields(config, family, sequence_length)
-    assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.switch(key, on))]
+    assumed = [*without, *(said for key, (on, said) in family.get("without", {}).items() if config.boolean(key, on))]
     assumed += prediction_assumption(config) if "predicts" in family else ()
     if rates := [key for key in data if key in _DROPOUT and isinstance(data[key], int | float) and data[key] > 0]:
         are = "are" if len(rates) > 1 else "is"
@@ -167,16 +167,16 @@ def _model_fields(config: Config, family: Mapping[str, Any], sequence_length: in
     if missing := [name for name in family["keys"] if fields[name] is None and name not in defaulted]:
         named = ", ".join(f"{family['keys'][name].replace(' ', ' or ')} ({name})" for name in missing)
         lacks = f"lacks {named}, which is required; add it"
-        beside = "; sequence_length may also be set next to the preset" if "sequence_length" in missing else ""
-        raise InputError(f"the config of model_type {config.kind!r} {lacks}{beside}")
+        hint = "; sequence_length may also be set next to the preset" if "sequence_length" in missing else ""
+        raise InputError(f"the config of model_type {config.kind!r} {lacks}{hint}")
     fields |= family["implied"]
-    fields["tied_embeddings"] = config.switch("tie_word_embeddings", fields["tied_embeddings"])
+    fields["tied_embeddings"] = config.boolean("tie_word_embeddings", fields["tied_embeddings"])
     for key, (needed, why) in family["refused"].items():
-        if config.switch(key, needed) != needed:
+        if config.boolean(key, needed) != needed:
             raise InputError(why)
     bias = {"bias": family["bias"]} if "bias" in family else {}
     for field, (key, default, value) in {**family.get("on", {}), **bias}.items():
-        fields[field] = value if config.switch(key, default) else False if field == "bias" else None
+        fields[field] = value if config.boolean(key, default) else False if field == "bias" else None
     if (window := family.get("window")) is not None:
         add_window(config, fields, **window)
     for name in family.get("further", "").split():

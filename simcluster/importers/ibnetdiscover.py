@@ -144,7 +144,7 @@ def _check_cable_ends(records: dict[str, _Record]) -> None:
 
 def build_listing_document(text: str, source: str, spec: ImportSpec, name: str) -> GraphDocument:
     """Return the topology document: hosts with GPUs, NICs on their switches, cables between switches."""
-    spec.accept("ibnetdiscover", PARAMETERS)
+    spec.check_parameters("ibnetdiscover", PARAMETERS)
     if spec.device is None:
         raise InputError(f"{source}: ibnetdiscover lists no GPUs; name them in the import, as in device: h100")
     records, document = parse_listing(text, source), GraphDocument(name, spec.device)
@@ -170,7 +170,7 @@ def build_listing_document(text: str, source: str, spec: ImportSpec, name: str) 
     for number, host in enumerate(sorted(machines, key=natural)):
         for nic, cable in _add_machine(document, wires, source, (number, host), machines[host]):
             wire = wires.port(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
-            document.link(nic, switches[cable.far], wire)
+            document.add_link(nic, switches[cable.far], wire)
     _add_switches(document, records, switches, wires)
     return document
 
@@ -187,12 +187,12 @@ def _add_machine(
         nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
     gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]
     for gpu in gpus:
-        document.node(gpu, "gpu", host=number)
+        document.add_node(gpu, "gpu", host=number)
     nvlinks = _nvlink_wire(wires, source) if len(gpus) > 1 else None
     if nvlinks:
-        document.node(f"{host}.nvswitch", "nvswitch")
+        document.add_node(f"{host}.nvswitch", "nvswitch")
         for gpu in gpus:
-            document.link(gpu, f"{host}.nvswitch", nvlinks)
+            document.add_link(gpu, f"{host}.nvswitch", nvlinks)
     pcie = wires.usual_pcie(f"{source}: the listing does not state the hosts' PCIe")
     _add_pcie(document, pcie, wires.spec, host, gpus, [nic for nic, _ in nics], joined=nvlinks is not None)
     return nics
@@ -207,17 +207,17 @@ def _add_pcie(
     if spec.pcie.latency is None:
         pcie = replace(pcie, latency=_PCIE_LATENCY / 2 if shared else _PCIE_LATENCY)
     if several:
-        document.node(f"{host}.host", "host")
+        document.add_node(f"{host}.host", "host")
     for i, nic in enumerate(nics):
-        document.node(nic, "nic")
+        document.add_node(nic, "nic")
         above = f"{host}.pcie{i}" if shared else nic
         if shared:
-            document.node(above, "pcie")
-            document.link(nic, above, pcie)
+            document.add_node(above, "pcie")
+            document.add_link(nic, above, pcie)
             if not joined:
-                document.link(above, f"{host}.host", pcie)
+                document.add_link(above, f"{host}.host", pcie)
         for gpu in gpus[i * spec.gpus_per_nic : (i + 1) * spec.gpus_per_nic]:
-            document.link(gpu, above, pcie)
+            document.add_link(gpu, above, pcie)
 
 
 def _nvlink_wire(wires: Wires, source: str) -> Wire | None:
@@ -232,7 +232,7 @@ def _nvlink_wire(wires: Wires, source: str) -> Wire | None:
     if generation is None and wires.spec.nvlink.line_rate is None:
         raise InputError("nvlinks_per_gpu: the NVLink rate is unknown; add nvlink: {line_rate: ..., efficiency: ...}")
     links = count if count is not None else generation.nvlinks if generation else 0
-    return wires.to_nvswitch(wires.nvlink(generation.sm if generation else 80).times(links))
+    return wires.to_nvswitch(wires.nvlink(generation.sm if generation else 80).multiply(links))
 
 
 def _switch_names(records: dict[str, _Record]) -> dict[str, str]:
@@ -250,7 +250,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
     levels = _switch_levels(records)
     for guid, name in switches.items():
         level = levels.get(guid, 0)
-        document.node(name, "switch", tier=_TIERS[level] if level < len(_TIERS) else f"tier{level}")
+        document.add_node(name, "switch", tier=_TIERS[level] if level < len(_TIERS) else f"tier{level}")
     trunks: dict[tuple[str, str], float] = {}
     for guid in switches:
         for cable in records[guid].cables.values():
@@ -260,7 +260,7 @@ def _add_switches(document: GraphDocument, records: dict[str, _Record], switches
     for (a, b), rate in trunks.items():
         nic = wires.port(rate, "infiniband", "")  # only its efficiency is used
         source = "ibnetdiscover; 0.6 us per further switch: assumed"
-        document.link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
+        document.add_link(a, b, replace(nic, line_rate=rate, latency=SWITCH_LATENCY, source=source))
 
 
 def _switch_levels(records: dict[str, _Record]) -> dict[str, int]:

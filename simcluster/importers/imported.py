@@ -13,7 +13,7 @@ from simcluster.base.texts import nearest
 from simcluster.documents.composing import to_yaml
 
 Parameters = ParamSpec("Parameters")
-Result = TypeVar("Made")
+Result = TypeVar("Result")
 
 FileReader = Callable[[str], str | None]
 """Reader of a file's text by its path relative to the imported file or a parent folder; None if missing."""
@@ -62,7 +62,7 @@ class Imported:
     facts: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
-    def accounted(self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})) -> Imported:
+    def with_all_settings(self, present: Iterable[str], became: Mapping[str, str] = MappingProxyType({})) -> Imported:
         """Return a copy in which every setting of the file is in one of the lists, under its name in the file.
 
         ``became`` are the names that settings were translated to. A setting in no list and no sentence is unknown.
@@ -130,14 +130,14 @@ class Settings(dict[str, Any]):
         return super().get(name, default)
 
     @property
-    def read(self) -> tuple[str, ...]:
+    def read_names(self) -> tuple[str, ...]:
         """Names that were read or are switched off, in the order of the file."""
         return tuple(name for name, value in self.items() if name in self._read or value is False)
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def unread_names(self) -> tuple[str, ...]:
         """Names that were neither read nor switched off."""
-        return tuple(name for name in self if name not in self.read)
+        return tuple(name for name in self if name not in self.read_names)
 
 
 def suggest_name(word: str, known: Iterable[str]) -> str:
@@ -156,7 +156,7 @@ class Problems:
         """Record a problem; duplicates are reported once."""
         self.found.append(str(problem).removeprefix(f"{self._source}: "))
 
-    def of(
+    def attempt(
         self, make: Callable[Parameters, Result], *args: Parameters.args, **more: Parameters.kwargs
     ) -> Result | None:  # fmt: skip
         """Call ``make`` and return its result; record its InputError and return None."""
@@ -166,7 +166,7 @@ class Problems:
             self.add(problem)
             return None
 
-    def tell(self) -> None:
+    def raise_all(self) -> None:
         """Raise one InputError with all recorded problems, if there are any."""
         found = list(dict.fromkeys(self.found))
         if len(found) == 1:
@@ -191,7 +191,7 @@ class SettingClassifier:
         """Return an InputError about a setting."""
         return InputError(f"{self.source}: {self._dashes}{name}: {message}")
 
-    def place(
+    def classify(
         self, name: str, *, refused: str = "", otherwise: str = "", on: bool = True, idle: bool = False, way: str = "",
         known: Iterable[str] = (),
     ) -> None:  # fmt: skip

@@ -22,7 +22,7 @@ from simcluster.importers.shell.state import State
 from simcluster.importers.shell.syntax import is_script
 from simcluster.importers.trainer_scripts import refuse_trainer_command
 
-__all__ = ["parse_launch_script", "is_script"]
+__all__ = ["is_script", "parse_launch_script"]
 
 _SINGLE_VARIABLE = re.compile(r"\$\{?(\w+|[@*])\}?")
 _OPTIONAL_VARIABLE = re.compile(r"ARGS|ARGUMENTS|OPTIONS|OPTS|FLAGS|CONFIGS?|EXTRA|CMD", re.IGNORECASE)
@@ -40,40 +40,31 @@ _OTHER_TOOLS = {
 
 
 def parse_launch_script(
-    text: str,
-    source: str,
-    *,
-    fixed: Mapping[str, str],
-    beside: FileReader,
-    gpus_per_node: int | None = None,
+    text: str, source: str, *, fixed: Mapping[str, str], read_file: FileReader, gpus_per_node: int | None = None,
     gpus: int | None = None,
-) -> Arguments:
+) -> Arguments:  # fmt: skip
     """Return the arguments of the training that a shell script starts; nothing of it is run.
 
-    ``fixed`` are user-given values of variables (and of ``1``, ``2``, ... for the script's arguments), ``beside`` gives
+    ``fixed`` are user-given values of variables (and of ``1``, ``2``, ... for script arguments), ``read_file`` gives
     the text of a file next to it; ``gpus`` is the job's GPU count, if the user gives it. Raises InputError for a script
     that starts no training.
     """
-    state = read_script(text, State(source, fixed, beside, visible_gpus(gpus, gpus_per_node)))
+    state = read_script(text, State(source, fixed, read_file, visible_gpus(gpus, gpus_per_node)))
     words, around = _find_training(text, state)
     kept = [word for word, before in zip(words, ["", *words], strict=False) if not _is_empty_word(word, before, state)]
     found = override_options(parse_words(kept, repeated=True), fixed)
     refuse_trainer_command(found, source)
-    if len(kept) == len(words) and not state.missing:  # nothing unknown may hold options
+    if len(kept) == len(words) and not state.missing_files:  # nothing unknown may hold options
         check_megatron_options(found, source)
-    state.assumed |= dict.fromkeys(state.assumed_unset())
+    state.assumed |= dict.fromkeys(state.unset_assumption())
     options = _add_file_options(found.options, state)
     options |= attention_option(state.variables, options)
     launched, assumed = count_processes_with_note(found.launcher, around, gpus_per_node)
     launched = (processes_of_variables(state) if swift_command(found.launcher) else {}) | launched
     return replace(
-        found,
-        options=options,
-        problems=(*_script_problems(options, text, state), *found.problems),
-        launched=launched,
-        assumed=(*state.assumed, *assumed, *environment_assumptions(state.variables)),
-        unknown=tuple(state.unknown),
-    )
+        found, options=options, problems=(*_script_problems(options, text, state), *found.problems), launched=launched,
+        assumed=(*state.assumed, *assumed, *environment_assumptions(state.variables)), unknown=tuple(state.unknown),
+    )  # fmt: skip
 
 
 def _find_training(text: str, state: State) -> tuple[list[str], list[str]]:
@@ -81,7 +72,7 @@ def _find_training(text: str, state: State) -> tuple[list[str], list[str]]:
     scored = [(_count_known_options(words), words, around) for words, around in state.commands]
     most = max((score for score, _, _ in scored), default=0)
     if not most:
-        why = f" ({state.stopped})" if state.stopped else ""
+        why = f" ({state.stop_reason})" if state.stop_reason else ""
         raise InputError(f"{state.source}: starts no readable training{why}: {_explain_no_training(text, state)}")
     equal = [(words, around) for score, words, around in scored if score == most]
     if len({tuple(words) for words, _ in equal}) > 1:
@@ -102,19 +93,17 @@ def _is_empty_word(word: str, before: str, state: State) -> bool:
     is_value = is_value and MAPPED.get(before.lstrip("-").replace("_", "-")) != "flag"
     if not found or (is_value and not _OPTIONAL_VARIABLE.search(found[1])):
         return False
-    state.unset[found[1]] = None
+    state.unset_variables[found[1]] = None
     return True
 
 
 def _explain_no_training(text: str, state: State) -> str:
     """Return why a script starts no training, and what would help."""
     words = [word for command, _ in state.commands for word in command]
-    if state.stopped and state.unset:  # it tests variables that are not given
-        holders = {
-            value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)
-        }
-        unset = list(state.unset)[:4]
-        names = [f"argument {name}{holders.get(name, '')}" if name.isdecimal() else name for name in unset]
+    if state.stop_reason and state.unset_variables:  # it tests variables that are not given
+        owners = {value.strip("${}"): f" ({name})" for name, value in state.variables.items() if isinstance(value, str)}
+        unset = list(state.unset_variables)[:4]
+        names = [f"argument {name}{owners.get(name, '')}" if name.isdecimal() else name for name in unset]
         it, is_ = ("them", "are") if len(names) > 1 else ("it", "is")
         given = " ".join(f"--arg {name}=..." for name in unset)
         return f"it tests {', '.join(names)}, which {is_} not given; set {it} with {given}"
@@ -122,9 +111,9 @@ def _explain_no_training(text: str, state: State) -> str:
     remedy = "give the script that runs pretrain_gpt.py, or set its variables with --arg NAME=VALUE"
     if tool:
         remedy = f"its program is not Megatron-LM's: use simcluster import {tool}"
-    if state.missing:
-        them = "that" if len(state.missing) == 1 else "them"
-        missing = f"it reads {listed(state.missing)}, which is neither next to it nor under a parent folder"
+    if state.missing_files:
+        them = "that" if len(state.missing_files) == 1 else "them"
+        missing = f"it reads {listed(state.missing_files)}, which is neither next to it nor under a parent folder"
         return f"{missing}; put {them} there, or {remedy}"
     programs = dict.fromkeys(word for word in words if word.endswith(".py"))
     if not programs and not state.positional and _PASSES_ARGUMENTS.search(text):
@@ -149,10 +138,10 @@ def _add_file_options(found: Mapping[str, tuple[str, ...]], state: State) -> dic
     if "$" in batch:
         del options["global-batch-size"]
         state.assumed[f"the global batch is {batch[:60]}, which is not set (--arg NAME=VALUE sets a variable)"] = None
-    if (named := _find_options_file(options)) and (fields := state.text_named(named[1])):
+    if (named := _find_options_file(options)) and (fields := state.file_text(named[1])):
         options = {**parse_fields_file(fields, named[1]), **options}
     name = " ".join(options.get("deepspeed-config", ()))
-    if config := state.text_named(name) if name else None:
+    if config := state.file_text(name) if name else None:
         added = options_from_deepspeed(config, name, state.source, options)
         state.assumed |= dict.fromkeys(added.assumed)
         state.unknown |= dict.fromkeys(added.unknown)
@@ -181,7 +170,7 @@ def _script_problems(options: Mapping[str, tuple[str, ...]], text: str, state: S
         found.append(f"the script takes {which}, and {given} given: --arg @='...' sets all, --arg 1=... the first")
     deep = any(name.endswith("num-layers") or name.startswith("hybrid-") for name in options)
     sized = deep and {"hidden-size", "micro-batch-size"} <= options.keys()
-    if state.missing and (not sized or any("$" in value for value in values)):
-        missing = ", ".join(state.missing)
+    if state.missing_files and (not sized or any("$" in value for value in values)):
+        missing = ", ".join(state.missing_files)
         found.append(f"the script reads files that are neither next to it nor under a parent folder: {missing}")
     return found

@@ -41,36 +41,27 @@ from simcluster.importers.training_logs import parse_printed_arguments
 
 ALL_GPUS_ASSUMPTION = "all GPUs of the cluster: the number is not stated (--gpus sets it)"
 _REQUIRED_OPTIONS = (
-    ("num-layers", "encoder-num-layers"),
-    ("hidden-size",),
-    ("num-attention-heads",),
-    ("seq-length", "encoder-seq-length"),
-    ("micro-batch-size", "batch-size"),
-)
+    ("num-layers", "encoder-num-layers"), ("hidden-size",), ("num-attention-heads",),
+    ("seq-length", "encoder-seq-length"), ("micro-batch-size", "batch-size"),
+)  # fmt: skip
 
 
 def scenario_from_arguments(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    gpus: int | None = None,
-    available: int | None = None,
-    gpus_per_node: int | None = None,
-    given: Mapping[str, str] | None = None,
-    beside: FileReader = read_no_file,
+    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None,
+    gpus_per_node: int | None = None, given: Mapping[str, str] | None = None, read_file: FileReader = read_no_file,
     source: str = "<arguments>",
-) -> Imported:
+) -> Imported:  # fmt: skip
     """Return the scenario of a Megatron-LM command line, launch script, YAML of options or log on a cluster.
 
     ``cluster`` is the scenario's cluster section. ``gpus`` defaults to what the launcher starts, or to all of the
     cluster, or to the fewest that the layout needs. ``available`` is the cluster's GPU count, if known. ``given`` are
-    values of a script's variables, and ``beside`` gives the text of a file next to it. Raises InputError listing all
+    values of a script's variables, and ``read_file`` gives the text of a file next to it. Raises InputError listing all
     options that are not modelled, have unusable values or are missing, and for what ``arguments`` and ``launches``
     refuse. An option that is not known is in ``unknown``.
     """
     given = given or {}
-    written = override_options(_parse_text(text, source, given, beside, gpus_per_node, gpus), given)
-    arguments, model = add_named_model(written, source, beside)
+    written = override_options(_parse_text(text, source, given, read_file, gpus_per_node, gpus), given)
+    arguments, model = add_named_model(written, source, read_file)
     options, assumed = expand_hybrid_pattern(arguments.options)
     check_pre_training(replace(arguments, options=options), source, layers=bool(assumed))
     if is_fork(options):
@@ -90,7 +81,7 @@ def scenario_from_arguments(
         else [_node_size_assumption(arguments, gpus_per_node), _gpu_count_assumption(arguments, found.document)]
     )
     facts = [f"launched by: {' '.join(arguments.launcher)[:200]}"] if arguments.launcher else []
-    if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.machines_not_said:
+    if facts and gpus and arguments.gpus not in (None, gpus) and not arguments.lacks_node_count:
         facts.append(f"{gpus} GPUs as requested, not the {arguments.gpus} that it launches")
     read = (name for name in written.options if name not in options)  # read by their translation
     return replace(
@@ -99,22 +90,22 @@ def scenario_from_arguments(
         unknown=(*found.unknown, *arguments.unknown),
         mapped=(*found.mapped, *read, *written.off),
         facts=tuple(facts),
-    ).accounted((*written.options, *written.off), {name: current_option_name(name) for name in written.options})
+    ).with_all_settings((*written.options, *written.off), {name: current_option_name(name) for name in written.options})
 
 
 def _parse_text(
-    text: str, source: str, given: Mapping[str, str], beside: FileReader, gpus_per_node: int | None, gpus: int | None
+    text: str, source: str, given: Mapping[str, str], read_file: FileReader, gpus_per_node: int | None, gpus: int | None
 ) -> Arguments:
     """Parse the arguments in a text of any supported kind."""
     if printed := parse_printed_arguments(text, gpus_per_node):
         return printed
     if is_framework_file(text):
-        return read_framework_file(text, source, beside)
+        return read_framework_file(text, source, read_file)
     if is_option_file(text):
         return parse_option_file(text, source)
     if is_script(text):
         return parse_launch_script(
-            text, source, fixed=given, beside=beside, gpus_per_node=gpus_per_node, gpus=gpus
+            text, source, fixed=given, read_file=read_file, gpus_per_node=gpus_per_node, gpus=gpus
         )  # fmt: skip
     arguments = parse_arguments(text, source)
     check_megatron_options(arguments, source)
@@ -134,49 +125,42 @@ def _gpu_count_assumption(arguments: Arguments, document: Mapping[str, Any]) -> 
     if arguments.gpus is None and "gpus" not in document:
         starts = "the script starts" if arguments.launcher else "it runs on"
         return f"all GPUs of the cluster: how many {starts} is not stated (--gpus sets it)"
-    if arguments.machines_not_said and document.get("gpus") == arguments.gpus:
+    if arguments.lacks_node_count and document.get("gpus") == arguments.gpus:
         starts = "the number of nodes is not stated (--gpus sets the GPUs)"
         return f"one node of {arguments.gpus} GPUs: {starts}"
     return ""
 
 
 def scenario_from_options(
-    options: Mapping[str, tuple[str, ...]],
-    *,
-    cluster: Mapping[str, Any],
-    gpus: int | None,
-    source: str,
-    dashes: str = "",
-    launched: int | None = None,
-    available: int | None = None,
-    machine: int | None = None,
+    options: Mapping[str, tuple[str, ...]], *, cluster: Mapping[str, Any], gpus: int | None, source: str,
+    dashes: str = "", launched: int | None = None, available: int | None = None, machine: int | None = None,
     problems: Iterable[str] = (),
-) -> Imported:
+) -> Imported:  # fmt: skip
     """Return the scenario of options by Megatron-LM's names, each with its value words.
 
     ``available`` is the cluster's GPU count, ``machine`` that of one of its nodes. Raises InputError listing
     ``problems`` and all that are found here.
     """
     run = Options(source, dashes, problems)
-    run.sort(options)
+    run.classify_all(options)
     there = "use-checkpoint-args" in run.given and not {"hidden-size", "moe-ffn-hidden-size"} & run.given.keys()
     for names in (*_REQUIRED_OPTIONS, *((("ffn-hidden-size",),) if there else ())):  # also in the checkpoint
-        run.problems.of(run.needed, *names)
-    vocabulary = run.problems.of(vocabulary_size, run)
+        run.problems.attempt(run.required, *names)
+    vocabulary = run.problems.attempt(vocabulary_size, run)
     for check in (require_adam, recompute_fields, attention_kernel, memory_fields):
-        run.problems.of(check, run)
-    model = run.problems.of(model_fields, run, vocabulary or 1)
-    parallel = run.problems.of(parallel_fields, run) or {}
+        run.problems.attempt(check, run)
+    model = run.problems.attempt(model_fields, run, vocabulary or 1)
+    parallel = run.problems.attempt(parallel_fields, run) or {}
     pipeline = training = overlap = None
     if parallel:
         set_unsharded_experts(run, parallel, gpus or launched)
         gpus = gpus or choose_gpus(run, parallel, launched, available, machine)
-        training = run.problems.of(training_fields, run, gpus, parallel)
+        training = run.problems.attempt(training_fields, run, gpus, parallel)
         if model:
-            pipeline = run.problems.of(pipeline_fields, run, model["layers"], parallel["pp"])
+            pipeline = run.problems.attempt(pipeline_fields, run, model["layers"], parallel["pp"])
         if training is not None and pipeline is not None:
-            overlap = run.problems.of(overlap_fields, run, training, pipeline, parallel)
-    run.problems.tell()
+            overlap = run.problems.attempt(overlap_fields, run, training, pipeline, parallel)
+    run.problems.raise_all()
     document: dict[str, Any] = {
         "cluster": dict(cluster), **({"gpus": gpus} if gpus else {}), "model": model, "parallel": parallel,
         "pipeline": pipeline, "training": training, "overlap": overlap,
@@ -185,6 +169,6 @@ def scenario_from_options(
     }  # fmt: skip
     document = {key: value for key, value in document.items() if value not in ({}, None)}
     return Imported(
-        document, run.values.read, (*run.no_effect, *run.values.unread), tuple(dict.fromkeys(run.assumed)),
+        document, run.values.read_names, (*run.no_effect, *run.values.unread_names), tuple(dict.fromkeys(run.assumed)),
         unknown=tuple(run.unknown),
     )  # fmt: skip

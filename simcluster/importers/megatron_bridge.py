@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.importers.bridge_recipes import (
-    RESOLVED_CONFIG_ADVICE,
+    CONFIG_ADVICE,
     RecipeSettings,
     read_recipe_function,
     read_written_config,
@@ -57,26 +57,21 @@ _ENVIRONMENT = "env_vars"
 
 
 def scenario_from_bridge(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    gpus: int | None = None,
-    available: int | None = None,
-    function: str = "",
-    beside: FileReader = read_no_file,
-    given: Mapping[str, str] = NO_ARGUMENTS,
-    source: str = "<overrides>",
-) -> Imported:
+    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
+    read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, source: str = "<overrides>",
+) -> Imported:  # fmt: skip
     """Return the scenario of Megatron-Bridge overrides or YAML, with or without a recipe name, or of a recipe.
 
-    ``beside`` gives the text of a config.json next to the file, and ``given`` are arguments of a recipe's function by
+    ``read_file`` gives the text of a config.json next to the file, ``given`` are arguments of a recipe's function by
     name. Raises InputError with the names of all fields that are not modelled or have unusable values. A field that is
     not known is in ``unknown``.
     """
     python = source.endswith(".py") or bool(function)
     text = text if python else extract_printed_yaml(text)
-    read = read_recipe_function(text, source, function, beside, given) if python else read_written_config(text, source)
-    recipe, said = ("", read) if read else _read_overrides(text, source, beside)
+    read = (
+        read_recipe_function(text, source, function, read_file, given) if python else read_written_config(text, source)
+    )
+    recipe, said = ("", read) if read else _read_overrides(text, source, read_file)
     fields = BridgeFields(source, said)
     fields.options |= model_options({"preset": _RECIPES[_recipe_prefix(recipe)]}) if recipe else {}
     own = fields.add(said.settings)
@@ -91,7 +86,7 @@ def scenario_from_bridge(
     if recipe.startswith("deepseek_v3") and "mtp_layers" not in found.document["model"]:
         what = f"{recipe}: without its multi-token prediction layer (model.mtp_num_layers=1 adds it)"
         found = replace(found, assumed=(*found.assumed, what))
-    return found.accounted(said.settings, fields.became)
+    return found.with_all_settings(said.settings, fields.became)
 
 
 class BridgeFields(SettingClassifier):
@@ -115,11 +110,11 @@ class BridgeFields(SettingClassifier):
         names: dict[str, str] = {}
         word = settings.get("mixed_precision")
         if isinstance(word, str) and word.strip("'\" ").lower() not in ("none", "null", ""):
-            written = self.problems.of(precision_settings, word.strip("'\" "), self.source) or {}
+            written = self.problems.attempt(precision_settings, word.strip("'\" "), self.source) or {}
             settings = {**written, **{name: value for name, value in settings.items() if name != "mixed_precision"}}
             self.became["mixed_precision"] = "bf16"
         for name, value in settings.items():
-            translated = self.problems.of(self._translated, name, value)
+            translated = self.problems.attempt(self._translated, name, value)
             if isinstance(translated, list):
                 translated.append(name if translated is self.no_effect else f"{name}{self._guess(name)}")
                 continue
@@ -133,14 +128,9 @@ class BridgeFields(SettingClassifier):
         return options
 
     def scenario(
-        self,
-        cluster: Mapping[str, Any],
-        gpus: int | None,
-        launched: int | None,
-        available: int | None,
-        assumed: tuple[str, ...],
-        mapped: Iterable[str] = (),
-    ) -> Imported:
+        self, cluster: Mapping[str, Any], gpus: int | None, launched: int | None, available: int | None,
+        assumed: tuple[str, ...], mapped: Iterable[str] = (),
+    ) -> Imported:  # fmt: skip
         """Return the scenario of the options; raise InputError with all problems."""
         found = scenario_from_options(
             self.options, cluster=cluster, gpus=gpus, launched=launched, available=available, source=self.source,
@@ -206,10 +196,10 @@ class BridgeFields(SettingClassifier):
         return {option: tuple(_FORMATS.get(word, word).split())}
 
 
-def _read_overrides(text: str, source: str, beside: FileReader) -> tuple[str, RecipeSettings]:
+def _read_overrides(text: str, source: str, read_file: FileReader) -> tuple[str, RecipeSettings]:
     if re.search(r"\b(run_script|setup_experiment)\.py\b", text):
         raise InputError(
-            f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {RESOLVED_CONFIG_ADVICE}"
+            f"{source}: starts Megatron-Bridge's performance launcher, whose recipes are code: {CONFIG_ADVICE}"
         )
     recipe, settings = _parse_overrides(text, source)
     if recipe and not (isinstance(recipe, str) and _recipe_prefix(recipe)):
@@ -219,7 +209,7 @@ def _read_overrides(text: str, source: str, beside: FileReader) -> tuple[str, Re
             f"{source}: recipe {shown(recipe)} is unknown: {f'its model {against}' if against else known}; or "
             "give the model's fields, as in model.num_layers=32"
         )
-    named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, beside)
+    named = find_named_model(str(settings.pop("model.hf_model_id", None) or ""), source, read_file)
     if recipe:
         said = (f"{recipe}: only its model; parallelism and batch are those written here",)
         return recipe, RecipeSettings(named, settings, said)
@@ -252,9 +242,7 @@ def _parse_overrides(text: str, source: str) -> tuple[Any, dict[str, Any]]:
         if name == "--recipe" or (not equals and not recipe and not name.startswith("-")):
             recipe = value if equals else "" if name[:1] == "-" else name
         elif not equals:
-            raise InputError(
-                f"{source}: {word[:60]!r} is not an override; write e.g. model.tensor_model_parallel_size=8"
-            )
+            raise InputError(f"{source}: {word[:60]!r} is not an override; write model.tensor_model_parallel_size=8")
         elif (name := name.lstrip("+-~")) in found:
             raise InputError(f"{source}: {name[:60]} is given twice; keep one")
         else:

@@ -33,8 +33,8 @@ _DEEPSEEK_NAMES = {
 }  # fmt: skip
 """Option names as in the config.json of DeepSeek's models, with the standard names."""
 _FORK_OPTIONS = {
-    *_REPLACED_OPTIONS, *_DEEPSEEK_NAMES, "noop-layers", "num-layer-list", "schedules-method", "moe-alltoall-overlap-comm",
-    "swap-optimizer", "qk-nope-head-dim", "use-ascend-coc",
+    *_REPLACED_OPTIONS, *_DEEPSEEK_NAMES, "noop-layers", "num-layer-list", "schedules-method",
+    "moe-alltoall-overlap-comm", "swap-optimizer", "qk-nope-head-dim", "use-ascend-coc",
 }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _option_number(options: Mapping[str, tuple[str, ...]], name: str, default: i
 
 def real_layers(run: Options) -> list[bool]:
     """Return for each layer position whether it holds a real layer (``noop-layers`` pass their input on)."""
-    count, text = run.needed("num-layers", "encoder-num-layers"), run.get("noop-layers")
+    count, text = run.required("num-layers", "encoder-num-layers"), run.get("noop-layers")
     idle = set((text or "").replace(" ", "").split(",")) - {""}
     if any(not word.isdecimal() or len(word) > 6 or int(word) >= count for word in idle):
         raise run.error("noop-layers", f"{str(text)[:40]!r} is not a list of layers from 0 to {count - 1} (61,62,63)")

@@ -19,38 +19,31 @@ _NUMBER_OF_EXPERTS = re.compile(r"-*(n|num)-(\w+-)*experts\b")
 
 def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
     """Return the fields of ``Model``."""
-    hidden, heads = run.needed("hidden-size"), run.needed("num-attention-heads")
-    sequence, position = run.needed("seq-length", "encoder-seq-length"), _position_embedding(run)
+    hidden, heads = run.required("hidden-size"), run.required("num-attention-heads")
+    sequence, position = run.required("seq-length", "encoder-seq-length"), _position_embedding(run)
     groups, rows = run.get("num-query-groups", "num-key-value-heads"), run.get("max-position-embeddings")
-    grouped = run.flag("group-query-attention") or run.get("num-key-value-heads")
+    grouped = run.is_on("group-query-attention") or run.get("num-key-value-heads")
     if groups and groups != heads and not grouped:  # core_transformer_config_from_args ignores it
         run.assumed.append("--num-query-groups is ignored without --group-query-attention: every head has its keys")
-    bias = not run.flag("disable-bias-linear")
+    bias = not run.is_on("disable-bias-linear")
     more = {
         "head_dim": run.get("kv-channels"),
         "position_rows": rows if position == "learned" and rows != sequence else None,
-        "qk_norm": "head" if run.flag("qk-layernorm") else None,
-        "vocab_multiple": run.get("make-vocab-size-divisible-by"),
-        "embedding_norm": run.flag("embed-layernorm"),
-        "mtp_layers": _prediction_layers(run),
-        "attention_sinks": run.get("softmax-type") == "learnable",
+        "qk_norm": "head" if run.is_on("qk-layernorm") else None,
+        "vocab_multiple": run.get("make-vocab-size-divisible-by"), "embedding_norm": run.is_on("embed-layernorm"),
+        "mtp_layers": _prediction_layers(run), "attention_sinks": run.get("softmax-type") == "learnable",
         "clamped_activation": run.get("activation-func-clamp-value") not in (None, "", "None", "null"),
-    }
+    }  # fmt: skip
     model: dict[str, Any] = {
-        "layers": sum(real_layers(run)),
-        "hidden_size": hidden,
-        "heads": heads,
+        "layers": sum(real_layers(run)), "hidden_size": hidden, "heads": heads,
         "kv_heads": (groups or 1) if grouped else heads,
-        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(run, hidden),
-        "vocab_size": vocabulary,
-        "sequence_length": sequence,
-        "gated_mlp": run.flag("swiglu", "quick-geglu"),
-        "tied_embeddings": not run.flag("untie-embeddings-and-output-weights"),
+        "ffn_hidden_size": run.get("ffn-hidden-size") or _mlp_width(run, hidden), "vocab_size": vocabulary,
+        "sequence_length": sequence, "gated_mlp": run.is_on("swiglu", "quick-geglu"),
+        "tied_embeddings": not run.is_on("untie-embeddings-and-output-weights"),
         "norm": "rmsnorm" if (run.get("normalization") or "").lower() == "rmsnorm" else "layernorm",
-        "position": position,
-        "bias": "qkv" if not bias and run.flag("add-qkv-bias") else bias,
+        "position": position, "bias": "qkv" if not bias and run.is_on("add-qkv-bias") else bias,
         **{name: value for name, value in more.items() if value},
-    }
+    }  # fmt: skip
     model |= _window_fields(run, model["layers"], sequence)
     _add_experts(run, model)
     _add_latent_attention(run, model)
@@ -59,7 +52,7 @@ def model_fields(run: Options, vocabulary: int) -> dict[str, Any]:
 
 def _position_embedding(run: Options) -> str:
     position = run.get("position-embedding-type") or "learned_absolute"
-    if run.flag("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
+    if run.is_on("use-rotary-position-embeddings") or position in ("yarn", "rotary", "mrope"):
         return "rope"
     if position == "alibi":
         run.assumed.append("ALiBi takes no extra time within the attention kernel, and has no parameters")
@@ -82,7 +75,7 @@ def _mlp_width(run: Options, hidden: int) -> int:
         run.assumed.append(
             "MLPs have Megatron-LM's default width; the checkpoint's may differ (--arg=--ffn-hidden-size=... sets it)"
         )
-    if not run.flag("swiglu"):
+    if not run.is_on("swiglu"):
         return 4 * hidden
     multiple, times = run.get("multiple-of"), run.get("hidden-dim-multiplier")
     if not multiple:
@@ -99,17 +92,17 @@ def _mlp_width(run: Options, hidden: int) -> int:
 
 def _add_experts(run: Options, model: dict[str, Any]) -> None:
     """Add ``moe`` to the fields of a model, and remove the MLP width if no layer has a dense MLP."""
-    experts, deepspeed = run.get("num-experts"), run.flag("deepspeed")
+    experts, deepspeed = run.get("num-experts"), run.is_on("deepspeed")
     if experts is None:
         foreign = next((name.split()[0] for name in run.unknown if _NUMBER_OF_EXPERTS.match(name)), None)
         if foreign and any(run.values.get(name) for name in EXPERT_OPTIONS):
             what = "is not a Megatron-LM option, so the number of experts is not read"
             raise run.error(foreign.lstrip("-"), f"{what}; give it as --num-experts (--arg=--num-experts=...)")
-        run.without("num-experts", "the model is dense", EXPERT_OPTIONS)
+        run.drop_options("num-experts", "the model is dense", EXPERT_OPTIONS)
         return
     names = ("tensor-model-parallel-size", "model-parallel-size")
     tp = run.get(*names) or 1
-    if deepspeed and tp > 1 and not run.flag("sequence-parallel"):
+    if deepspeed and tp > 1 and not run.is_on("sequence-parallel"):
         what = f"DeepSpeed sends the tokens of {tp} tp ranks once, and gathers them after the experts"
         remedy = "--arg=--sequence-parallel= simulates it with sequence parallelism"
         raise run.error(next(name for name in names if name in run.values), f"{what}, which is not modelled; {remedy}")
@@ -132,25 +125,20 @@ def _add_experts(run: Options, model: dict[str, Any]) -> None:
     groups, top_groups = run.get("moe-router-num-groups"), run.get("moe-router-group-topk")
     more = {
         "shared_ffn_hidden_size": inner if residual else run.get("moe-shared-expert-intermediate-size"),
-        "shared_gate": residual or run.flag("moe-shared-expert-gate"),
-        "router_bias": run.flag("moe-router-enable-expert-bias") or linear,
-        "groups": groups if top_groups else None,
-        "top_groups": top_groups if groups else None,
-        **where,
-        **({} if deepspeed else _balancing_fields(run)),
-    }
+        "shared_gate": residual or run.is_on("moe-shared-expert-gate"),
+        "router_bias": run.is_on("moe-router-enable-expert-bias") or linear, "groups": groups if top_groups else None,
+        "top_groups": top_groups if groups else None, **where, **({} if deepspeed else _balancing_fields(run)),
+    }  # fmt: skip
     model["moe"] = {
-        "experts": experts,
-        "top_k": top_k,
-        "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or inner,
+        "experts": experts, "top_k": top_k, "expert_ffn_hidden_size": run.get("moe-ffn-hidden-size") or inner,
         **{name: value for name, value in more.items() if value},
-    }
+    }  # fmt: skip
 
 
 def _balancing_fields(run: Options) -> dict[str, Any]:
     """Return the load balancing settings of experts: capacity, padding to it, auxiliary loss."""
     capacity = max([0.0, *_parse_numbers(run, "moe-expert-capacity-factor")])  # TransformerConfig: negative means none
-    padded = run.flag("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
+    padded = run.is_on("moe-pad-expert-input-to-capacity") and (capacity or "moe-capacity-bins-num" not in run.given)
     if padded and not capacity:
         raise run.error("moe-pad-expert-input-to-capacity", "needs moe-expert-capacity-factor; give it, as in 1.0")
     kind = run.get("moe-router-load-balancing-type") or "aux_loss"
@@ -187,14 +175,14 @@ def _expert_layers(run: Options, layers: int) -> dict[str, int]:
 def _add_latent_attention(run: Options, model: dict[str, Any]) -> None:
     """Add ``mla`` to the fields of a model, and remove the fields that it replaces."""
     flag = "multi-latent-attention"
-    if not run.flag(flag):
-        run.without(flag, "attention is plain", ("q-lora-rank", *LATENT_SIZES))
+    if not run.is_on(flag):
+        run.drop_options(flag, "attention is plain", ("q-lora-rank", *LATENT_SIZES))
         return
     if model["kv_heads"] != model["heads"]:
         raise run.error(flag, "and group-query-attention exclude each other; keep one")
     if model["bias"] is not False:
         raise run.error(flag, "with biases is not modelled; add --disable-bias-linear, without --add-qkv-bias")
-    if not run.flag("qk-layernorm"):
+    if not run.is_on("qk-layernorm"):
         run.assumed.append(f"{flag} has norms of its latent vectors, although qk-layernorm is not given")
     for name in ("kv_heads", "head_dim", "qk_norm"):
         model.pop(name, None)

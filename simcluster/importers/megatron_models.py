@@ -28,16 +28,9 @@ _FIELDS: dict[str, dict[str, str]] = _TABLES["fields"]
 _SIZES = {f"model.{field}": size for field, size in _TABLES["sizes"].items()}
 _MIXTURE_FIELDS = tuple(f"model.{field}" for field in _TABLES["of_mixtures"].split())
 _SIZE_OPTIONS = ("num-layers", "encoder-num-layers", "use-checkpoint-args", "config-file", "yaml-cfg")
-_MODEL_NAME_OPTIONS = (
-    "model",
-    "model-id-or-path",
-    "hf-model-path",
-    "hf-model-id",
-    "hf-path",
-    "model-path",
-    "load",
-    "tokenizer-model",
-)
+_MODEL_OPTIONS = (
+    "model", "model-id-or-path", "hf-model-path", "hf-model-id", "hf-path", "model-path", "load", "tokenizer-model",
+)  # fmt: skip
 """Options that may name a model; the first given one with a known model counts."""
 _TUNER_OPTIONS = ("train-type", "tuner-type")
 _SWIFT_NAME = "Megatron-SWIFT (ms-swift)"
@@ -49,7 +42,7 @@ def swift_command(launcher: Sequence[str]) -> str:
     return words[words.index("megatron") + 1] if "megatron" in words[:-1] else ""
 
 
-def add_named_model(arguments: Arguments, source: str, beside: FileReader) -> tuple[Arguments, NamedModel]:
+def add_named_model(arguments: Arguments, source: str, read_file: FileReader) -> tuple[Arguments, NamedModel]:
     """Add the sizes of the model that the arguments name, if they give none; also return that model.
 
     Raises InputError for a Megatron-SWIFT command that does not train all weights, or whose model is unknown.
@@ -57,9 +50,7 @@ def add_named_model(arguments: Arguments, source: str, beside: FileReader) -> tu
     options, swift = arguments.options, swift_command(arguments.launcher)
     if any(name in options for name in _SIZE_OPTIONS) and not swift:
         return arguments, NamedModel()
-    named = [
-        (name, " ".join(options[name]).removesuffix("-mcore")) for name in _MODEL_NAME_OPTIONS if options.get(name)
-    ]
+    named = [(name, " ".join(options[name]).removesuffix("-mcore")) for name in _MODEL_OPTIONS if options.get(name)]
     known = next((each for each in named if find_published_name(each[1])), None)
     if not swift and known is None:
         return arguments, NamedModel()
@@ -67,10 +58,8 @@ def add_named_model(arguments: Arguments, source: str, beside: FileReader) -> tu
         _require_training(arguments, swift, source)
     name, path = known or next(iter(named), ("", ""))
     if not path:
-        raise InputError(
-            f"{source}: is a {_SWIFT_NAME} command without a model; add it, as in --arg=--model=Qwen/Qwen3-8B"
-        )
-    model = find_named_model(path, source, beside)
+        raise InputError(f"{source}: is a {_SWIFT_NAME} command without a model; add --arg=--model=Qwen/Qwen3-8B")
+    model = find_named_model(path, source, read_file)
     if not model.name:
         return arguments, NamedModel()
     own = {key: words for key, words in options.items() if key not in (*_TUNER_OPTIONS, "max-length", name)}
@@ -90,10 +79,8 @@ def add_named_model(arguments: Arguments, source: str, beside: FileReader) -> tu
 
 def _require_training(arguments: Arguments, swift: str, source: str) -> None:
     if swift not in ("sft", "pt"):
-        raise InputError(
-            f"{source}: megatron {swift} of {_SWIFT_NAME} is not pre-training; use megatron pt or megatron sft"
-        )
-    if (tuner := arguments.said(*_TUNER_OPTIONS).lower()) not in ("", "full"):
+        raise InputError(f"{source}: megatron {swift} of {_SWIFT_NAME} is not pre-training; use megatron pt or sft")
+    if (tuner := arguments.option_text(*_TUNER_OPTIONS).lower()) not in ("", "full"):
         raise InputError(f"{source}: {_SWIFT_NAME} with tuner type {tuner[:20]} {ADAPTER_REASON}")
 
 

@@ -23,7 +23,7 @@ def choose_gpus(
     least = math.lcm(dense, pp * ep * parallel.get("etp", tp) if {"ep", "etp"} & parallel.keys() else 1)
     least *= _optimizer_instances(run) if parallel["zero"] == 3 else 1
     micro = run.values.get("micro-batch-size") or run.values.get("batch-size") or 1
-    batch = run.problems.of(global_batch, run)
+    batch = run.problems.attempt(global_batch, run)
 
     def holds(gpus: int) -> bool:
         return gpus % least == 0 and (not batch or batch % (micro * (gpus // dense)) == 0)
@@ -46,36 +46,31 @@ def choose_gpus(
 
 def parallel_fields(run: Options) -> dict[str, Any]:
     """Return the fields of ``Parallel``."""
-    tp, deepspeed = run.get("tensor-model-parallel-size", "model-parallel-size") or 1, run.flag("deepspeed")
+    tp, deepspeed = run.get("tensor-model-parallel-size", "model-parallel-size") or 1, run.is_on("deepspeed")
     experts = run.get("num-experts")
     if experts is None:
-        run.without("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
-    uncut = deepspeed and experts and tp > 1 and not run.flag("enable-expert-tensor-parallelism")
+        run.drop_options("num-experts", "the model is dense", ("expert-tensor-parallel-size",))
+    uncut = deepspeed and experts and tp > 1 and not run.is_on("enable-expert-tensor-parallelism")
     cp, comm = run.get("context-parallel-size") or run.get("ds-sequence-parallel-size"), _context_communication(run)
     zero = max(
         _fsdp_stage(run),
         int(run.get("zero-stage") or 0),
-        int(run.flag("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"),
+        int(run.is_on("use-distributed-optimizer") or run.get("optimizer") == "dist_muon"),
     )
-    if deepspeed and run.flag("bf16") and zero == 0:
+    if deepspeed and run.is_on("bf16") and zero == 0:
         zero = 1
         run.assumed.append("optimizer state is sharded even with ZeRO stage 0, as DeepSpeed does with bf16")
-    if run.flag("sequence-parallel") and tp == 1:
+    if run.is_on("sequence-parallel") and tp == 1:
         run.assumed.append("sequence parallelism is off since tp is 1, as in Megatron-LM")
     if (copies := _optimizer_instances(run)) > 1 and zero < 3:
         run.assumed.append(f"states are sharded over all of dp, although there are {copies} instances: less memory")
     found = {
-        "tp": tp,
-        "pp": run.get("pipeline-model-parallel-size") or 1,
-        "cp": cp,
-        "ep": run.get("expert-model-parallel-size"),
-        "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
-        "expert_dispatch": _dispatch_fields(run),
-        "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
-        "sequence_parallel": run.flag("sequence-parallel") and tp > 1,
-        "zero": zero,
-        "order": ["tp", "cp", "pp", "dp"] if run.flag("use-tp-pp-dp-mapping") else None,
-    }
+        "tp": tp, "pp": run.get("pipeline-model-parallel-size") or 1, "cp": cp,
+        "ep": run.get("expert-model-parallel-size"), "etp": 1 if uncut else run.get("expert-tensor-parallel-size"),
+        "expert_dispatch": _dispatch_fields(run), "cp_comm": comm if comm != "ring" and (cp or 1) > 1 else None,
+        "sequence_parallel": run.is_on("sequence-parallel") and tp > 1, "zero": zero,
+        "order": ["tp", "cp", "pp", "dp"] if run.is_on("use-tp-pp-dp-mapping") else None,
+    }  # fmt: skip
     return {name: value for name, value in found.items() if value or name == "zero"}
 
 
@@ -96,7 +91,7 @@ def set_unsharded_experts(run: Options, parallel: dict[str, Any], gpus: int | No
 
 def fsdp_fields(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> dict[str, int | bool]:
     """Return the fields of ``Fsdp`` for sharding within instances (HSDP) or keeping gathered parameters (FSDP2)."""
-    if run.flag("use-torch-fsdp2") and run.flag("torch-fsdp2-no-reshard-after-forward"):
+    if run.is_on("use-torch-fsdp2") and run.is_on("torch-fsdp2-no-reshard-after-forward"):
         return {"reshard_after_forward": False}
     copies = _optimizer_instances(run)
     if copies == 1 or parallel.get("zero") != 3:
@@ -114,11 +109,11 @@ def fsdp_fields(run: Options, parallel: Mapping[str, Any], gpus: int | None) -> 
 def _fsdp_stage(run: Options) -> int:
     """Return the ZeRO stage that FSDP's options request; a sharding strategy alone has no effect."""
     zero = _SHARDING_STRATEGIES.index(run.get("data-parallel-sharding-strategy") or "no_shard")
-    if run.flag("use-torch-fsdp2"):
+    if run.is_on("use-torch-fsdp2"):
         return 3
-    if run.flag("use-megatron-fsdp", "use-custom-fsdp"):
+    if run.is_on("use-megatron-fsdp", "use-custom-fsdp"):
         return zero or 3
-    if zero > int(run.flag("use-distributed-optimizer")):
+    if zero > int(run.is_on("use-distributed-optimizer")):
         run.assumed.append("data-parallel-sharding-strategy has no effect without use-megatron-fsdp")
     return 0
 
@@ -143,7 +138,7 @@ def _context_communication(run: Options) -> str:
 
 def _dispatch_fields(run: Options) -> dict[str, Any]:
     """Return the non-default fields of ``expert_dispatch``; Megatron-LM's default is allgather."""
-    if run.get("num-experts") is None or run.flag("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
+    if run.get("num-experts") is None or run.is_on("deepspeed") or (run.get("expert-model-parallel-size") or 1) == 1:
         return {}
     kind = run.get("moe-token-dispatcher-type") or "allgather"
     if kind != "flex":
@@ -160,11 +155,11 @@ def overlap_fields(
     run: Options, training: Mapping[str, Any], pipeline: Mapping[str, Any], parallel: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the fields of ``Overlap``; torch's FSDP2 always prefetches gathers and reduces during the backward."""
-    tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.flag("use-torch-fsdp2")
-    by_torch = run.get("DDP-impl") == "torch" and not run.flag("deepspeed")  # always overlaps with the last backward
-    if run.flag("overlap-param-gather") and not sharded:
+    tp, sharded, fully = parallel["tp"], parallel["zero"] > 0, run.is_on("use-torch-fsdp2")
+    by_torch = run.get("DDP-impl") == "torch" and not run.is_on("deepspeed")  # always overlaps with the last backward
+    if run.is_on("overlap-param-gather") and not sharded:
         run.assumed.append("overlap-param-gather has no effect without use-distributed-optimizer")
-    schedule, cut = pipeline.get("schedule"), run.flag("tp-comm-overlap") and tp > 1
+    schedule, cut = pipeline.get("schedule"), run.is_on("tp-comm-overlap") and tp > 1
     paired = schedule == "dualpipe-v" and overlaps_batches(run)
     paired = paired or (isinstance(schedule, dict) and schedule.get("pairs", False))
     if cut:
@@ -178,22 +173,22 @@ def overlap_fields(
         "bucket_size": bucket or ("25 MiB" if by_torch else None),  # DistributedDataParallel's bucket_cap_mb
     }
     return {
-        "grad_reduce": run.flag("overlap-grad-reduce") or by_torch or fully,
-        "param_gather": (run.flag("overlap-param-gather") and sharded) or fully,
-        "tensor": tp > 1 and not run.flag("no-async-tensor-model-parallel-allreduce"),
+        "grad_reduce": run.is_on("overlap-grad-reduce") or by_torch or fully,
+        "param_gather": (run.is_on("overlap-param-gather") and sharded) or fully,
+        "tensor": tp > 1 and not run.is_on("no-async-tensor-model-parallel-allreduce"),
         **{name: value for name, value in more.items() if value},
     }
 
 
 def overlaps_batches(run: Options) -> bool:
     """Return whether expert all-to-alls of one microbatch overlap with another microbatch's compute."""
-    return run.get("num-experts") is not None and run.flag("overlap-moe-expert-parallel-comm")
+    return run.get("num-experts") is not None and run.is_on("overlap-moe-expert-parallel-comm")
 
 
 def _overlaps_experts(run: Options, *, paired: bool) -> bool:
     """Return whether expert all-to-alls overlap with shared experts or weight gradients."""
     shared, batches, weights = (
-        run.flag(name)
+        run.is_on(name)
         for name in ("moe-shared-expert-overlap", "overlap-moe-expert-parallel-comm", "delay-wgrad-compute")
     )
     if shared and not run.get("moe-shared-expert-intermediate-size"):
@@ -222,26 +217,26 @@ def _overlaps_experts(run: Options, *, paired: bool) -> bool:
 def software_fields(run: Options, position: str) -> dict[str, Any]:
     """Return the kernel fusions of the step that differ from the defaults, by options or Megatron-Core version."""
     software: dict[str, Any] = {}
-    if run.flag("no-gradient-accumulation-fusion"):
+    if run.is_on("no-gradient-accumulation-fusion"):
         software |= {"accumulate": "separate", "source": "no-gradient-accumulation-fusion"}
-    if run.get("position-embedding-type") == "yarn" and not run.flag("multi-latent-attention"):
+    if run.get("position-embedding-type") == "yarn" and not run.is_on("multi-latent-attention"):
         software["rope"] = "steps"
         run.assumed.append("YaRN's rotation is not fused: Transformer Engine's kernel takes no factor")
-    if run.flag("no-rope-fusion") and position == "rope":
+    if run.is_on("no-rope-fusion") and position == "rope":
         software["rope"] = "steps"  # unfused expression of rope_utils.py
-    if run.get("num-experts") is None or run.flag("deepspeed"):
+    if run.get("num-experts") is None or run.is_on("deepspeed"):
         return software
     run.assumed.append("router probabilities are applied in the experts' activation, as in Megatron-Core since 0.12")
     dtype, padded = run.get("moe-router-dtype"), ("moe-router-padding-for-fp8", "moe-router-padding-for-quantization")
     if dtype == "fp64":
         run.assumed.append("router scores are in fp32: fp64 (--moe-router-dtype) is not modelled")
-    sequential = None if run.flag("moe-grouped-gemm") else "sequential"
+    sequential = None if run.is_on("moe-grouped-gemm") else "sequential"
     experts = {
-        "router": "fused" if run.flag("moe-router-fusion") else None,
+        "router": "fused" if run.is_on("moe-router-fusion") else None,
         "router_dtype": "fp32" if dtype else None,
-        "permute": None if run.flag("moe-permute-fusion") else "steps",
-        "products": "grouped" if run.flag("moe-use-legacy-grouped-gemm") else sequential,
-        "padding": "routing" if run.flag(*padded) else None,
+        "permute": None if run.is_on("moe-permute-fusion") else "steps",
+        "products": "grouped" if run.is_on("moe-use-legacy-grouped-gemm") else sequential,
+        "padding": "routing" if run.is_on(*padded) else None,
     }
     kernels = {name: word for name, word in experts.items() if word}
     return software | {"probabilities": "activation"} | ({"experts": kernels} if kernels else {})

@@ -40,14 +40,14 @@ def pipeline_fields(run: Options, layers: int, pp: int) -> dict[str, Any]:
         pipeline["layout"] = str(layout)
     elif per_stage := layers_per_slice(run, pp * chunks) or _layers_per_stage(run, layers, pp, chunks):
         pipeline["layers_per_stage"] = per_stage
-    if run.flag("no-scatter-gather-tensors-in-pipeline"):
+    if run.is_on("no-scatter-gather-tensors-in-pipeline"):
         pipeline["scatter_gather"] = False
     return pipeline
 
 
 def _one_f_one_b_fields(run: Options, chunks: int, pp: int) -> dict[str, Any]:
     """Return the fields of a 1F1B schedule, interleaved if a stage has several chunks."""
-    rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.flag("no-overlap-p2p-communication") else {}
+    rendezvous = {"p2p": "rendezvous"} if chunks == 1 or run.is_on("no-overlap-p2p-communication") else {}
     if chunks == 1:
         return {"schedule": "1f1b", **rendezvous}
     group = run.get("microbatch-group-size-per-virtual-pipeline-stage")
@@ -59,11 +59,11 @@ def _one_f_one_b_fields(run: Options, chunks: int, pp: int) -> dict[str, Any]:
 
 def _fork_schedule(run: Options, pp: int) -> str:
     """Return the fork-specific schedule that the options name; empty for Megatron-LM's schedules."""
-    if run.get("schedules-method") or run.flag("use-dualpipev"):
+    if run.get("schedules-method") or run.is_on("use-dualpipev"):
         return "dualpipe-v"
-    if not run.flag("enable-zero-bubble"):
-        return "zb-h1" if run.flag("enable-zbh1-pipeline") else ""
-    if run.flag("zero-bubble-v-schedule"):
+    if not run.is_on("enable-zero-bubble"):
+        return "zb-h1" if run.is_on("enable-zbh1-pipeline") else ""
+    if run.is_on("zero-bubble-v-schedule"):
         return _V_SCHEDULES[run.get("zero-bubble-v-schedule-mem-setup") or "zero"]
     pending = run.get("zero-bubble-max-pending-backward") or "auto"
     if pending.isdecimal() and int(pending[:9]) > pp:
@@ -96,7 +96,7 @@ def _layers_per_stage(run: Options, layers: int, pp: int, chunks: int) -> Sequen
             raise run.error(ends[not first], what)
         return [*first, *[rest // max(stages, 1)] * stages, *last]
     counted = "embedding" in (run.get("pp-partition-method") or "")  # DeepSpeed's type:transformer|embedding
-    begin, end = (int(counted or run.flag(f"account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss"))
+    begin, end = (int(counted or run.is_on(f"account-for-{what}-in-pipeline-split")) for what in ("embedding", "loss"))
     slices, more = pp * chunks, begin + end
     each, left = divmod(layers + more, slices)
     if left and more:

@@ -22,14 +22,14 @@ _OFFLOAD_MODULES: tuple[str, ...] = get_args(OffloadModule)
 
 def training_fields(run: Options, gpus: int | None, parallel: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Training``; raise InputError for a missing batch or incompatible formats."""
-    micro, batch = run.needed("micro-batch-size", "batch-size"), global_batch(run)
+    micro, batch = run.required("micro-batch-size", "batch-size"), global_batch(run)
     if batch is None:
         fixed = parallel["tp"] * parallel["pp"] * parallel.get("cp", 1)
         if not gpus or gpus % fixed:
             raise InputError(f"{run.source}: global-batch-size is missing, and follows from dp only; add it, or gpus")
         batch = micro * (gpus // fixed)
         run.assumed.append(f"a global batch of one micro batch per replica, {gpus // fixed} replicas")
-    half = "bf16-mixed" if run.flag("bf16") else "fp16-mixed" if run.flag("fp16") else "fp32"
+    half = "bf16-mixed" if run.is_on("bf16") else "fp16-mixed" if run.is_on("fp16") else "fp32"
     recipe, precision = run.get("fp8-recipe"), half
     if recipe == "blockwise" and run.get("fp8-format"):
         run.assumed.append("fp8 matmuls take as long with blockwise scales as with one scale per tensor")
@@ -58,9 +58,7 @@ def global_batch(run: Options) -> int | None:
         return int(batch) if batch else None
     steps = [_BATCH_STEP.fullmatch(word) for word in re.split(r"[\s,]+", text.strip(" '\"[]"))]
     if None in steps:
-        raise run.error(
-            name, f"{text[:60]!r} is not a schedule; write THRESHOLD:BATCH for each step, as in 0:384 200B:768"
-        )
+        raise run.error(name, f"{text[:60]!r} is not a schedule; write THRESHOLD:BATCH words, as in 0:384 200B:768")
     *before, last = [int(step[1]) for step in steps if step]
     if batch not in (None, last):
         raise run.error(name, f"ends with {last}, but global-batch-size is {batch}; keep one of the two")
@@ -73,7 +71,7 @@ def _muon_fields(run: Options) -> dict[str, Any]:
     """Return the optimizer fields if it is Muon; otherwise note that Muon's options have no effect."""
     tp = run.get("muon-tp-mode")
     if run.get("optimizer") not in ("muon", "dist_muon"):
-        run.without("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
+        run.drop_options("optimizer muon", "adam updates all weights", ("muon-num-ns-steps", "muon-tp-mode"))
         return {}
     if tp == "distributed":
         run.assumed.append("each tp rank orthogonalizes whole matrices, although muon-tp-mode is distributed")
@@ -94,7 +92,7 @@ def require_adam(run: Options) -> None:
 
 def attention_kernel(run: Options) -> str:
     """Return whether core attention is one kernel (``fused``) or several (``unfused``)."""
-    backend = "flash" if run.flag("use-flash-attn") else run.get("attention-backend") or "auto"
+    backend = "flash" if run.is_on("use-flash-attn") else run.get("attention-backend") or "auto"
     if backend == "auto":
         old = _first_old_option(run) if "transformer-impl" not in run.given else ""
         if old:
@@ -120,10 +118,10 @@ def _is_flash_of_legacy_layers(run: Options) -> bool:
     ``checkpoint_core_attention`` only where ``use_flash_attn`` is off. Layers of Transformer Engine and of
     Megatron-Core look at it in any case.
     """
-    if not run.flag("use-flash-attn") or run.flag("use-mcore-models"):
+    if not run.is_on("use-flash-attn") or run.is_on("use-mcore-models"):
         return False
     local, other = run.get("transformer-impl") == "local", run.get("transformer-impl") not in (None, "local")
-    return not other and (bool(_first_old_option(run)) or (local and run.flag("use-legacy-models")))
+    return not other and (bool(_first_old_option(run)) or (local and run.is_on("use-legacy-models")))
 
 
 # --- recomputation ----------------------------------------------------------------------------------------------------
@@ -133,9 +131,9 @@ def recompute_fields(run: Options) -> dict[str, Any]:
     """Return the recompute fields of ``Training``; raise InputError for unknown parts of a layer."""
     granularity, method = run.get("recompute-granularity"), run.get("recompute-method")
     before = run.get("activations-checkpoint-method")
-    if run.flag("recompute-activations"):
+    if run.is_on("recompute-activations"):
         granularity = "selective"
-    if run.flag("checkpoint-activations") or (before and not granularity):
+    if run.is_on("checkpoint-activations") or (before and not granularity):
         granularity = "full"
     if granularity == "full":
         method = method or before
@@ -143,7 +141,7 @@ def recompute_fields(run: Options) -> dict[str, Any]:
         return {} if none else {"recompute": "full", **_recomputed_layers(run, method)}
     if granularity == "selective":
         return _selective_recompute(run)
-    experts = run.flag("moe-layer-recompute") and run.get("num-experts") is not None
+    experts = run.is_on("moe-layer-recompute") and run.get("num-experts") is not None
     return {"recompute": ["moe"]} if experts else {}
 
 
@@ -164,7 +162,7 @@ def _selective_recompute(run: Options) -> dict[str, Any]:
         experts=experts,
         shared=experts and bool(run.get("moe-shared-expert-intermediate-size")),
         dense=not experts or run.get("moe-layer-freq") not in (None, 1, "1"),
-        latent=run.flag("multi-latent-attention"),
+        latent=run.is_on("multi-latent-attention"),
     )
     modules = [module for module in dict.fromkeys(modules) if module not in lacks]
     if modules != ["core_attn"]:
@@ -206,13 +204,13 @@ def _memory_recipe(run: Options, half: str, precision: str) -> dict[str, str]:
     """Return the memory recipe if options set 16-bit gradients, fp8 weights or small optimizer states."""
     accumulates = run.values.get("accumulate-allreduce-grads-in-fp32")
     narrow = (
-        accumulates is False or run.flag("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
+        accumulates is False or run.is_on("grad-reduce-in-bf16") or run.get("megatron-fsdp-grad-comm-dtype") == "bf16"
     )
     recipe = ""
     if precision == "nvfp4-mixed":
         recipe = "nvfp4-17" if narrow else ""
     elif precision in ("fp8-mixed", "mxfp8-mixed"):
-        kept = run.flag("fp8-param-gather")
+        kept = run.is_on("fp8-param-gather")
         recipe = ("fp8-params-16" if kept else "fp8-18") if narrow else "fp8-params-18" if kept else ""
     elif half != "fp32":
         recipe = "mixed-18" if (accumulates or half == "bf16-mixed") and not narrow else "mixed-16"
@@ -223,7 +221,7 @@ def _memory_recipe(run: Options, half: str, precision: str) -> dict[str, str]:
 
 def _precision_aware_recipe(run: Options, usual: str) -> str:
     """Return the nearest named recipe if the optimizer is precision-aware, else the ``usual`` one."""
-    if not run.flag("use-precision-aware-optimizer") or usual == "fp32-16":
+    if not run.is_on("use-precision-aware-optimizer") or usual == "fp32-16":
         return usual
     names = ("main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
     gradient, *moments = (_element_bytes(run, name) for name in names)
@@ -258,8 +256,8 @@ def _element_bytes(run: Options, name: str) -> int:
 def memory_fields(run: Options) -> dict[str, Any]:
     """Return the fields of ``Memory``: the loss, and what is offloaded to the host."""
     memory = {
-        "logits": "in-place" if run.flag("cross-entropy-loss-fusion") else None,
-        "activation_input": "fp8" if run.flag("activation-func-fp8-input-store") else None,
+        "logits": "in-place" if run.is_on("cross-entropy-loss-fusion") else None,
+        "activation_input": "fp8" if run.is_on("activation-func-fp8-input-store") else None,
         "offload": _activation_offload(run) | _optimizer_offload(run),
     }
     return {name: value for name, value in memory.items() if value}
@@ -267,9 +265,9 @@ def memory_fields(run: Options) -> dict[str, Any]:
 
 def _activation_offload(run: Options) -> dict[str, Any]:
     """Return the share of layers, or the modules, whose activations are offloaded to the host."""
-    if run.flag("cpu-offloading"):
-        layers, count = run.needed("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
-        again = run.get("recompute-granularity") or run.flag("recompute-activations", "checkpoint-activations")
+    if run.is_on("cpu-offloading"):
+        layers, count = run.required("num-layers", "encoder-num-layers"), run.get("cpu-offloading-num-layers") or 0
+        again = run.get("recompute-granularity") or run.is_on("recompute-activations", "checkpoint-activations")
         staged = (run.get("pipeline-model-parallel-size") or 1) > 1
         if staged or again:
             against = "only without a pipeline" if staged else "only without recomputation"
@@ -278,7 +276,7 @@ def _activation_offload(run: Options) -> dict[str, Any]:
             what = f"{count} of {layers} layers: the last one stays; at most {layers - 1}"
             raise run.error("cpu-offloading-num-layers", what)
         return {"activations": count / layers} if count else {}
-    if not run.flag("fine-grained-activation-offloading"):
+    if not run.is_on("fine-grained-activation-offloading"):
         return {}
     modules = _listed_modules(run, "offload-modules", "", _OFFLOAD_MODULES)
     if run.get("num-experts") is None:
@@ -291,10 +289,10 @@ def _activation_offload(run: Options) -> dict[str, Any]:
 
 def _optimizer_offload(run: Options) -> dict[str, str]:
     """Return the optimizer fields of ``memory.offload``; MindSpeed swaps the state in and out."""
-    if run.flag("swap-optimizer"):
+    if run.is_on("swap-optimizer"):
         return {"optimizer": "stream"}
     part = run.get("optimizer-offload-fraction")
-    if not run.flag("optimizer-cpu-offload") or part == 0:
+    if not run.is_on("optimizer-cpu-offload") or part == 0:
         return {}
     if part not in (None, 1):
         raise run.error("optimizer-offload-fraction", f"{part} is not modelled; 1 (all of the state) and 0 are")

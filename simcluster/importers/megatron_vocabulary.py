@@ -109,7 +109,7 @@ def _is_extended(name: str, known: str) -> bool:
 
 def _model_of_equal_sizes(run: Options) -> str | None:
     """Return a published model of equal sizes, preferably of the family in the path; None if there is none."""
-    needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.flag("swiglu")}
+    needed = {field: run.values.get(option) for option, field in _SIZES.items()} | {"gated_mlp": run.is_on("swiglu")}
     optional = {field: run.values.get(option) for option, field in _OPTIONAL.items()}
     of_experts = {
         "experts": run.values.get("num-experts"),

@@ -143,7 +143,7 @@ def published_named_model(name: str) -> NamedModel:
     return NamedModel(name, section, length=f"sequences of {length} tokens")
 
 
-def find_named_model(name: str, source: str, beside: FileReader) -> NamedModel:
+def find_named_model(name: str, source: str, read_file: FileReader) -> NamedModel:
     """Return the model for a Hugging Face name; empty for an empty name.
 
     Raises InputError for an unknown model without a config.json, either in a folder of that name next to the file or in
@@ -154,7 +154,7 @@ def find_named_model(name: str, source: str, beside: FileReader) -> NamedModel:
     what = f"{source}: the model {name[:60]!r} of the recipe"
     if against := why_not_decoder(name.rstrip("/").rpartition("/")[2]):
         raise InputError(f"{what} {against}")
-    if (text := beside(f"{name}/config.json")) is None:
+    if (text := read_file(f"{name}/config.json")) is None:
         raise InputError(
             f"{what} is not known here: only its name is given, no sizes; put its config.json next to the file, or "
             f"in a folder {name[:60]} there (known models have Hugging Face names: Qwen/Qwen3-8B)"

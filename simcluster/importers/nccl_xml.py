@@ -39,7 +39,7 @@ class _Slot:
     @property
     def gpu(self) -> Element:
         """The gpu element, or the pci element if a cloud's file has no gpu elements."""
-        return next(self.element.named("gpu"), self.element)
+        return next(self.element.children_named("gpu"), self.element)
 
     @property
     def bus(self) -> str:
@@ -53,7 +53,7 @@ class _Slot:
 
 def read_nccl(root: Element, spec: ImportSpec) -> System:
     """Return the node (or NVLink domain) under ``<system>``; raise InputError with the invalid line."""
-    spec.accept("NCCL's topology XML", PARAMETERS)
+    spec.check_parameters("NCCL's topology XML", PARAMETERS)
     device = spec.device or _find_device(root)
     if root.get("version") != "1":
         raise root.error(f"version is {root.get('version')[:40]!r}; NCCL writes and reads version 1")
@@ -78,7 +78,7 @@ class _Reader:
         for cpu in root.children:
             if cpu.tag != "cpu":
                 raise cpu.error("is not expected here; <system> holds cpu elements (NUMA nodes)")
-            machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole("numaid")
+            machine, numa = hosts.setdefault(cpu.get("host_hash"), len(hosts)), cpu.whole_number("numaid")
             key = (machine, f"numa{numa}")
             if key in cpus:
                 raise cpu.error(f"numaid {numa} is already at {cpus[key][0].place}; each NUMA node must occur once")
@@ -88,12 +88,12 @@ class _Reader:
         for host, (_, slots) in used.items():
             self._system.nodes[host] = "host"
             for slot in slots:
-                self._place(slot, host)
+                self._add_slot(slot, host)
         if not self._gpus:
             raise root.error(_NO_GPU)
         for (a, (cpu, _)), (b, _) in itertools.combinations(used.items(), 2):
             if a[0] == b[0]:  # all pairs of NUMA nodes of a host, as NCCL does
-                self._system.link(a, b, self._wires.socket(*_numa_rate(cpu, self._spec)))
+                self._system.add_link(a, b, self._wires.socket(*_numa_rate(cpu, self._spec)))
         self._add_nvlinks()
         return self._system
 
@@ -104,7 +104,7 @@ class _Reader:
             if element.tag == "pci":
                 found += self._pci(element, machine)
             elif element.tag == "nic":  # a virtual NIC at the CPU: nothing narrower in between
-                speed = sum(_port_rate(net) for net in self._kept([element]))
+                speed = sum(_port_rate(net) for net in self._selected_ports([element]))
                 if speed:
                     found.append(_Slot("nic", element, Wire(speed, 1.0, 0.0, "pcie", "no PCIe device in the dump")))
             elif element.tag in _PARENT_TAGS:
@@ -118,22 +118,22 @@ class _Reader:
         twin = self._bus.setdefault((machine, bus), element)
         if twin is not element:
             raise element.error(f"busid {bus} is already at {twin.place}; each PCI device must occur once")
-        kind, gpus, nics = _pci_class(element), list(element.named("gpu")), list(element.named("nic"))
+        kind, gpus, nics = _pci_class(element), list(element.children_named("gpu")), list(element.children_named("nic"))
         if len(gpus) > 1:
             raise gpus[1].error(f"is the second GPU of {bus}; a PCI device has only one")
         if gpus or kind.startswith("03"):
             return [_Slot("gpu", element, self._wires.pcie(*_pcie_lanes(element)))]
         if nics or kind.startswith("02"):
-            silent = not any(next(nic.named("net"), None) for nic in nics)
-            kept = silent or self._kept(nics)
+            silent = not any(next(nic.children_named("net"), None) for nic in nics)
+            kept = silent or self._selected_ports(nics)
             return [_Slot("nic", element, self._wires.pcie(*_pcie_lanes(element)))] if kept else []
         below = tuple(self._slots(element, machine))
         if not kind and not element.children:
             raise element.error("has no class; add class=0x030200 (GPU), 0x020700 (InfiniBand) or 0x060400 (switch)")
         return [_Slot("pcie", element, self._wires.pcie(*_pcie_lanes(element)), below)] if below else []
 
-    def _kept(self, nics: list[Element]) -> list[Element]:
-        nets = [net for nic in nics for net in nic.named("net")]
+    def _selected_ports(self, nics: list[Element]) -> list[Element]:
+        nets = [net for nic in nics for net in nic.children_named("net")]
         return [net for net in nets if matches_patterns(net.get("name"), self._spec.nics)]
 
     def _name_gpus(self, cpus: dict[Node, tuple[Element, list[_Slot]]]) -> None:
@@ -145,9 +145,9 @@ class _Reader:
         for machine, gpus in sorted(by_machine.items()):
             numbers: dict[int, Element] = {}
             for slot, _ in gpus:
-                for gpu in slot.element.named("gpu"):
-                    if gpu.get("dev") and numbers.setdefault(gpu.whole("dev"), gpu) is not gpu:
-                        raise gpu.error(f"dev {gpu.get('dev')} is already at {numbers[gpu.whole('dev')].place}")
+                for gpu in slot.element.children_named("gpu"):
+                    if gpu.get("dev") and numbers.setdefault(gpu.whole_number("dev"), gpu) is not gpu:
+                        raise gpu.error(f"dev {gpu.get('dev')} is already at {numbers[gpu.whole_number('dev')].place}")
             place = {id(gpu): number for number, gpu in numbers.items()} if len(numbers) == len(gpus) else {}
             gpus.sort(
                 key=lambda pair: (
@@ -160,34 +160,36 @@ class _Reader:
                 self._system.nodes[node] = "gpu"
                 self._gpus[machine, slot.bus] = (node, slot.gpu, host)
 
-    def _place(self, slot: _Slot, parent: Node) -> None:
+    def _add_slot(self, slot: _Slot, parent: Node) -> None:
         machine = parent[0]
         if slot.kind == "gpu":
-            self._system.link(self._gpus[machine, slot.bus][0], parent, slot.wire)
+            self._system.add_link(self._gpus[machine, slot.bus][0], parent, slot.wire)
         elif slot.kind == "nic":
-            self._place_nic(slot, parent)
+            self._add_nic(slot, parent)
         else:
             node = self._add(machine, "pcie", "pcie")
-            self._system.link(node, parent, slot.wire)
+            self._system.add_link(node, parent, slot.wire)
             for inner in slot.below:
-                self._place(inner, node)
+                self._add_slot(inner, node)
 
-    def _place_nic(self, slot: _Slot, parent: Node) -> None:
+    def _add_nic(self, slot: _Slot, parent: Node) -> None:
         """Add a card: a NIC if it has one port, else a branching point with a NIC per port."""
         medium = "infiniband" if _pci_class(slot.element).startswith("0207") else "ethernet"
         machine, inner = parent[0], slot.wire
-        nets = self._kept([slot.element] if slot.element.tag == "nic" else list(slot.element.named("nic")))
+        nets = self._selected_ports(
+            [slot.element] if slot.element.tag == "nic" else list(slot.element.children_named("nic"))
+        )
         ports = [(net.get("name"), self._port(net, medium)) for net in nets]
         if not ports:
-            rate = self._wires.usual("nic", f"{slot.element.place}: the file does not state the NIC rate")
+            rate = self._wires.usual_rate("nic", f"{slot.element.place}: the file does not state the NIC rate")
             ports = [("", self._wires.port(rate, medium, "usual for the GPU, not in the file"))]
         if len(ports) > 1:
             card = self._add(machine, "card", "pcie")
-            self._system.link(card, parent, slot.wire)
+            self._system.add_link(card, parent, slot.wire)
             parent, inner = card, Wire(slot.wire.line_rate, slot.wire.efficiency, 0.0, "pcie", "inside the card")
         for name, wire in ports:
             node = self._add(machine, "nic", "nic", name)
-            self._system.link(node, parent, inner)
+            self._system.add_link(node, parent, inner)
             self._system.ports.append(NicCable(node, wire))
 
     def _port(self, net: Element, medium: str) -> Wire:
@@ -214,27 +216,31 @@ class _Reader:
     def _add_nvlinks(self) -> None:
         links: dict[tuple[Node, Node], tuple[int, Element]] = {}
         for (machine, bus), (node, gpu, cpu) in self._gpus.items():
-            for nvlink in gpu.named("nvlink"):
+            for nvlink in gpu.children_named("nvlink"):
                 far = self._far_end(nvlink, machine, bus, cpu)
                 if far is not None:
                     have = links[node, far][0] if (node, far) in links else 0
                     links[node, far] = (have + _positive_attribute(nvlink, "count"), nvlink)
-            for c2c in gpu.named("c2c"):
+            for c2c in gpu.children_named("c2c"):
                 rate = _positive_attribute(c2c, "bw") * _positive_attribute(c2c, "count") * 1e6
-                self._system.link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump"))
+                self._system.add_link(node, cpu, Wire(rate, 1.0, PCIE_LATENCY, "c2c", "C2C rate of NCCL's dump"))
         if links and self._spec.nvlinks_per_gpu is not None:
             raise InputError("nvlinks_per_gpu: the dump lists the NVLinks; remove the parameter")
-        sm_of = {node: gpu.whole("sm") for node, gpu, _ in self._gpus.values() if next(gpu.named("nvlink"), None)}
+        sm_of = {
+            node: gpu.whole_number("sm")
+            for node, gpu, _ in self._gpus.values()
+            if next(gpu.children_named("nvlink"), None)
+        }
         for (a, b), (count, nvlink) in links.items():
-            wire = self._wires.nvlink(sm_of[a]).times(count)
+            wire = self._wires.nvlink(sm_of[a]).multiply(count)
             if b[1] == "nvswitch":
                 self._system.nodes.setdefault(b, "nvswitch")
-                self._system.link(a, b, self._wires.to_nvswitch(wire))
+                self._system.add_link(a, b, self._wires.to_nvswitch(wire))
                 continue
             back = links.get((b, a), (0, nvlink))[0]
             if self._system.nodes[b] == "gpu" and back != count:
                 raise nvlink.error(f"{count} NVLinks from {a[1]} to {b[1]} but {back} from {b[1]} to {a[1]}")
-            self._system.link(a, b, wire)
+            self._system.add_link(a, b, wire)
         stated = any(gpu.tag == "gpu" for _, gpu, _ in self._gpus.values())
         if not stated or (not links and self._spec.nvlinks_per_gpu):
             self._add_usual_nvlinks()
@@ -245,7 +251,7 @@ class _Reader:
         if kind.startswith("068001"):
             return cpu
         if kind.startswith("0680"):  # the nodes of a dump share their NVSwitches
-            return (machine if self._system.machines == 1 else -1, "nvswitch")
+            return (machine if self._system.node_count == 1 else -1, "nvswitch")
         if not kind.startswith("03"):
             raise nvlink.error(f"tclass is {kind[:40]!r}; it is 0x068000 (NVSwitch), 0x030200 (GPU) or 0x068001 (CPU)")
         if target == bus:
@@ -267,10 +273,10 @@ class _Reader:
                 "nvlinks_per_gpu (0 for none) and a device such as h100"
             )
         single = self._wires.nvlink(generation.sm)
-        wire = self._wires.to_nvswitch(single.times(generation.nvlinks if count is None else count))
+        wire = self._wires.to_nvswitch(single.multiply(generation.nvlinks if count is None else count))
         for (machine, _), (node, _, _) in self._gpus.items():
             self._system.nodes.setdefault((machine, "nvswitch"), "nvswitch")
-            self._system.link(node, (machine, "nvswitch"), wire)
+            self._system.add_link(node, (machine, "nvswitch"), wire)
 
 
 # --- single elements, by NCCL's rules ---------------------------------------------------------------------------------
@@ -279,11 +285,11 @@ class _Reader:
 def _find_device(root: Element) -> str:
     """Return the catalogue name of a dump's GPUs by PCI id, else by compute capability."""
     found: dict[str, Element] = {}
-    for pci in root.below("pci"):
-        gpus = list(pci.named("gpu"))
+    for pci in root.descendants("pci"):
+        gpus = list(pci.children_named("gpu"))
         if not gpus and not _pci_class(pci).startswith("03"):
             continue
-        sm = gpus[0].whole("sm", -1) if gpus else -1
+        sm = gpus[0].whole_number("sm", -1) if gpus else -1
         name = TABLES["pci_ids"].get(pci.get("device").lower()) or TABLES["devices_of_sm"].get(str(sm))
         if name is None:
             raise (gpus or [pci])[0].error(
@@ -304,7 +310,7 @@ def _pcie_lanes(pci: Element) -> tuple[float, int, str]:
 
     NCCL's rule: an unknown speed is Gen3, width 0 is 16 lanes.
     """
-    text, width = pci.get("link_speed"), pci.whole("link_width", 0)
+    text, width = pci.get("link_speed"), pci.whole_number("link_width", 0)
     match = _SPEED.fullmatch(text)
     known = _LANE.get(match[1].removesuffix(".0"), 0.0) if match else 0.0
     if not known and text.lower() not in _UNKNOWN_SPEED:
@@ -320,7 +326,7 @@ def _pci_class(pci: Element) -> str:
 
 
 def _positive_attribute(element: Element, name: str) -> int:
-    number = element.whole(name)
+    number = element.whole_number(name)
     if number < 1:
         raise element.error(f"{name} is {number}; it is 1 or more")
     return number
@@ -328,14 +334,14 @@ def _positive_attribute(element: Element, name: str) -> int:
 
 def _port_rate(net: Element) -> float:
     """Return the rate of a port (B/s); NCCL assumes 10 Gbit/s if the driver does not know."""
-    megabits = net.whole("speed", 0)
+    megabits = net.whole_number("speed", 0)
     return (megabits if megabits > 0 else 10_000) * 125e3
 
 
 def _numa_rate(cpu: Element, spec: ImportSpec) -> tuple[float, str]:
     """Return the rate (B/s) between two NUMA nodes, as NCCL's ncclTopoGetInterCpuBw, and its description."""
     arch, vendor = cpu.get("arch"), cpu.get("vendor")
-    model = cpu.whole("modelid", 0) if vendor == "GenuineIntel" and cpu.whole("familyid", 0) == 6 else 0
+    model = cpu.whole_number("modelid", 0) if vendor == "GenuineIntel" and cpu.whole_number("familyid", 0) == 6 else 0
     for known in TABLES["cpus"]:
         if arch == known.get("arch", arch) and vendor == known.get("vendor", vendor) and model >= known.get("model", 0):
             return known["rate"], known["what"]

@@ -37,17 +37,10 @@ _STEP_SETTINGS = {"trainer.precision": "mixed_precision", "optimizer.name": "ddp
 
 
 def scenario_from_nemo(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    gpus: int | None = None,
-    available: int | None = None,
-    function: str = "",
-    beside: FileReader = read_no_file,
-    given: Mapping[str, str] = NO_ARGUMENTS,
-    gpus_per_node: int | None = None,
+    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
+    read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, gpus_per_node: int | None = None,
     source: str = "<NeMo>",
-) -> Imported:
+) -> Imported:  # fmt: skip
     """Return the scenario of a configuration, or of a recipe in Python, on a cluster (a scenario's ``cluster``).
 
     ``function`` is the recipe's name, and ``given`` are its arguments by name. ``gpus`` defaults to trainer.num_nodes x
@@ -65,7 +58,7 @@ def scenario_from_nemo(
     )
     fields = BridgeFields(source, recipe or RecipeSettings())
     became: dict[str, str] = {}
-    settings = fields.problems.of(_translate_settings, plain, source, fields.no_effect, became) or {}
+    settings = fields.problems.attempt(_translate_settings, plain, source, fields.no_effect, became) or {}
     fields.add(settings if recipe else {"model.add_bias_linear": True, **settings})
     fields.options |= _tokenizer_options(plain, fields.options)
     fields.options |= {"kd": ()} if "model.kd_teacher_restore_from_path" in plain else {}
@@ -79,13 +72,11 @@ def scenario_from_nemo(
         what = "weights are kept in 16 bits, although without megatron_amp_O2 NeMo keeps them in 32 and casts them"
         assumed.append(what)
     if "distributed_fused_adam" in (plain.get("optimizer.name"), plain.get("model.optim.name")):
-        assumed.append(
-            "gradient buckets of Megatron-LM's size, although Apex's optimizer has another size (bucket_cap_mb)"
-        )
+        assumed.append("gradient buckets of Megatron-LM's size, although Apex's optimizer differs (bucket_cap_mb)")
     launched, machines = _trainer_gpus(plain, None if gpus else gpus_per_node)
     read = [name for name, field in became.items() if field not in settings]  # read by name in _settings
     found = fields.scenario(cluster, gpus, launched, available, (*assumed, *machines), read)
-    return found.accounted(plain, {name: fields.became.get(field) or field for name, field in became.items()})
+    return found.with_all_settings(plain, {name: fields.became.get(field) or field for name, field in became.items()})
 
 
 def _trainer_gpus(plain: Mapping[str, Any], gpus_per_node: int | None) -> tuple[int | None, list[str]]:

@@ -20,7 +20,7 @@ from simcluster.importers.pre_training import ADAPTER_REASON
 from simcluster.importers.python_recipes import NO_ARGUMENTS, RecipeFile
 from simcluster.importers.python_values import RecordedCall, UnreadExpression, parse_written_call, plain_fields
 
-RESOLVED_CONFIG_ADVICE = (
+CONFIG_ADVICE = (
     "run it once and give the NAME_config.yaml that NeMo-Run writes for it (in configs/ of the experiment's folder)"
 )
 """Advice for a recipe whose values are computed."""
@@ -47,18 +47,18 @@ def read_nemo_recipe_function(
     known |= dict.fromkeys(("fdl.build", "fiddle.build"), lambda made=None, *_, **__: made)
     known |= dict.fromkeys(_START_FUNCTIONS, lambda *args, **named: started.append(_record_started(*args, **named)))
     file = RecipeFile(text, source, known=known)
-    function, found = file.recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
+    function, found = file.find_recipe(function, given, _PRETRAINING_NAME, _START_FUNCTIONS, started)
     what = f"{source}: {function}"
     if not isinstance(found, RecordedCall):
-        raise InputError(f"{what} makes no recipe that can be read as data; {RESOLVED_CONFIG_ADVICE}")
+        raise InputError(f"{what} makes no recipe that can be read as data; {CONFIG_ADVICE}")
     _refuse_adapters(found, what)
-    if found.of != _CONFIGURED_MARK:  # one of NeMo's built-in recipes
+    if found.receiver != _CONFIGURED_MARK:  # one of NeMo's built-in recipes
         scheme, adapts = found.fields.get("peft_scheme", "lora"), found.name.endswith(".finetune_recipe")
         trains_all = isinstance(scheme, UnreadExpression) or str(scheme).lower() == "none"
-        if adapts and not trains_all and not why_not_decoder(file.place_of(found.name)):
+        if adapts and not trains_all and not why_not_decoder(file.qualified_name(found.name)):
             why = f"the default of NeMo's {found.name}"
             raise InputError(f"{what} {ADAPTER_REASON} ({_ALL_WEIGHTS_ADVICE}), {why}")
-        raise foreign_file_error(f"{what} takes its recipe", found.name, file, RESOLVED_CONFIG_ADVICE)
+        raise foreign_file_error(f"{what} takes its recipe", found.name, file, CONFIG_ADVICE)
     return replace(_build_recipe(found, function, source, file), undecided=tuple(file.undecided))
 
 
@@ -79,15 +79,15 @@ def _refuse_adapters(found: RecordedCall, what: str) -> None:
 def _build_recipe(found: RecordedCall, function: str, source: str, file: RecipeFile | None = None) -> RecipeSettings:
     for part in _PARTS if file else ():
         made: Any = found.fields.get(part)
-        other = isinstance(made, RecordedCall) and made.of is None and made.name.rpartition(".")[2][:1].islower()
-        if file and other and file.place_of(made.name) != made.name:
-            raise foreign_file_error(f"{source}: {function} takes its {part}", made.name, file, RESOLVED_CONFIG_ADVICE)
+        other = isinstance(made, RecordedCall) and made.receiver is None and made.name.rpartition(".")[2][:1].islower()
+        if file and other and file.qualified_name(made.name) != made.name:
+            raise foreign_file_error(f"{source}: {function} takes its {part}", made.name, file, CONFIG_ADVICE)
     empty = RecordedCall("none")
     trainer, model, data = (
         made if isinstance(made := found.fields.get(part), RecordedCall) else empty
         for part in ("trainer", "model", "data")
     )
-    if against := why_not_decoder(file.place_of(model.name) if file else model.name):
+    if against := why_not_decoder(file.qualified_name(model.name) if file else model.name):
         raise InputError(f"{source}: the model of {function} ({model.name}) {against}")
     plugins = trainer.fields.get("plugins")
     plugin = (
@@ -117,7 +117,7 @@ def _build_recipe(found: RecordedCall, function: str, source: str, file: RecipeF
         assumed.append("sequences are full, although fine-tuning samples vary in length")
     if not name:
         plain = {key.replace(".config.", "."): value for key, value in settings.items()}
-        require_sizes(sizes, plain, f"{source}: the model of {function}", file, RESOLVED_CONFIG_ADVICE)
+        require_sizes(sizes, plain, f"{source}: the model of {function}", file, CONFIG_ADVICE)
     return RecipeSettings(published_named_model(name), settings, tuple(assumed))
 
 
@@ -187,7 +187,7 @@ def _record_configured(made: Any = None, *args: Any, **named: Any) -> RecordedCa
 def _record_started(recipe: Any = None, *args: Any, **named: Any) -> Any:
     if isinstance(recipe, RecordedCall):
         alone = not args and recipe.name.endswith("_recipe")
-        if alone or recipe.of == _CONFIGURED_MARK or recipe.fields.keys() & {"trainer", "model"}:
+        if alone or recipe.receiver == _CONFIGURED_MARK or recipe.fields.keys() & {"trainer", "model"}:
             return recipe
     given = (each for each in (recipe, *args) if each is not None)
     return RecordedCall(

@@ -80,22 +80,17 @@ def parse_matrix(text: str, source: str) -> Matrix:
     if len(names) > 512:
         raise InputError(f"{source}:{head + 1}: {len(names)} columns; a node has fewer")
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise InputError(
-            f"{source}:{head + 1}: two columns are called {twice}; names must be unique: copy the output again"
-        )
+        raise InputError(f"{source}:{head + 1}: two columns are called {twice}; names must be unique: copy it again")
     rows = _parse_rows(lines, head, names, source)
     numa: dict[str, str] = {}
     if "NUMA Affinity" in " ".join(lines[head].split()):  # the second column after the matrix if no cell is empty
         after = {name: rows[name][1][len(names) :][1:2] for name in names if is_gpu(name)}
         numa = {name: cell[0] for name, cell in after.items() if cell and cell[0].isdigit()}
     return Matrix(
-        source=source,
-        names=names,
-        lines={name: rows[name][0] for name in names},
-        cells=_parse_cells(names, rows, source),
-        numa=numa,
+        source=source, names=names, lines={name: rows[name][0] for name in names},
+        cells=_parse_cells(names, rows, source), numa=numa,
         nics=dict(re.findall(r"^\s*(NIC\d+): (\S+)\s*$", "\n".join(lines), re.MULTILINE)),
-    )
+    )  # fmt: skip
 
 
 def _parse_rows(lines: list[str], head: int, names: Sequence[str], source: str) -> dict[str, tuple[int, list[str]]]:
@@ -113,9 +108,7 @@ def _parse_rows(lines: list[str], head: int, names: Sequence[str], source: str) 
                 "is the text cut off?  If so copy all of it"
             )
         if name in rows:
-            raise InputError(
-                f"{source}:{number}: row {name} is already at line {rows[name][0]}; each row must occur once"
-            )
+            raise InputError(f"{source}:{number}: row {name} is already at line {rows[name][0]}; rows must be unique")
         rows[name] = (number, cells)
     missing = [name for name in names if name not in rows]
     if missing:
@@ -164,7 +157,7 @@ def _parse_cells(
 
 def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     """Return the node of a matrix: NVLinks (direct or NVSwitch), PCIe switches, host bridges, NUMA nodes."""
-    spec.accept("nvidia-smi topo -m", PARAMETERS)
+    spec.check_parameters("nvidia-smi topo -m", PARAMETERS)
     matrix = parse_matrix(text, source)
     device = spec.device or _find_device(matrix)
     system, wires = System(device), Wires(spec, device)
@@ -172,12 +165,12 @@ def read_matrix(text: str, source: str, spec: ImportSpec) -> System:
     system.nodes.update({matrix.node(name): "gpu" if is_gpu(name) else "nic" for name in names})
     levels = _group_by_class(matrix, names)
     unknown = _count_unknown_paths(matrix, names, levels)
-    _PcieTree(matrix, system, wires).grow(names, levels, unknown)
+    _PcieTree(matrix, system, wires).build(names, levels, unknown)
     _add_nvlinks(matrix, system, wires)
     why = f"{matrix.source}: the matrix does not state the NIC rate"
     for name in names:
         if not is_gpu(name):
-            wire = wires.port(wires.usual("nic", why), "infiniband", "usual for the GPU")
+            wire = wires.port(wires.usual_rate("nic", why), "infiniband", "usual for the GPU")
             system.ports.append(NicCable(matrix.node(name), wire))
     return system
 
@@ -236,7 +229,7 @@ class _PcieTree:
     system: System
     wires: Wires
 
-    def grow(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
+    def build(self, names: Sequence[str], levels: Levels, unknown: int) -> None:
         """Add NUMA nodes, host bridges and switches."""
         pcie = self.wires.usual_pcie(f"{self.matrix.source}: the matrix does not state the PCIe generation")
         if unknown:
@@ -252,12 +245,14 @@ class _PcieTree:
                 if len(bridges) > 1:
                     bridge = self._add("bridge", "host")
                     wide = Wire(pcie.line_rate * len(inner), 1.0, 0.0, "pcie", "inside a CPU: no bottleneck (assumed)")
-                    self.system.link(bridge, top, wide)
+                    self.system.add_link(bridge, top, wide)
                 for switched in _group_members(inner, levels["PXB"]):
                     self._add_switches(_group_members(switched, levels["PIX"]), bridge, pcie)
         for a, b in itertools.combinations(numa_nodes, 2):
             why = f"{self.matrix.source}: the matrix does not state the rate between NUMA nodes"
-            self.system.link(a, b, self.wires.socket(self.wires.usual("socket", why), "usual CPU of the GPU's DGX"))
+            self.system.add_link(
+                a, b, self.wires.socket(self.wires.usual_rate("socket", why), "usual CPU of the GPU's DGX")
+            )
 
     def _add_switches(self, parts: list[list[str]], parent: tuple[int, str], pcie: Wire) -> None:
         if len(parts) > 1:
@@ -265,11 +260,11 @@ class _PcieTree:
         for part in parts:
             below = self._switch_below(parent, pcie) if len(parts) > 1 or len(part) > 1 else parent
             for name in part:
-                self.system.link(self.matrix.node(name), below, pcie)
+                self.system.add_link(self.matrix.node(name), below, pcie)
 
     def _switch_below(self, parent: tuple[int, str], pcie: Wire) -> tuple[int, str]:
         switch = self._add("pcie", "pcie")
-        self.system.link(switch, parent, pcie)
+        self.system.add_link(switch, parent, pcie)
         return switch
 
     def _add(self, word: str, kind: str) -> tuple[int, str]:
@@ -317,10 +312,10 @@ def _add_nvlinks(matrix: Matrix, system: System, wires: Wires) -> None:
     single = wires.nvlink(generation.sm if generation else 80)
     if switched:
         system.nodes[0, "nvswitch"] = "nvswitch"
-        wire = wires.to_nvswitch(single.times(matrix.nvlinks(gpus[0], gpus[1])))
+        wire = wires.to_nvswitch(single.multiply(matrix.nvlinks(gpus[0], gpus[1])))
         for gpu in gpus:
-            system.link(matrix.node(gpu), (0, "nvswitch"), wire)
+            system.add_link(matrix.node(gpu), (0, "nvswitch"), wire)
         return
     for a, b in itertools.combinations(gpus, 2):
         if matrix.nvlinks(a, b):
-            system.link(matrix.node(a), matrix.node(b), single.times(matrix.nvlinks(a, b)))
+            system.add_link(matrix.node(a), matrix.node(b), single.multiply(matrix.nvlinks(a, b)))

@@ -73,7 +73,7 @@ class Options(SettingClassifier):
         """Return an InputError about an option, by the name that the user wrote."""
         return super().error(self._written.get(name, name), message)
 
-    def sort(self, options: Mapping[str, tuple[str, ...]]) -> None:
+    def classify_all(self, options: Mapping[str, tuple[str, ...]]) -> None:
         """Classify every option; one that is not modelled and changes the time is a problem."""
         plain: dict[str, tuple[str, ...]] = {}
         for written, words in options.items():
@@ -110,7 +110,7 @@ class Options(SettingClassifier):
             # an unknown option that counts experts may be a fork's name of the switch
             alone = switch != name and switch not in on and (known or "num-experts" not in name)
             idle = name in NO_EFFECT or name.startswith(NO_EFFECT_PREFIXES) or is_off(name, " ".join(words))
-            self.place(
+            self.classify(
                 name, refused=refused, otherwise=NOT_MODELLED.get(name, ""), on=not (off or alone), idle=idle or alone,
                 way=f" (--arg=--{self._written.get(name, name)}=none does)" if self._dashes else "", known=MAPPED,
             )  # fmt: skip
@@ -162,7 +162,7 @@ class Options(SettingClassifier):
             raise self.error(given[1], f"is another name of {given[0]}, which is also given; keep one")
         return self.values[given[0]] if given else None
 
-    def flag(self, *names: str) -> bool:
+    def is_on(self, *names: str) -> bool:
         """Return whether any of these switches is on."""
         return any(self.values.get(name) is True for name in names)
 
@@ -181,7 +181,7 @@ class Options(SettingClassifier):
             raise self.error(name, "0 is neither a whole number from 1 nor a list of layers")
         return value
 
-    def without(self, needed: str, consequence: str, names: Sequence[str]) -> None:
+    def drop_options(self, needed: str, consequence: str, names: Sequence[str]) -> None:
         """Remove options that have no effect without ``needed``, which is not given, and note this."""
         given = [name for name in names if name in self.values]
         idle = [name for name in given if self.values[name] is not False]
@@ -189,11 +189,9 @@ class Options(SettingClassifier):
             del self.values[name]
         self.no_effect += given
         if idle:
-            self.assumed.append(
-                f"{consequence}, since {needed} is not given; without it {', '.join(idle)} has no effect"
-            )
+            self.assumed.append(f"{consequence}, since {needed} is not given; so {', '.join(idle)} has no effect")
 
-    def needed(self, *names: str) -> Any:
+    def required(self, *names: str) -> Any:
         """Return the value of the first given option; raise InputError if none is given."""
         value = self.get(*names)
         if value is None:

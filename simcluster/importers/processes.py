@@ -24,13 +24,10 @@ _OTHER_SYSTEMS = (  # Grid Engine: node_f=2 (TSUBAME) and rt_AF=2 (ABCI) request
 _LONG_NAMES = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus"}
 _SLURM_VARIABLES = {
     "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NHOSTS", "PJM_NODE"),
-    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
-    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",),
-    "--gpus": ("SLURM_GPUS",),
-    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "--gres": ("SLURM_GPUS_ON_NODE",),
-}
+    "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"), "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
+    "--cpus-per-task": ("SLURM_CPUS_PER_TASK",), "--gpus": ("SLURM_GPUS",),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), "--gres": ("SLURM_GPUS_ON_NODE",),
+}  # fmt: skip
 """Slurm variables set by each option."""
 _PER_NODE_OPTIONS = ("ntasks-per-node", "npernode", "ppn")
 _TOTAL_OPTIONS = ("ntasks", "np", "n", "num-processes")

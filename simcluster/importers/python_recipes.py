@@ -36,13 +36,9 @@ class RecipeFile:
     """Functions of one Python file by name; ``read`` returns what one of them returns or starts."""
 
     def __init__(
-        self,
-        text: str,
-        source: str,
-        *,
-        known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+        self, text: str, source: str, *, known: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
         idle: Callable[[str], bool] = lambda attribute: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Parse the file; ``known`` are other files' functions, ``idle`` finds attributes that do not matter."""
         if len(text) > _MAX_CHARACTERS:
             raise InputError(f"{source}: has more than {_MAX_CHARACTERS:,} characters, more than any recipe file")
@@ -64,7 +60,7 @@ class RecipeFile:
         self._constants: dict[str, Any] = {}
         self._run([node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)], self._constants)
 
-    def place_of(self, name: str) -> str:
+    def qualified_name(self, name: str) -> str:
         """Return a name prefixed with the module that the file imports it from."""
         head, dot, rest = name.partition(".")
         return f"{self._modules.get(head, head)}{dot}{rest}"
@@ -86,9 +82,9 @@ class RecipeFile:
                 f"{self.source}: {name} takes no argument {other[:60]!r}{did_you_mean(other, taken)}; remove --arg "
                 f"{other[:60]}=...{takes}"
             )
-        return self._called(node, (), given)
+        return self._call_function(node, (), given)
 
-    def recipe(
+    def find_recipe(
         self, name: str, given: Mapping[str, str], pattern: re.Pattern[str], starts: Collection[str], started: list[Any]
     ) -> tuple[str, Any]:
         """Return the name of the requested or only recipe, and what it returns or starts.
@@ -114,7 +110,7 @@ class RecipeFile:
 
     # --- functions and statements
 
-    def _called(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def _call_function(self, function: ast.FunctionDef, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise InputError(f"{self.source}: functions call each other more than {_MAX_DEPTH} deep")
@@ -133,7 +129,7 @@ class RecipeFile:
     def _run(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> tuple[bool, Any]:
         """Return whether statements return, and the returned value."""
         for node in body:
-            self._count(1)
+            self._count_steps(1)
             inner: Sequence[ast.stmt] = ()
             match node:
                 case ast.Return():
@@ -141,16 +137,16 @@ class RecipeFile:
                 case ast.Assign(value=ast.expr() as value) | ast.AnnAssign(value=ast.expr() as value):
                     made = self._value(value, scope)
                     for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                        self._put(target, made, scope)
+                        self._assign(target, made, scope)
                 case ast.If():
                     met = find_truth(self._value(node.test, scope))
                     inner = node.body if met else node.orelse if met is False else ()
                     if met is None:
-                        self._note(f"where {ast.unparse(node.test)}", node)
+                        self._note_undecided(f"where {ast.unparse(node.test)}", node)
                 case ast.With() | ast.Try():
                     inner = node.body
                 case ast.For() | ast.While() | ast.AugAssign():
-                    self._note(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
+                    self._note_undecided(f"in {ast.unparse(node).partition(chr(10))[0]}", node)
                 case ast.Expr(value=ast.Call() as call):
                     made = self._value(call, scope)
                     changed = isinstance(call.func, ast.Name) and isinstance(made, RecordedCall)
@@ -163,12 +159,12 @@ class RecipeFile:
                 return True, value
         return False, None
 
-    def _count(self, steps: int) -> None:
+    def _count_steps(self, steps: int) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
             raise InputError(f"{self.source}: takes more than {_MAX_STEPS:,} steps to read")
 
-    def _note(self, what: str, node: ast.stmt) -> None:
+    def _note_undecided(self, what: str, node: ast.stmt) -> None:
         """Record an undecided statement with the settings that it changes and the calls that may change some."""
         names: dict[str, None] = {}
         for each in ast.walk(node):
@@ -181,7 +177,7 @@ class RecipeFile:
         if names or any(isinstance(each, ast.Return) for each in ast.walk(node)):
             self.undecided[f"{what[:100]}{changes}"] = None
 
-    def _put(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+    def _assign(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
         match target:
             case ast.Name(id=name):
                 scope[name] = value
@@ -190,7 +186,7 @@ class RecipeFile:
                 if not isinstance(owner, RecordedCall) and isinstance(of, ast.Name | ast.Attribute):  # a new section
                     said = (owner,) if isinstance(owner, str | UnreadExpression) else ()
                     owner = RecordedCall(of.id if isinstance(of, ast.Name) else of.attr, said)
-                    self._put(of, owner, scope)
+                    self._assign(of, owner, scope)
                 if isinstance(owner, RecordedCall):
                     owner.fields[name] = value
             case ast.Subscript(value=of, slice=key):
@@ -202,7 +198,7 @@ class RecipeFile:
                     value.name if isinstance(value, RecordedCall) else str(getattr(value, "text", value))[:200]
                 )
                 for place, part in enumerate(parts):
-                    self._put(part, value[place] if known else made, scope)
+                    self._assign(part, value[place] if known else made, scope)
 
     # --- expressions
 
@@ -238,7 +234,7 @@ class RecipeFile:
                 return held[str(key)] if isinstance(held, dict) else [*held][key]
             case ast.ListComp(elt=elt, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
                 held = [*self._value(items, scope)]
-                self._count(len(held))
+                self._count_steps(len(held))
                 return [self._value(elt, {**scope, name: each}) for each in held]
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self._value(body if require_truth(self._value(test, scope)) else orelse, scope)
@@ -268,7 +264,7 @@ class RecipeFile:
                 self.undecided[f"with **{ast.unparse(keyword.value)}"[:100]] = None
         name = ast.unparse(node.func)
         if name in self.functions:
-            return self._called(self.functions[name], args, named)
+            return self._call_function(self.functions[name], args, named)
         if name in self._known:
             return self._known[name](*args, **named)
         match name.rpartition(".")[2], args:

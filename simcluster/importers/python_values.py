@@ -27,12 +27,12 @@ _YAML_ANCHOR, _YAML_ALIAS = re.compile(r"(?<=[:-] )&\w+[ ]?"), re.compile(r"(?<=
 
 @dataclass
 class RecordedCall:
-    """A call read as data: ``name``, arguments and attributes set later; ``of`` is the object of a method call."""
+    """A call read as data: ``name``, arguments, attributes set later; ``receiver`` of a method call."""
 
     name: str
     args: tuple[Any, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
-    of: Any = None
+    receiver: Any = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _plain_value(value: Any) -> Any:
     ):
         return value.text.removeprefix("AttnBackend.")
     if isinstance(value, RecordedCall) and (
-        isinstance(value.of, RecordedCall) or not value.name.rpartition(".")[2][:1].isupper()
+        isinstance(value.receiver, RecordedCall) or not value.name.rpartition(".")[2][:1].isupper()
     ):
         return UnreadExpression(f"{value.name}(...)") if not value.fields or value.args else value
     if isinstance(value, list) and any(isinstance(each, UnreadExpression | RecordedCall) for each in value):

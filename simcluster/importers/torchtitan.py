@@ -33,22 +33,14 @@ _KERNEL_FLAVOR = re.compile(r"_(flex|varlen)(_attn)?$")  # flavors named after a
 
 
 def scenario_from_torchtitan(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    gpus: int | None = None,
-    available: int | None = None,
-    function: str = "",
-    beside: FileReader = read_no_file,
-    given: Mapping[str, str] = NO_ARGUMENTS,
-    gpus_per_node: int | None = None,
-    sequence_length: int | None = None,
-    source: str = "<job config>",
-) -> Imported:
+    text: str, *, cluster: Mapping[str, Any], gpus: int | None = None, available: int | None = None, function: str = "",
+    read_file: FileReader = read_no_file, given: Mapping[str, str] = NO_ARGUMENTS, gpus_per_node: int | None = None,
+    sequence_length: int | None = None, source: str = "<job config>",
+) -> Imported:  # fmt: skip
     """Return the scenario of a job config on a cluster (a scenario's ``cluster`` section).
 
     A data_parallel_shard_degree of -1 takes what the other degrees leave of ``gpus``, or of all that are ``available``.
-    ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``beside`` gives
+    ``function`` is the name of a configuration in a registry, which ``sequence_length`` is for, and ``read_file`` gives
     the text of a file next to it. ``given`` are values of a script's variables. Raises InputError with the names of all
     keys that are not modelled, for a model that is not known, and for text that is not TOML, JSON or Python.
     """
@@ -56,11 +48,11 @@ def scenario_from_torchtitan(
     started = (int(preset[1]), "as noted at the head of the file") if preset else None
     assumed: tuple[str, ...] = ()
     if text.startswith("#!") or source.endswith(".sh"):
-        job_started = read_job_script(text, source, beside, given, visible_gpus(gpus, gpus_per_node))
+        job_started = read_job_script(text, source, read_file, given, visible_gpus(gpus, gpus_per_node))
         settings, assumed = job_started.settings, job_started.assumed
         started = (job_started.gpus, "started by its script") if job_started.gpus else None
     elif is_primus_file(text):
-        settings = read_primus_titan_settings(text, source, beside, is_known)
+        settings = read_primus_titan_settings(text, source, read_file, is_known)
     elif source.endswith(".py") or function:
         families = tuple(name.split()[0] for name in _MODELS)
         settings = read_registry_function(text, source, function, families, sequence_length)
@@ -94,37 +86,37 @@ class _TorchtitanJob(JobSettings):
         if self.unknown and len(self.unknown) == len(self.written):
             what = "is not a job config of torchtitan: it has no torchtitan keys, such as training.seq_len"
             raise InputError(f"{self.source}: {what}; give the TOML file that torchtitan is started with")
-        model = self.problems.of(self._model)
-        split = self.problems.of(self._parallel, gpus, started, available)
+        model = self.problems.attempt(self._model)
+        split = self.problems.attempt(self._parallel, gpus, started, available)
         sizes = model_document(model["preset"]) if model and "preset" in model else model or {}
         parallel, fsdp = split or (
             {"tp": 1, "pp": self.values["parallelism.pipeline_parallel_degree"], "dp": 1, "zero": 0},
             {},
         )
-        pipeline = self.problems.of(self._pipeline, parallel["pp"], sizes)
-        training = self.problems.of(self._training, parallel, plain=not {"moe", "mla"} & sizes.keys())
-        self.problems.tell()
+        pipeline = self.problems.attempt(self._pipeline, parallel["pp"], sizes)
+        training = self.problems.attempt(self._training, parallel, plain=not {"moe", "mla"} & sizes.keys())
+        self.problems.raise_all()
         if parallel["zero"] == 3 and model and (predicted := model.pop("mtp_layers", 0)):
             layers = f"{predicted} layer{'s' * (predicted > 1)} of multi-token prediction"
             self.assumed.append(f"without {layers}, which is not modelled with FSDP")
         replicas = parallel["dp"] * parallel.get("cp", 1)
         overlap: dict[str, Any] = {"grad_reduce": replicas > 1, "param_gather": parallel["zero"] == 3}
-        if self.on("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
+        if self.is_on("parallelism.enable_async_tensor_parallel") and parallel["tp"] > 1:
             overlap["tensor_pieces"] = parallel["tp"]
-        if self.on("optimizer.early_step_in_backward"):
+        if self.is_on("optimizer.early_step_in_backward"):
             self.assumed.append("the optimizer steps after the backward, although early_step_in_backward is set")
-        blocks = self.on("compile.enable") and "model" in self.values["compile.components"]
+        blocks = self.is_on("compile.enable") and "model" in self.values["compile.components"]
         document: dict[str, Any] = {
             "cluster": cluster, "gpus": parallel["tp"] * parallel["pp"] * replicas, "model": model,
             "parallel": parallel, "pipeline": pipeline, "training": training, "fsdp": fsdp, "overlap": overlap,
-            "software": "torch-compile" if blocks or self.on("training.compile") else "torch-eager",
+            "software": "torch-compile" if blocks or self.is_on("training.compile") else "torch-eager",
         }  # fmt: skip
-        idle = [name for key, name in self.given.items() if key in self.values.unread]
+        idle = [name for key, name in self.given.items() if key in self.values.unread_names]
         read = [name for name in self.given.values() if name not in idle]
         return Imported(
             {key: value for key, value in document.items() if value != {}}, tuple(read), (*self.no_effect, *idle),
             tuple(dict.fromkeys(self.assumed)), unknown=tuple(self.unknown),
-        ).accounted(self.written)  # fmt: skip
+        ).with_all_settings(self.written)  # fmt: skip
 
     def _model(self) -> dict[str, Any]:
         family, flavor = self.values["model.name"], self.values["model.flavor"]
@@ -261,12 +253,10 @@ class _TorchtitanJob(JobSettings):
         if parts and pp > 1 and local % parts == 0:
             micro = local // parts
         return {
-            "global_batch": local * dp if batch == -1 else batch,
-            "micro_batch": micro,
-            **self.precision(parallel),
+            "global_batch": local * dp if batch == -1 else batch, "micro_batch": micro, **self.precision(parallel),
             **self._recompute(plain=plain),
             **({"optimizer": "muon"} if self.values["optimizer.name"] == "Muon" else {}),
-        }
+        }  # fmt: skip
 
     def _sequences(self, key: str) -> int:
         tokens, length = self.values[key], self.values["training.seq_len"]

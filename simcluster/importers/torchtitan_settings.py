@@ -59,16 +59,16 @@ class JobSettings(SettingClassifier):
         asked, converters = settings.get("float8.enable_float8_linear") is True, settings.get("model.converters")
         self._float8 = asked or (isinstance(converters, list) and any(str(name) in _FLOAT8 for name in converters))
         for name, value in settings.items():
-            self.problems.of(self._sort, name, value)
+            self.problems.attempt(self._classify, name, value)
 
     def error(self, name: str, message: str) -> InputError:
         return super().error(self.given.get(name, name), message)
 
-    def on(self, key: str) -> bool:
+    def is_on(self, key: str) -> bool:
         """Return whether a switch is on."""
         return self.values[key] is True
 
-    def _sort(self, name: str, value: Any) -> None:
+    def _classify(self, name: str, value: Any) -> None:
         key = _RENAMED.get(name, name)
         if key.startswith(_CONVERTER_PREFIXES) and (not self._float8 or ".mx." in f".{key}"):
             self.no_effect.append(name)  # settings of an inactive converter, or a choice of MXFP8 kernel
@@ -76,15 +76,15 @@ class JobSettings(SettingClassifier):
             if key in self.given:
                 raise self.error(name, f"is another name of {self.given[key]}, which is also given; keep one")
             self.given[key] = name
-            self.values[key] = self._checked(key, value)
+            self.values[key] = self._check_value(key, value)
         else:
             on = key in _REFUSED_IF_SET and value not in (None, "", [], False, TABLES["usual"].get(key))
             usual, said = _OTHERWISE.get(key, (None, ""))
             said = said if (value, type(value)) == (usual, type(usual)) else ""
             refused = f"{shown(value)} is not modelled" if on else ""
-            self.place(name, refused=refused, otherwise=said, idle=_is_idle(key), known=_DEFAULTS)
+            self.classify(name, refused=refused, otherwise=said, idle=_is_idle(key), known=_DEFAULTS)
 
-    def _checked(self, key: str, value: Any) -> Any:
+    def _check_value(self, key: str, value: Any) -> Any:
         default = _DEFAULTS[key]
         if key.endswith(("selective_ac_option", "split_points")) and not isinstance(value, bool):
             value = str(value or "")
@@ -107,7 +107,7 @@ class JobSettings(SettingClassifier):
         """
         values = self.values
         converters = [name for name in values["model.converters"] if name not in _KERNELS]
-        converters = converters or ["float8"] * self.on("float8.enable_float8_linear")
+        converters = converters or ["float8"] * self.is_on("float8.enable_float8_linear")
         if strange := [name for name in converters if name not in _FLOAT8 | _MXFP8]:
             raise self.error("model.converters", f"{shown(strange[0])} is not modelled; float8 and mx are")
         if values["training.mixed_precision_param"] == "float32":
@@ -115,7 +115,7 @@ class JobSettings(SettingClassifier):
                 raise self.error("model.converters", "float8 needs mixed_precision_param bfloat16")
             return {"precision": "fp32"}
         if converters:
-            self.assumed += self._not_as_asked(converters)
+            self.assumed += self._conversion_notes(converters)
         narrow = "mxfp8-mixed" if _MXFP8 & set(converters) else "fp8-mixed"
         precision = narrow if converters else "bf16-mixed"
         if values["training.dtype"] == "bfloat16":
@@ -146,7 +146,7 @@ class JobSettings(SettingClassifier):
         self.assumed.append(f"operations other than fp8 matmuls are in 16 bits, although they are in fp32: {why}")
         return {"precision": precision, "memory_recipe": "fp32-16"}
 
-    def _not_as_asked(self, converters: list[str]) -> list[str]:
+    def _conversion_notes(self, converters: list[str]) -> list[str]:
         """Return sentences about fp8 gathers, row scales and unconverted layers that are modelled differently.
 
         Recipes and filters are those of torchao's ``Float8LinearConfig.from_recipe_name`` and torchtitan's
@@ -159,7 +159,7 @@ class JobSettings(SettingClassifier):
         )
         headless = "float8.filter_fqns" in self.given and not _HEAD_LAYERS & set(kept)
         said = {
-            "parameters are gathered in 16 bits, although enable_fsdp_float8_all_gather is set": self.on(
+            "parameters are gathered in 16 bits, although enable_fsdp_float8_all_gather is set": self.is_on(
                 "float8.enable_fsdp_float8_all_gather"
             ),
             f"fp8 matmuls take as long with rowwise scales ({recipe}) as with one scale per tensor": float8

@@ -29,9 +29,7 @@ _TRAINERS = ("Trainer.Config", "FaultTolerantTrainer.Config", "GraphTrainer.Conf
 _CONVERTER_NAME = re.compile(r"Converter(\.Config)?$")
 _CALL_FIELDS = ("converters", "flavor", "seq_len", "max_context_length", "enable_sp")
 _FLOAT8_FIELDS = {"enable_fsdp_float8_all_gather": bool, "emulate": bool, "recipe_name": str, "filter_fqns": list}
-_RESOLVED_CONFIG_ADVICE = (
-    "run it once with debug.print_config, and give its log (or config.json, with debug.save_config_file)"
-)
+_CONFIG_ADVICE = "run it once with debug.print_config, and give its log (or config.json, with debug.save_config_file)"
 _CONFIG_OPTION = re.compile(r"--job\.config[_-]file")
 _OVERRIDE = re.compile(r"--([a-z][a-z0-9_-]*(?:\.[a-z0-9_-]+)+)(?:=(.*))?", re.DOTALL)
 _JOB_SECTION = re.compile(r"^\[(model|training)\]", re.MULTILINE)
@@ -64,13 +62,11 @@ def read_registry_function(
     if name not in _TRAINERS and name.endswith("Trainer.Config"):
         raise InputError(f"{source}: {function} uses {name.partition('.')[0]}, which does not train a text decoder")
     if name not in _TRAINERS:
-        raise InputError(
-            f"{source}: {function} makes no Trainer.Config that can be read as data: {_RESOLVED_CONFIG_ADVICE}"
-        )
+        raise InputError(f"{source}: {function} makes no Trainer.Config that can be read as data: {_CONFIG_ADVICE}")
     settings: dict[str, Any] = {}
     for section, value in found.fields.items():
         if section in ("model_spec", "model") and isinstance(value, RecordedCall):
-            settings |= _model_settings(value, _model_family(file.place_of(value.name), source, function, models))
+            settings |= _model_settings(value, _model_family(file.qualified_name(value.name), source, function, models))
         else:
             settings |= _section_settings(section, value)
     if "model" in found.fields and isinstance(found.fields.get("compile"), RecordedCall):
@@ -192,27 +188,25 @@ class LaunchedJob:
 
 
 def read_job_script(
-    text: str, source: str, beside: FileReader, given: Mapping[str, str], machine: int | None
+    text: str, source: str, read_file: FileReader, given: Mapping[str, str], machine: int | None
 ) -> LaunchedJob:  # fmt: skip
     """Return the job that a script starts; raise InputError if it starts none or its job config is missing.
 
     ``given`` are values of its variables, and ``machine`` the GPUs of a node as the script counts them.
     """
-    state = read_script(text, State(source, dict(given), beside, machine))
-    unset = state.assumed_unset()
+    state = read_script(text, State(source, dict(given), read_file, machine))
+    unset = state.unset_assumption()
     commands = (each for each in state.commands if any(map(_CONFIG_OPTION.match, each[0])))
-    words, around = next(commands, ([], state.around))
+    words, around = next(commands, ([], state.enclosing_words))
     place = next((place for place, word in enumerate(words) if _CONFIG_OPTION.match(word)), len(words))
     named = "".join(words[place : place + 1]).partition("=")[2] or "".join(words[place + 1 : place + 2])
     named = named or join_value(state.get(_CONFIG_VARIABLE) or "")
-    config = state.text_named(named) if named else None
+    config = state.file_text(named) if named else None
     config = config or next((file for file in state.files.values() if _JOB_SECTION.search(file)), None)
     if config is None and named:
-        raise InputError(
-            f"{source}: starts torchtitan with {named}, which is not next to it; put it there, or import it"
-        )
+        raise InputError(f"{source}: starts torchtitan with {named}, which is not next to it; put it there")
     if config is None:
-        why = "; ".join((state.stopped and f" ({state.stopped})", *unset))
+        why = "; ".join((state.stop_reason and f" ({state.stop_reason})", *unset))
         raise InputError(
             f"{source}: is a script that writes no job config{why}; give the TOML that it starts torchtitan with"
         )

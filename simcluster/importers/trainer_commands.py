@@ -41,7 +41,7 @@ class TrainerCommand:
 
     arguments: Arguments
     config: str
-    around: Sequence[str] = ()
+    enclosing_words: Sequence[str] = ()
 
 
 def is_trainer_file(text: str) -> bool:
@@ -52,7 +52,7 @@ def is_trainer_file(text: str) -> bool:
 def read_option_file(text: str, source: str) -> TrainerCommand:
     """Return the training of a YAML file of options; raise InputError if it names no DeepSpeed configuration."""
     arguments = Arguments(_parse_options(text, source))
-    if not (config := arguments.said(*CONFIG_OPTIONS)):
+    if not (config := arguments.option_text(*CONFIG_OPTIONS)):
         raise InputError(
             f"{source}: does not use DeepSpeed (deepspeed: FILE); import the script that starts it, with the "
             "accelerate configuration next to it, or create the scenario with simcluster import hugging-face"
@@ -75,8 +75,8 @@ def find_first_training(state: State) -> TrainerCommand:
             continue
         by_accelerate = any(word.rsplit("/", 1)[-1] in ("accelerate", "accelerate.commands.launch") for word in words)
         by_accelerate = by_accelerate and not {"config-file", "use-deepspeed"}.isdisjoint(launched)
-        by_program = "deepspeed" in options and arguments.said("zero-stage").isdecimal()
-        name = arguments.said(*CONFIG_OPTIONS)
+        by_program = "deepspeed" in options and arguments.option_text("zero-stage").isdecimal()
+        name = arguments.option_text(*CONFIG_OPTIONS)
         if by_accelerate and not name:
             name = launched.get("deepspeed-config-file") or launched.get("config-file", "")
         if name or by_accelerate or by_program:
@@ -116,7 +116,7 @@ def _parse_command(words: Sequence[str], state: State) -> tuple[Arguments, str]:
             )
             started = parse_words([*words[:place], "--"], repeated=True)
             arguments = replace(started, options=own, launcher=tuple(words[:place]))
-        if (text := state.text_named(match[1])) is None:
+        if (text := state.file_text(match[1])) is None:
             return arguments, match[1]
         own = {key: value for key, value in own.items() if key not in ("config", "")}
         return replace(arguments, options={**_parse_options(text, match[1]), **own}), ""
@@ -181,13 +181,13 @@ def read_accelerate_settings(
     precision = str(given.get("mixed_precision", data.get("mixed_precision", "no")))
     over = [f"deepspeed_config.{name}" for name in said if name not in (*_READ_FIELDS, *_DEVICES, *_NO_EFFECT)]
     assumed = (f"accelerate has no field {', '.join(over)[:300]}, and ignores it",) if over else ()
-    rest = set(data.unread)
+    rest = set(data.unread_names)
     on = {name for name in rest if name not in _IDLE_FIELDS and data[name] not in (None, False, "", "no", "NO", {})}
     return AccelerateSettings(
         json.dumps(config), str(own.get("deepspeed_config_file") or ""),
         {"nnodes": str(nodes), "nproc-per-node": str(total // nodes)} if whole else {},
         precision if precision in ("bf16", "fp16") else "", assumed,
-        no_effect=tuple(sorted(rest - on)), unknown=tuple(sorted(on)), mapped=data.read,
+        no_effect=tuple(sorted(rest - on)), unknown=tuple(sorted(on)), mapped=data.read_names,
     )  # fmt: skip
 
 

@@ -40,15 +40,10 @@ _LENGTH_OPTIONS, _MODEL_OPTIONS, _RECOMPUTE_OPTIONS, _MICRO_BATCH_OPTIONS, _ACCU
 )
 _MAPPED_OPTIONS = frozenset(
     (
-        *CONFIG_OPTIONS,
-        *_LENGTH_OPTIONS,
-        *_MODEL_OPTIONS,
-        *_RECOMPUTE_OPTIONS,
-        *_MICRO_BATCH_OPTIONS,
-        *_ACCUMULATION_OPTIONS,
-        *TABLES["read"].split(),
+        *CONFIG_OPTIONS, *_LENGTH_OPTIONS, *_MODEL_OPTIONS, *_RECOMPUTE_OPTIONS, *_MICRO_BATCH_OPTIONS,
+        *_ACCUMULATION_OPTIONS, *TABLES["read"].split(),
     )
-)
+)  # fmt: skip
 _NO_EFFECT = frozenset(TABLES["no_effect"].split())
 _ASSUMED_OPTIONS, _REFUSED = (
     {name: said for said, names in TABLES[table].items() for name in names.split()}
@@ -63,62 +58,54 @@ _DEFAULT_MICRO_BATCH = 8
 
 
 def scenario_from_trainer(
-    text: str,
-    *,
-    cluster: Mapping[str, Any],
-    model: NamedModel | None = None,
-    sequence_length: int | None = None,
-    gpus: int | None = None,
-    available: int | None = None,
-    gpus_per_node: int | None = None,
-    given: Mapping[str, str] | None = None,
-    beside: FileReader,
-    source: str = "<script>",
-) -> Imported:
+    text: str, *, cluster: Mapping[str, Any], model: NamedModel | None = None, sequence_length: int | None = None,
+    gpus: int | None = None, available: int | None = None, gpus_per_node: int | None = None,
+    given: Mapping[str, str] | None = None, read_file: FileReader, source: str = "<script>",
+) -> Imported:  # fmt: skip
     """Return the scenario of the training that a script starts on a cluster (a scenario's ``cluster`` section).
 
     ``model`` and ``sequence_length`` are the user's and override the script's, ``given`` are values of the script's
     variables and options. Raises InputError for a script that names no configuration of DeepSpeed or a missing one, for
     a model that is not known, and for what ``scenario_from_deepspeed`` refuses.
     """
-    state = State(source, dict(given or {}), beside, visible_gpus(gpus, gpus_per_node))
+    state = State(source, dict(given or {}), read_file, visible_gpus(gpus, gpus_per_node))
     alone = is_trainer_file(text)
     training = read_option_file(text, source) if alone else find_first_training(read_script(text, state))
     arguments = override_options(training.arguments, given or {})
     run = _TrainerSettings(arguments, source)
-    run.require(named=not model)
+    run.check_training(named=not model)
     config = _find_config(training, run, state)
-    named = model or run.model(beside)
+    named = model or run.model(read_file)
     section = dict(named.section)
     if length := sequence_length or run.length():
         section["sequence_length"] = length
     else:
         run.assumed.append(f"{named.length} (--sequence-length changes it)")
     started = _count_ranks(_count_launched(training, config, state, run.program))
-    whole = _count_ranks(count_processes(arguments.launcher, training.around, state.gpus_per_node))
+    whole = _count_ranks(count_processes(arguments.launcher, training.enclosing_words, state.gpus_per_node))
     found = scenario_from_deepspeed(
         config.config, cluster=cluster, model=section, gpus=gpus or started, available=available,
-        launched=whole, filled=run.filled(config.precision, gpus or started or whole),
+        launched=whole, filled=run.auto_values(config.precision, gpus or started or whole),
         source=f"{source}: {training.config}".removesuffix(": "),
     )  # fmt: skip
-    run.assumed += state.assumed_unset()
+    run.assumed += state.unset_assumption()
     document = found.document | {"training": found.document["training"] | run.training()}
     by_script = (*state.assumed, *environment_assumptions(state.variables))
     settings = (*found.mapped, *found.no_effect, *config.mapped, *config.no_effect, *arguments.options)
     return replace(
-        found, document=document, mapped=(*found.mapped, *config.mapped, *run.read),
-        no_effect=(*found.no_effect, *config.no_effect, *run.no_effect, *run.idle),
+        found, document=document, mapped=(*found.mapped, *config.mapped, *run.mapped_names),
+        no_effect=(*found.no_effect, *config.no_effect, *run.no_effect, *run.overridden_names),
         assumed=(*by_script, *config.assumed, *run.assumed, *found.assumed),
         unknown=(*found.unknown, *config.unknown, *run.unknown, *state.unknown),
         facts=(f"launched by: {' '.join(arguments.launcher)[:200]}",) if arguments.launcher else (),
-    ).accounted(settings)  # fmt: skip
+    ).with_all_settings(settings)  # fmt: skip
 
 
 def refuse_trainer_command(arguments: Arguments, source: str) -> None:
     """Raise InputError for a Trainer command, or one that starts DeepSpeed without model sizes."""
     options = arguments.options
     sizes = any(name.endswith(("num-layers", "hidden-size")) for name in options)
-    config = arguments.said(*CONFIG_OPTIONS)
+    config = arguments.option_text(*CONFIG_OPTIONS)
     if not sizes and (config or any(name in options for name in ("model-name-or-path", "per-device-train-batch-size"))):
         program = next((word for word in arguments.launcher[::-1] if word.endswith(".py")), "its program")
         with_it = "starts DeepSpeed" if config else "takes the options of Hugging Face's Trainer"
@@ -129,15 +116,15 @@ def refuse_trainer_command(arguments: Arguments, source: str) -> None:
 def _find_config(training: TrainerCommand, run: _TrainerSettings, state: State) -> AccelerateSettings:
     """Return the DeepSpeed configuration: the named file, as it is or as accelerate interprets it."""
     name = training.config
-    if own := run.own_config(name):
+    if own := run.builtin_config(name):
         return AccelerateSettings(own)
-    text = state.text_named(name) if name else ""
+    text = state.file_text(name) if name else ""
     found = AccelerateSettings(text or "")
     if text is not None and (not name or is_accelerate_file(text)):
         where = f"{state.source}: {name}".removesuffix(": ")
-        found = read_accelerate_settings(text, training.arguments.launched, where, steps_said=run.says_steps)
+        found = read_accelerate_settings(text, training.arguments.launched, where, steps_said=run.sets_accumulation)
         if found.named:
-            name, text = found.named, state.text_named(found.named)
+            name, text = found.named, state.file_text(found.named)
             found = replace(found, config=text or "")
     if text is None:
         raise InputError(
@@ -150,7 +137,7 @@ def _find_config(training: TrainerCommand, run: _TrainerSettings, state: State) 
 def _count_launched(
     training: TrainerCommand, config: AccelerateSettings, state: State, program: str
 ) -> Mapping[str, str]:
-    launched = count_processes(training.arguments.launcher, training.around)
+    launched = count_processes(training.arguments.launcher, training.enclosing_words)
     if "nproc-per-node" not in launched and config.launched:
         return config.launched
     launched = (processes_of_variables(state) if program else {}) | launched
@@ -170,46 +157,48 @@ class _TrainerSettings(SettingClassifier):
         super().__init__(source, "--")
         self._options = Settings(arguments.options)
         self._arguments = replace(arguments, options=self._options)
-        self.program = next((name for name, has in _PROGRAMS.items() if self._runs(has)), "")
+        self.program = next((name for name, has in _PROGRAMS.items() if self._matches_program(has)), "")
         self._usual: dict[str, Any] = _PROGRAMS.get(self.program, {})
         reads = _MAPPED_OPTIONS | {self._usual.get("micro_batch", "")}
         known = _ASSUMED_OPTIONS.keys() | {re.split("[=>]", name)[0] for name in _REFUSED}
         for name, words in self._options.items():
             if name not in reads:
                 idle = name in _NO_EFFECT or name in known or is_off(name, " ".join(words))
-                self.place(name, otherwise=_ASSUMED_OPTIONS.get(name, ""), on=self._on(name), idle=idle)
+                self.classify(name, otherwise=_ASSUMED_OPTIONS.get(name, ""), on=self._is_on(name), idle=idle)
         self._reads = reads
-        self.says_steps = any(self._options.get(name) for name in _ACCUMULATION_OPTIONS)
+        self.sets_accumulation = any(self._options.get(name) for name in _ACCUMULATION_OPTIONS)
 
     @property
-    def read(self) -> list[str]:
+    def mapped_names(self) -> list[str]:
         """Names of mapped options that were read."""
-        return [name for name in self._options.read if name in self._reads]
+        return [name for name in self._options.read_names if name in self._reads]
 
     @property
-    def idle(self) -> list[str]:
+    def overridden_names(self) -> list[str]:
         """Names of mapped options overridden by others of the same meaning."""
-        return [name for name in self._options.unread if name in self._reads]
+        return [name for name in self._options.unread_names if name in self._reads]
 
-    def _on(self, name: str) -> bool:
+    def _is_on(self, name: str) -> bool:
         """Return whether a switch is given and not false."""
         return name in self._options and (
-            not self._options[name] or self._arguments.said(name).lower() not in _OFF_WORDS
+            not self._options[name] or self._arguments.option_text(name).lower() not in _OFF_WORDS
         )
 
-    def _runs(self, program: Mapping[str, Any]) -> bool:
+    def _matches_program(self, program: Mapping[str, Any]) -> bool:
         if "flag" in program and self._options.get(program["flag"]) != ():
             return False
         words, options = program["words"].split(), program["options"].split()
         return any(word in self._arguments.launcher for word in words) or any(name in self._options for name in options)
 
-    def own_config(self, name: str) -> str:
+    def builtin_config(self, name: str) -> str:
         """Return the program's built-in DeepSpeed configuration of that name; empty if it is a file."""
-        zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.said("zero-stage")
+        zero, stage = self._usual.get("configurations", {}).get(name), self._arguments.option_text("zero-stage")
         if zero:
             self.assumed.append(f"{name} is {self.program}'s built-in configuration of that name")
         elif not name and stage.isdecimal():
-            devices = {f"offload_{what}": {"device": "cpu"} for what in ("param", "optimizer") if self._on("offload")}
+            devices = {
+                f"offload_{what}": {"device": "cpu"} for what in ("param", "optimizer") if self._is_on("offload")
+            }
             zero = {"stage": int(stage), "overlap_comm": True, **devices}
             self.assumed.append(f"the DeepSpeed configuration is that of {self.program} for --zero-stage {stage}")
         else:
@@ -218,16 +207,16 @@ class _TrainerSettings(SettingClassifier):
         formats = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
         return json.dumps({**auto, **formats, "zero_optimization": zero})
 
-    def _first(self, names: list[str]) -> tuple[str, str]:
+    def _first_option(self, names: list[str]) -> tuple[str, str]:
         return next(((name, " ".join(self._options[name])) for name in names if self._options.get(name)), ("", ""))
 
-    def require(self, *, named: bool) -> None:
+    def check_training(self, *, named: bool) -> None:
         """Raise InputError for a launch that does not train all weights of a decoder."""
         for name, why in _REFUSED.items():
             name, sign, value = re.split("([=>]|$)", name, maxsplit=1)
-            said = self._arguments.said(name)
+            said = self._arguments.option_text(name)
             more = not said.isdecimal() or int(said) > 1
-            if self._on(name) and (more if sign == ">" else value in ("", said.lower())):
+            if self._is_on(name) and (more if sign == ">" else value in ("", said.lower())):
                 raise InputError(f"{self.source}: --{name} {said[:40]}: {why}")
         tuners = self._usual.get("tuners", "").split()
         whole = self._usual.get("all") in self._arguments.launcher or any(name in self._options for name in tuners)
@@ -237,13 +226,13 @@ class _TrainerSettings(SettingClassifier):
                 "full is given: not modelled"
             )
         check_pre_training(self._arguments, self.source)
-        name, path = self._first(_MODEL_OPTIONS)
+        name, path = self._first_option(_MODEL_OPTIONS)
         if named and (against := why_not_decoder(path.rstrip("/").rpartition("/")[2])):
             raise InputError(f"{self.source}: --{name} {path[:60]} {against}")
 
     def number(self, name: str) -> int | None:
         """Return the value of an option as a whole number; raise InputError if it is not one."""
-        words = self._arguments.said(name)
+        words = self._arguments.option_text(name)
         if not words:
             return None
         if not words.isdecimal() or not 0 < int(words[:10]) < 10**9:
@@ -253,21 +242,21 @@ class _TrainerSettings(SettingClassifier):
 
     def length(self) -> int | None:
         """Return the sequence length in tokens, to which samples are truncated."""
-        name, _ = self._first(_LENGTH_OPTIONS)
+        name, _ = self._first_option(_LENGTH_OPTIONS)
         if length := self.number(name):
             self.assumed.append(f"every sequence has the {length} tokens of --{name}, to which samples are truncated")
         elif length := self._usual.get("length"):
             self.assumed.append(f"every sequence has {length} tokens, to which {self.program} truncates samples")
         return length
 
-    def model(self, beside: FileReader) -> NamedModel:
+    def model(self, read_file: FileReader) -> NamedModel:
         """Return the model that the script names; raise InputError if its sizes are not known."""
-        name, path = self._first(_MODEL_OPTIONS)
+        name, path = self._first_option(_MODEL_OPTIONS)
         give = "--model llama3-8b, or"
         if not path:
             raise InputError(f"{self.source}: does not name the model; give it: {give} a config.json")
         try:
-            found = find_named_model(path, self.source, beside)
+            found = find_named_model(path, self.source, read_file)
         except InputError as problem:
             if "is not known here" not in str(problem):
                 raise
@@ -279,10 +268,12 @@ class _TrainerSettings(SettingClassifier):
         self.unknown += found.unknown
         return found
 
-    def filled(self, precision: str, gpus: int | None) -> dict[str, Any]:
+    def auto_values(self, precision: str, gpus: int | None) -> dict[str, Any]:
         """Return the values that replace ``auto``; ``precision`` is the launcher's format."""
         program = self._usual
-        micro, steps = (self.number(self._first(names)[0]) for names in (_MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS))
+        micro, steps = (
+            self.number(self._first_option(names)[0]) for names in (_MICRO_BATCH_OPTIONS, _ACCUMULATION_OPTIONS)
+        )
         micro = micro or self.number(program.get("micro_batch", ""))
         trains = any(name.startswith("per-device-") or name == "num-train-epochs" for name in self._options)
         if micro is None and trains:
@@ -299,21 +290,21 @@ class _TrainerSettings(SettingClassifier):
             if steps
             else {}
         )
-        said = self._arguments.said("torch-dtype", "dtype").lower()
+        said = self._arguments.option_text("torch-dtype", "dtype").lower()
         usual = precision or _FORMATS.get(said, str(program.get("format", "")))
-        on = next((name for name in ("bf16", "fp16") if self._on(name)), usual)
+        on = next((name for name in ("bf16", "fp16") if self._is_on(name)), usual)
         return found | {f"{name}.enabled": name == on for name in ("bf16", "fp16") if trains or name == on}
 
     def training(self) -> dict[str, Any]:
         """Return the recompute and attention kernel settings."""
         found: dict[str, Any] = {}
         off = self._usual.get("off", "")
-        if any(self._on(name) for name in _RECOMPUTE_OPTIONS):
+        if any(self._is_on(name) for name in _RECOMPUTE_OPTIONS):
             found["recompute"] = "full"
-        elif off and not (self._on(off) if off.startswith("disable") else off in self._options):
+        elif off and not (self._is_on(off) if off.startswith("disable") else off in self._options):
             found["recompute"] = "full"
             self.assumed.append(f"layers are recomputed in the backward pass, the default of {self.program}")
-        kernels = {self._arguments.said(name).lower() for name in ("attn-implementation", "flash-attn")}
+        kernels = {self._arguments.option_text(name).lower() for name in ("attn-implementation", "flash-attn")}
         if not kernels.isdisjoint(("eager", "disabled")):
             found["attention"] = "unfused"
         return found

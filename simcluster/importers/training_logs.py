@@ -39,8 +39,8 @@ from simcluster.importers.option_values import (
 _NUMBER = r"\d{1,12}(?:\.\d{1,12})?"
 _SHORT_TEXT = r"[^\n\r]{0,400}?"
 _STEP_LINES = {
-    "Megatron-LM": rf"iteration +(?P<step>\d+) */ *\d+ *\|{_SHORT_TEXT}elapsed time per iteration \(ms\): *(?P<ms>{_NUMBER})"
-    rf"(?:{_SHORT_TEXT}global batch size: *(?P<batch>\d{{1,9}}))?",
+    "Megatron-LM": rf"iteration +(?P<step>\d+) */ *\d+ *\|{_SHORT_TEXT}elapsed time per iteration \(ms\): "
+    rf"*(?P<ms>{_NUMBER})(?:{_SHORT_TEXT}global batch size: *(?P<batch>\d{{1,9}}))?",
     "Megatron-Bridge": rf"Step Time : (?P<s>{_NUMBER})s",
     "NeMo": rf"iteration (?P<step>\d+)/\d+ \|(?:{_SHORT_TEXT}global_batch_size: (?P<batch>\d{{1,9}}))?"
     rf"{_SHORT_TEXT}train_step_timing in s: (?P<s>{_NUMBER})",

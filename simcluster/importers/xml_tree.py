@@ -39,7 +39,7 @@ class Element:
             raise self.error(f"has no {name}; add {name}=...")
         return value
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def whole_number(self, name: str, default: int | None = None) -> int:
         """Return an attribute as a whole number (decimal or 0x...) from -1 to 10**9; ``default`` if missing."""
         text = self.get(name)
         if not text and default is not None:
@@ -52,16 +52,16 @@ class Element:
             raise self.error(f"{name} is {text[:40]!r}; a whole number is expected")
         return number
 
-    def named(self, tag: str) -> Iterator[Element]:
+    def children_named(self, tag: str) -> Iterator[Element]:
         """Return the children with this tag."""
         return (child for child in self.children if child.tag == tag)
 
-    def below(self, tag: str) -> Iterator[Element]:
+    def descendants(self, tag: str) -> Iterator[Element]:
         """Yield the elements with this tag, at any depth, in the order of the file."""
         for child in self.children:
             if child.tag == tag:
                 yield child
-            yield from child.below(tag)
+            yield from child.descendants(tag)
 
 
 def parse_xml(raw: bytes, source: str) -> Element:
@@ -96,9 +96,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
         parser.Parse(raw, True)
     except expat.ExpatError as problem:
         what = expat.ErrorString(problem.code)
-        open_tags = (
-            f"; <{stack[-1].tag[:40]}> of line {stack[-1].place.rpartition(':')[2]} is still open" if stack else ""
-        )
+        open_tags = f"; <{stack[-1].tag[:40]}> of line {stack[-1].place.rpartition(':')[2]} is open" if stack else ""
         raise InputError(
             f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {of_xml(what)}{open_tags}"
         ) from None

@@ -35,7 +35,7 @@ def read_script(text: str, state: State) -> State:
     """Read a script into the state and return the state; raise InputError for an unreadable script."""
     asked = [word for line in batch_requests(text) for word in line.split()]
     state.variables = {**slurm_variables(asked), **state.variables}
-    state.around += asked
+    state.enclosing_words += asked
     _read_statement(parse_script(text, state.source), state)
     return state
 
@@ -43,18 +43,16 @@ def read_script(text: str, state: State) -> State:
 def read_nested_script(text: str, state: State) -> None:
     """Read a nested script."""
     if state.depth >= _MAX_DEPTH:
-        raise InputError(
-            f"{state.source}: scripts that start scripts more than {_MAX_DEPTH} deep; give only the command"
-        )
-    state.depth, stopped = state.depth + 1, state.stopped
+        raise InputError(f"{state.source}: scripts that start scripts more than {_MAX_DEPTH} deep; give the command")
+    state.depth, stopped = state.depth + 1, state.stop_reason
     read_script(text, state)
-    state.depth, state.stopped, state.leaving = state.depth - 1, stopped, ""
+    state.depth, state.stop_reason, state.jump = state.depth - 1, stopped, ""
 
 
 def _read_statement(statement: Statement, state: State) -> bool | None:
     """Read a statement and return whether it succeeds, None if unknown; commands are assumed to succeed."""
-    state.spend()
-    if state.stopped or state.leaving:
+    state.count_step()
+    if state.stop_reason or state.jump:
         return True
     parts, words = statement.parts, statement.words
     match statement.kind:
@@ -93,7 +91,7 @@ def _read_statement(statement: Statement, state: State) -> bool | None:
 
 def _read_joined(statement: Statement, state: State) -> bool | None:
     """Read two statements joined by ``&&`` or ``||`` and return whether they succeed; None if unknown."""
-    (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.leaned
+    (left, right), wanted, leaned = statement.parts, statement.kind == "&&", state.assumption_count
     found = _read_statement(left, state)
     if found is (not wanted) or (found is wanted and _is_passed_check(left, right, state, leaned)):
         return found
@@ -106,10 +104,10 @@ def _read_joined(statement: Statement, state: State) -> bool | None:
 
 def _is_passed_check(condition: Statement, body: Statement, state: State, leaned: int) -> bool:
     """Return whether a condition only guards an exit and depends on an assumption or on user input."""
-    if state.leaned > leaned:
+    if state.assumption_count > leaned:
         return _ends_script(body, state)
     return _TESTS_INPUT.search(_statement_text(condition)) is not None and _ends_script(
-        body, state, returns=not state.hidden
+        body, state, returns=not state.shadowed
     )
 
 
@@ -142,14 +140,14 @@ def _note_undecided(test: str, bodies: list[Statement], state: State, line: int)
     sizes, state.line = any(map(_SIZE_OPTION.match, names)), line
     for name in names:
         if (value := state.get(name)) is not None and (sizes or join_value(value).strip().isdecimal()):
-            state.put(name, state.not_read(test))
+            state.assign(name, state.placeholder(test))
 
 
 def _read_if(statement: Statement, state: State) -> bool | None:
     undecided: list[tuple[Statement, Statement]] = []
     found: bool | None = True
     for condition, body in zip(statement.parts[::2], statement.parts[1::2], strict=False):
-        leaned = state.leaned
+        leaned = state.assumption_count
         met = _read_statement(condition, state)
         if met and _is_passed_check(condition, body, state, leaned):
             state.assumed[f"the check in line {statement.line} of the script is assumed to pass"] = None
@@ -166,12 +164,12 @@ def _read_if(statement: Statement, state: State) -> bool | None:
 
 
 def _read_case(statement: Statement, state: State) -> None:
-    text = state.taken_as_unset(expand_text(statement.words[0], state))
+    text = state.remove_unset(expand_text(statement.words[0], state))
     if text is None:
         _note_undecided(f"case {statement.words[0]}", statement.parts, state, statement.line)
         return
     for body in statement.parts:
-        known = [state.taken_as_unset(expand_pattern(pattern, state)) for pattern in body.words]
+        known = [state.remove_unset(expand_pattern(pattern, state)) for pattern in body.words]
         if any(fnmatch.fnmatchcase(text, pattern) for pattern in known if pattern is not None):
             if text or not _ends_script(body, state):
                 _read_statement(body, state)
@@ -187,20 +185,20 @@ def _read_loop(statement: Statement, state: State) -> None:
     _read_arithmetic("" if over_words else begin, state)
     for number in range(_MAX_ROUNDS):
         if over_words:
-            met: bool | None = number < len(values) and not (number and name in state.fixed)
+            met: bool | None = number < len(values) and not (number and name in state.user_values)
         elif statement.kind == "for":
             met = None if (counted := evaluate_number(test, state)) is None else counted != 0
         else:
             met = _read_statement(statement.parts[0], state)
         if met is None:
             _note_undecided(test, [body], state, statement.line)
-        if state.stopped or met is not (statement.kind != "until"):
+        if state.stop_reason or met is not (statement.kind != "until"):
             return
         if over_words:
-            state.put(name, values[number])
+            state.assign(name, values[number])
         _read_statement(body, state)
-        last = state.leaving in ("break", "return")
-        state.leaving = state.leaving if state.leaving == "return" else ""
+        last = state.jump in ("break", "return")
+        state.jump = state.jump if state.jump == "return" else ""
         if last or (not over_words and test in ("true", ":", "[ 1 ]", "1")):  # a restart loop
             return
         _read_arithmetic(step, state)
@@ -215,15 +213,15 @@ def _read_assignment(raw: str, match: re.Match[str], state: State) -> None:
     text, old = raw[match.end() :], state.get(name)
     found = re.search(rf"\$(?:{name}(?!\w)|\{{{name}\}})", text) if old is None else None
     if found and text.strip('"') != found[0]:  # OPTIONS="$OPTIONS --more"
-        state.put(name, "")
+        state.assign(name, "")
         old = state.get(name)
     raw_words = split_array(text[1:].removesuffix(")")) if text.startswith("(") else []
     keyed = [pair for word in raw_words if (pair := re.fullmatch(r"\[([^]]+)\]=(.*)", word, re.DOTALL))]
     value: ShellValue
     if key is not None or keyed:  # such an array is only known by its keys
         for each, element in [(key, text)] if key else [(pair[1], pair[2]) for pair in keyed]:
-            state.put(f"{name}[{expand_text(each, state)}]", expand_text(element, state))
-        value, adds = state.not_read(name), ""
+            state.assign(f"{name}[{expand_text(each, state)}]", expand_text(element, state))
+        value, adds = state.placeholder(name), ""
     elif text.startswith("("):
         value = [each for word in raw_words for each in expand_words(word, state)]
     else:
@@ -231,7 +229,7 @@ def _read_assignment(raw: str, match: re.Match[str], state: State) -> None:
     if adds and old is not None:
         both = [each if isinstance(each, list) else [each] for each in (old, value)]
         value = old + value if isinstance(old, str) and isinstance(value, str) else [*both[0], *both[1]]
-    state.put(name, value)
+    state.assign(name, value)
 
 
 def _read_arithmetic(text: str, state: State) -> int | None:
@@ -241,19 +239,19 @@ def _read_arithmetic(text: str, state: State) -> int | None:
         return evaluate_number(text, state)
     name, step, sign, right = found.groups()
     value = evaluate_number(f"{name} {step[0]} 1" if step else f"{name} {sign} ({right})" if sign else right, state)
-    state.put(name, str(value) if value is not None else state.not_read(text))
+    state.assign(name, str(value) if value is not None else state.placeholder(text))
     return value
 
 
 def _read_declaration(name: str, words: list[str], state: State) -> None:
     for each in words:
-        if state.hidden and name not in ("export", "readonly"):
+        if state.shadowed and name not in ("export", "readonly"):
             own = re.split(r"\W", each)[0]
-            state.hidden[-1].setdefault(own, state.variables.get(own))
+            state.shadowed[-1].setdefault(own, state.variables.get(own))
         if match := ASSIGNMENT.match(each):
             _read_assignment(each, match, state)
         elif pair := _PAIR.fullmatch(expand_text(each, state)):  # export "$NAME=$VALUE"
-            state.put(pair[1], pair[2])
+            state.assign(pair[1], pair[2])
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -285,7 +283,7 @@ def _read_command(statement: Statement, state: State) -> bool | None:
         state.assumed[f"line {state.line} continues the command above it, which {ends}"] = None
     elif not _read_builtin(name, rest, state):
         record_command(words, state, read_nested_script)
-    state.leaned += 1
+    state.assumption_count += 1
     return None if name == "read" else True
 
 
@@ -293,11 +291,11 @@ def _read_builtin(name: str, words: list[str], state: State) -> bool:
     """Read a shell builtin, and return whether the command is one."""
     match name:
         case "exit":
-            state.stopped = f"line {state.line} of the script ends it"
+            state.stop_reason = f"line {state.line} of the script ends it"
         case "break" | "continue":
-            state.leaving = name
-        case "return" if state.hidden:
-            state.leaving, state.returned = name, words[:1] in ([], ["0"])
+            state.jump = name
+        case "return" if state.shadowed:
+            state.jump, state.return_succeeds = name, words[:1] in ([], ["0"])
         case "shift":
             state.positional = state.positional[int(words[0]) if words and words[0].isdecimal() else 1 :]
         case "set":
@@ -309,12 +307,12 @@ def _read_builtin(name: str, words: list[str], state: State) -> bool:
                 _read_arithmetic(word, state)
         case "read" | "mapfile" | "readarray":
             for each in filter(str.isidentifier, words):
-                state.put(each, state.not_read(name))
+                state.assign(each, state.placeholder(name))
         case "eval":
             read_nested_script(" ".join(words), state)
         case "source" | "." if words:
             around = _ENVIRONMENT_FILE.search(words[0]) is not None
-            text = state.text_named(words[0], wanted=not around)
+            text = state.file_text(words[0], wanted=not around)
             if text is not None:
                 read_nested_script(text, state)
             elif not around:
@@ -328,11 +326,11 @@ def _read_call(body: Statement, words: list[str], state: State) -> bool | None:
     """Read a function call with its arguments, and return whether it succeeds."""
     kept, state.positional = state.positional, words
     state.depth += 1
-    state.hidden.append({})
+    state.shadowed.append({})
     found = _read_statement(body, state)
-    hidden = state.hidden.pop()
+    hidden = state.shadowed.pop()
     own = {name: value for name, value in state.variables.items() if name not in hidden}
     state.variables = own | {name: value for name, value in hidden.items() if value is not None}
-    found = state.returned if state.leaving == "return" else found
-    state.depth, state.positional, state.leaving = state.depth - 1, kept, ""
+    found = state.return_succeeds if state.jump == "return" else found
+    state.depth, state.positional, state.jump = state.depth - 1, kept, ""
     return found

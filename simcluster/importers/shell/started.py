@@ -32,9 +32,9 @@ def record_command(words: list[str], state: State, read: ScriptReader) -> None:
             flags = [place for place, word in enumerate(behind) if word.startswith(("-", "+"))]
             inner = next((place for place in range(len(behind)) if place not in flags), len(behind) - 1)
             given = any("c" in behind[flag] and behind[flag][:2] != "--" for flag in flags if flag < inner)
-            text, arguments = behind[inner] if given else state.text_named(behind[inner]), behind[inner + 1 :]
+            text, arguments = behind[inner] if given else state.file_text(behind[inner]), behind[inner + 1 :]
         elif base.endswith((".sh", ".slurm", ".sbatch")):
-            text, arguments = state.text_named(word), behind
+            text, arguments = state.file_text(word), behind
         else:
             continue
         if text is not None:
@@ -45,18 +45,18 @@ def record_command(words: list[str], state: State, read: ScriptReader) -> None:
             return
         break  # a missing script is given the program to run with its options
     if any(word.endswith(".py") or word.startswith("--") or word in _FILE_PROGRAMS for word in words):
-        state.commands.append((words, list(state.around)))
+        state.commands.append((words, list(state.enclosing_words)))
 
 
 def _read_nested(text: str, before: list[str], arguments: list[str], state: State, read: ScriptReader) -> None:
     """Read a nested script with its arguments, and with words and variables of the enclosing command."""
-    around, positional = len(state.around), state.positional
+    around, positional = len(state.enclosing_words), state.positional
     _pass_variables(before, state)
-    state.around += before
+    state.enclosing_words += before
     state.positional = arguments
     read(text, state)
     state.positional = positional
-    del state.around[around:]
+    del state.enclosing_words[around:]
 
 
 def _pass_variables(words: list[str], state: State) -> None:
@@ -67,7 +67,7 @@ def _pass_variables(words: list[str], state: State) -> None:
         parts = re.split(r",(?=[A-Za-z_]\w*=)", listed[1] if listed else word) if several else [word]
         for pair in filter(None, map(_PAIR.fullmatch, (part.removeprefix("ALL,") for part in parts))):
             if not (pair[2] and is_unset_value(pair[2])):
-                state.put(pair[1], pair[2])
+                state.assign(pair[1], pair[2])
 
 
 def read_here_document(commands: list[Statement], state: State, read: ScriptReader) -> bool:
@@ -81,9 +81,9 @@ def read_here_document(commands: list[Statement], state: State, read: ScriptRead
     target = next((word for sign, word in redirects if sign.lstrip("&1") in (">", ">>", ">|")), None)
     file = expand_text(target, state) if target else first[-1] if first[:1] == ["tee"] else ""
     if first[:1] == ["read"]:  # read -r -d '' NAME <<EOF
-        state.put(first[-1], text)
+        state.assign(first[-1], text)
     elif any(re.fullmatch(r"(.*/)?(bash|sh|sbatch)", word) for word in last):
-        state.around += last
+        state.enclosing_words += last
         read(text, state)
     elif file:
         added = any(sign == ">>" for sign, _ in redirects)

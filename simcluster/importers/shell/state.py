@@ -23,14 +23,14 @@ _SYSTEM_VARIABLES = frozenset(
 class State:
     """State of one script while it is read.
 
-    ``fixed`` are user-given values: assignments to those names are ignored. ``beside`` returns the text of another file
-    by its name, or None. ``leaned`` counts decisions that depend on an assumption. An array element that is assigned by
-    its key is a variable ``NAME[KEY]``.
+    ``user_values`` are set by the user: assignments to those names are ignored.  ``read_file`` returns another file's
+    text by its name, or None.  ``assumption_count`` counts decisions that depend on an assumption.  An array element
+    that is assigned by its key is a variable ``NAME[KEY]``.
     """
 
     source: str
-    fixed: Mapping[str, str] = field(default_factory=dict)
-    beside: FileReader = read_no_file
+    user_values: Mapping[str, str] = field(default_factory=dict)
+    read_file: FileReader = read_no_file
     gpus_per_node: int | None = None
     variables: dict[str, ShellValue] = field(default_factory=dict)
     positional: list[str] = field(default_factory=list)
@@ -38,31 +38,33 @@ class State:
     files: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[list[str], list[str]]] = field(default_factory=list)
     """Words of each command that starts a program, and the words of enclosing commands such as srun."""
-    around: list[str] = field(default_factory=list)
-    missing: dict[str, None] = field(default_factory=dict)
+    enclosing_words: list[str] = field(default_factory=list)
+    missing_files: dict[str, None] = field(default_factory=dict)
     """Files that the script reads and that are missing."""
-    unset: dict[str, None] = field(default_factory=dict)
+    unset_variables: dict[str, None] = field(default_factory=dict)
     """Unset variables that a test depends on."""
-    required: dict[str, None] = field(default_factory=dict)
+    required_variables: dict[str, None] = field(default_factory=dict)
     """Unset variables that the script requires (``${NAME:?}``)."""
     assumed: dict[str, None] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
-    stopped: str = ""
-    leaving: str = ""
+    stop_reason: str = ""
+    jump: str = ""
     """``return``, ``break`` or ``continue`` while it takes effect."""
-    returned: bool = True
-    leaned: int = 0
+    return_succeeds: bool = True
+    assumption_count: int = 0
     depth: int = 0
-    hidden: list[dict[str, ShellValue | None]] = field(default_factory=list)
+    shadowed: list[dict[str, ShellValue | None]] = field(default_factory=list)
     """Values shadowed by local variables, for each function being read."""
     line: int = 0
     steps: int = 0
 
     def __post_init__(self) -> None:
-        numbers = sorted(int(name) for name in self.fixed if name.isdecimal() and len(name) < 4)
-        self.positional = [self.fixed.get(str(number), f"${number}") for number in range(1, (numbers or [0])[-1] + 1)]
+        numbers = sorted(int(name) for name in self.user_values if name.isdecimal() and len(name) < 4)
+        self.positional = [
+            self.user_values.get(str(number), f"${number}") for number in range(1, (numbers or [0])[-1] + 1)
+        ]
 
-    def spend(self) -> None:
+    def count_step(self) -> None:
         """Count a step; raise InputError for a script that does not end."""
         self.steps += 1
         if self.steps > _MAX_STEPS:
@@ -73,35 +75,38 @@ class State:
         if name.isdecimal():
             number = int(name[-6:])
             return self.positional[number - 1] if 0 < number <= len(self.positional) else None
-        return self.fixed[name] if name in self.fixed else self.variables.get(name)
+        return self.user_values[name] if name in self.user_values else self.variables.get(name)
 
-    def put(self, name: str, value: ShellValue) -> None:
+    def assign(self, name: str, value: ShellValue) -> None:
         """Assign a value unless the user fixed it; raise InputError for a value that grows too long."""
         if sum(map(len, value)) > _MAX_LENGTH:
             raise InputError(f"{self.source}: {name} grows beyond {_MAX_LENGTH:,} characters; give only the command")
-        if name not in self.fixed:
+        if name not in self.user_values:
             self.variables[name] = value
 
-    def not_read(self, what: str) -> str:
+    def placeholder(self, what: str) -> str:
         """Return the placeholder for a value that only a shell knows: its origin and line."""
         return f"$({re.sub(r'[^!-~]|[()]', '', what)[:30]}...:{self.line})"
 
-    def taken_as_unset(self, text: str) -> str | None:
+    def remove_unset(self, text: str) -> str | None:
         """Return a text with unset variables removed (they are noted); None for command output."""
         names = _REFERENCE.findall(text)
-        self.leaned += bool(names or "$(" in text)
+        self.assumption_count += bool(names or "$(" in text)
         if "$(" in text:
             return None
-        self.unset |= dict.fromkeys(name for name in names if name not in _SYSTEM_VARIABLES)
+        self.unset_variables |= dict.fromkeys(name for name in names if name not in _SYSTEM_VARIABLES)
         return _REFERENCE.sub("", text)
 
-    def assumed_unset(self) -> tuple[str, ...]:
+    def unset_assumption(self) -> tuple[str, ...]:
         """Return a sentence on the variables that are assumed to be unset, if there are any.
 
         Raises InputError if the script requires one of them and a test depends on it.
         """
-        called = {name: f"argument {name}" if name.isdecimal() else name for name in (*self.unset, *self.required)}
-        if needed := [name for name in self.required if name in self.unset]:
+        called = {
+            name: f"argument {name}" if name.isdecimal() else name
+            for name in (*self.unset_variables, *self.required_variables)
+        }
+        if needed := [name for name in self.required_variables if name in self.unset_variables]:
             names, given = ", ".join(called[name] for name in needed), " ".join(f"--arg {name}=..." for name in needed)
             raise InputError(
                 f"{self.source}: requires {names}, which nothing sets and a test of the script depends on; set "
@@ -110,7 +115,7 @@ class State:
         names = ", ".join(called.values())
         return (f"not set in the script, assumed unset: {names} (--arg NAME=VALUE sets one)",) if names else ()
 
-    def text_named(self, name: str, *, wanted: bool = True) -> str | None:
+    def file_text(self, name: str, *, wanted: bool = True) -> str | None:
         """Return the text of a file that the script wrote, or of one next to it or under a parent folder.
 
         None if neither exists. Only the path after the last part that only a shell knows is used. A ``wanted`` file is
@@ -120,9 +125,9 @@ class State:
             return self.files.get(name)
         known = re.sub(r".*\$[^/]*", "", name)
         path = "/".join(part for part in known.split("/") if part not in ("", ".", ".."))
-        text = self.beside(path) if path else None
+        text = self.read_file(path) if path else None
         if text is None and path and wanted:
-            self.missing[path] = None
+            self.missing_files[path] = None
         return text
 
 

@@ -95,7 +95,7 @@ def _expand_pieces(
 
 def _expand(piece: str, state: State) -> ShellValue:
     """Return the value of an expansion, a list for an array; unknown values contain no spaces."""
-    state.spend()
+    state.count_step()
     if piece.startswith("$(("):
         plain = _substitute_numbers(piece[3:].removesuffix("))"), state)
         unknown, number = _UNREAD_PLACEHOLDER.search(plain), evaluate_expression(plain)
@@ -105,7 +105,7 @@ def _expand(piece: str, state: State) -> ShellValue:
     inner = piece[2:].removesuffix("}") if piece.startswith("${") else piece[1:]
     match = _PARAMETER.fullmatch(inner)
     if not match:
-        return state.not_read(f"${{{inner}}}")
+        return state.placeholder(f"${{{inner}}}")
     name, subscript, sign, rest = match.groups()
     if name in ("#", "?", "$", "-"):
         return {"#": str(len(state.positional)), "?": "0"}.get(name, f"${name}")
@@ -124,7 +124,7 @@ def _array_element(name: str, value: ShellValue | None, subscript: str, state: S
     if own is not None or not isinstance(value, list):
         return value if own is None else own
     if number is None:
-        return state.not_read(f"{name}[{subscript}]")
+        return state.placeholder(f"{name}[{subscript}]")
     return value[number] if -len(value) <= number < len(value) else ""
 
 
@@ -136,7 +136,7 @@ def _apply_modifier(name: str, value: ShellValue | None, sign: str, rest: str, s
     if sign[-1] == "+":
         return "" if unset else expand_text(rest, state)
     if sign[-1] == "?":
-        state.required |= {name: None} if unset else {}
+        state.required_variables |= {name: None} if unset else {}
         return f"${name}" if value is None else value
     if sign in (",,", "^^"):
         text = join_value(value or f"${name}")
@@ -145,7 +145,7 @@ def _apply_modifier(name: str, value: ShellValue | None, sign: str, rest: str, s
         return value or ""
     default = expand_text(rest, state)
     if sign[-1] == "=":
-        state.put(name, default)
+        state.assign(name, default)
     return default
 
 
@@ -162,7 +162,7 @@ def _command_output(inner: str, state: State) -> str:
         state.assumed[f"{state.gpus_per_node} GPUs per node where the script counts them: {said}"] = None
         return str(state.gpus_per_node)
     name = re.search(r"[\w.-]*$", words[0]) if words else None
-    return state.not_read(name[0] if name else "")
+    return state.placeholder(name[0] if name else "")
 
 
 # --- tests ------------------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ def evaluate_test(words: list[str], state: State, *, double: bool) -> bool | Non
     if len(words) > 1 and re.fullmatch("-[a-zA-Z]", words[0]) and words[1] not in _TEST_OPERATORS:
         sign, operand = words[0], " ".join(each for word in words[1:] for each in expand_words(word, state))
         if sign not in ("-n", "-z"):
-            state.leaned += 1
+            state.assumption_count += 1
             return bool(operand)
-        text = state.taken_as_unset(operand)
+        text = state.remove_unset(operand)
         return (text is None or bool(text)) == (sign == "-n")  # command output is assumed to be non-empty
     plain = (
         words
@@ -194,14 +194,14 @@ def evaluate_test(words: list[str], state: State, *, double: bool) -> bool | Non
     )
     if len(plain) > 2 and plain[1] in _TEST_OPERATORS:
         return _compare(plain[0], plain[1], plain[2], state, double=double)
-    text = state.taken_as_unset(" ".join(plain))
+    text = state.remove_unset(" ".join(plain))
     return None if text is None else bool(text.strip())
 
 
 def _compare(left: str, sign: str, right: str, state: State, *, double: bool) -> bool | None:
     equal = sign in ("=", "==", "!=")
-    one = state.taken_as_unset(expand_text(left, state))
-    other = state.taken_as_unset(expand_pattern(right, state) if double and equal else expand_text(right, state))
+    one = state.remove_unset(expand_text(left, state))
+    other = state.remove_unset(expand_pattern(right, state) if double and equal else expand_text(right, state))
     if one is None or other is None or not (equal or sign in _NUMBER_TESTS):
         return None
     if equal:
