@@ -53,6 +53,6 @@ def test_a_plan_names_the_faults_it_leaves_out(capsys: pytest.CaptureFixture[str
     base += ["--vary", "training.recompute=none", "--vary", "parallel.zero=1", "--executor", "1"]
     slow = ["--set", "faults=[{kind: slow_gpu, rank: 1, factor: 2}]"]
     assert cli.main([*base, *slow]) == 0
-    assert "not in times and memory: the scenario's faults (slow_gpu)" in capsys.readouterr().out
+    assert "times and memory exclude the scenario's faults (slow_gpu)" in capsys.readouterr().out
     assert cli.main([*base, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["faults_left_out"] == []

@@ -37,13 +37,13 @@ def test_a_file_and_its_name_are_described_alike(path: Path, capsys: pytest.Capt
 )
 def test_the_file_can_be_changed(spelling: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "dgx_h100", *spelling)
-    assert text.startswith("DGX H100: 1,024 GPUs (h100) in 128 machines of 8\n")
+    assert text.startswith("DGX H100: 1,024 GPUs (h100) in 128 nodes of 8\n")
     assert ("450 GB/s to the others" in text) == (len(spelling) == 4)
 
 
 def test_dotted_options_change_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "dgx_a100", "--nvlink.efficiency", "0.5", "nodes=2")
-    assert "150 GB/s to the others of its machine" in text
+    assert "150 GB/s to the others of its node" in text
     assert "16 GPUs" in text
 
 
@@ -71,7 +71,7 @@ def test_a_thousand_gpus_are_drawn(
 
 
 def test_a_description_that_takes_longer_than_is_begun_is_refused() -> None:
-    with at_most(1.0), pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer machines"):
+    with at_most(1.0), pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer nodes"):
         describe(load_cluster("dgx_h100", [("nodes", 2000)]))
 
 

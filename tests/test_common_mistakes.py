@@ -41,7 +41,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs: [tiny_dp]\n"}, "must be a mapping, as in {scenario: ...}"),
     ("share j.yaml", {"j.yaml": TINY}, "jobs: is required and missing; write jobs: [{scenario: ...}]"),
     ("share j.yaml", {"j.yaml": "cluster: {topology: dgx_h100, nodes: 2}\njobs: [{scenario: tiny_dp, machines: [9]}]"},
-     "the cluster has no machine 9; name some of 0 to 1"),
+     "the cluster has no node 9; name some of 0 to 1"),
     # a name in place of another
     ("run llama3-70b", {}, "is a model, not a scenario; make one: simcluster new --model llama3-70b"),
     ("run h100", {}, "is a device, not a scenario; use it in one"),
@@ -65,7 +65,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("run s.yaml", {"s.yaml": f"{TINY}faults: slow_gpu\n"}, "must be a list, as in [{kind: ...}], got 'slow_gpu'"),
     ("run s.yaml", {"s.yaml": f"{TINY}memory: {{offload: all}}\n"}, "as in {activations: ...}, got 'all'"),
     ("plan tiny_3d --gpus 0", {}, "0 GPUs: the cluster has 8; give a number from 1 to 8"),
-    ("kernels tiny_dp --stage 9", {}, "stage: there is no stage 9; this job has stage 0: use one that it has"),
+    ("kernels tiny_dp --stage 9", {}, "stage: 9 does not exist; this job has stage 0; use one of these"),
     ("train w.yaml", {"w.yaml": WEEK.replace("days:", "day:", 1)}, "'day' is not a key; did you mean 'days'?"),
     ("train w.yaml", {"w.yaml": WEEK.replace("days: 7 d", "tokens: many")}, "'many' is not a number of tokens; write"),
     ("train week_64xa100 --against run.spares.warm:2", {}, "or changes of it as in 'run.spares.hot=8'"),
@@ -113,7 +113,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("share j.yaml", {"j.yaml": "cluster: dgx_h100\njobs:\n- {scenario: tiny_dp, machines: [0, 2],\n"},
      "ends before its bracket is closed; write ] or } after its last item, or use the complete file"),
     ("share j.yaml", {"j.yaml": JOBS.replace("dp, set", "dp, machines: [0, 1], set")},
-     "a GPU has one job: give each GPUs or machines of its own"),
+     "a GPU runs one job: give each job different GPUs or machines"),
     ("run s.yaml", {"s.yaml": TINY.replace("1f1b}", "zb-v, layers_per_stage: [1, 3]}")}, "give it a layer of another"),
     # a colon without a space
     ("run s.yaml", {"s.yaml": TINY.replace(": ", ":")}, "write cluster: ..., with a colon and a space after it"),
@@ -172,7 +172,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
      "s.yaml:1:1: scenario: nosuch: no such file"),
     ("sweep s.yaml -o r.csv", {"s.yaml": "scenario: gone/it.yaml\nvary: {seed: [1]}\n"}, "gone/it.yaml: no such file"),
     ("sweep s.yaml -o r.csv", {"s.yaml": "scenario: tiny_dp\ntable: rows.csv\ncolumns: {a: parallel.tp}\n"},
-     "s.yaml:2:1: table: there is no file "),
+     "s.yaml:2:1: table: file "),
 ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_reduce", 10**400), "it is a number of bytes"),
     (lambda: simcluster.collective_times("dgx_h100", [0, 1], "all_to_all", [["x"]]), "[[0, 1e6], [1e6, 0]]"),
     (lambda: simcluster.monte_carlo("jitter_8", base=simcluster.simulate("tiny_dp")), "base: is the result of another"),
-    (lambda: simcluster.sweep("tiny_dp", {"seed": [1]}, executor={}), "who plays takes a number of processes"),
+    (lambda: simcluster.sweep("tiny_dp", {"seed": [1]}, executor={}), "executor takes a number of processes"),
     (lambda: simcluster.sweep("tiny_dp", {"parallel.zeros": [0]}), "a scenario has no parallel.zeros"),
     (lambda: simcluster.play_schedules(["1f1b"], stages=2, microbatches=2**31), "the product may be up to 500,000"),
     (lambda: simcluster.play_schedules([3], stages=2, microbatches=2), "schedules[0]"),

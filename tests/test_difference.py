@@ -54,7 +54,7 @@ def test_one_slow_stage_is_named(tiny: Tiny) -> None:
     found = diff(base, slow)
     own = [sum(seconds for name, seconds in stage.items() if name not in WAITING_ENTRIES) for stage in found.stages]
     assert max(own) == own[2] > 0
-    assert "The own work of stage 2 changes most" in found.in_words()
+    assert "The work of stage 2 changes most" in found.in_words()
     assert [setting.path for setting in found.settings] == ["faults"]
 
 

@@ -374,7 +374,7 @@ def test_a_topology(added: Added, tiny: Tiny, tmp_path: Path, capsys: pytest.Cap
     torus.write_text(json.dumps(document))
     direct.write_text(json.dumps({**document, "routers": False}))
     assert main(["topology", str(torus)]) == 0
-    assert "16 GPUs (h100) in 16 machines" in capsys.readouterr().out
+    assert "16 GPUs (h100) in 16 nodes" in capsys.readouterr().out
     assert main(["topology", str(direct)]) == 2
     assert "cannot reach GPU" in capsys.readouterr().err
     torus.write_text(json.dumps({**document, "sides": 4}))

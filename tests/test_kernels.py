@@ -95,5 +95,5 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_stage_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="there is no stage 2; this job has stages 0 to 1"):
+    with pytest.raises(InputError, match="stage: 2 does not exist; this job has stages 0 to 1"):
         kernels(load("tiny_3d"), 2)

@@ -84,7 +84,7 @@ def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
     ("path", "said"),
     [
         ("training.micro_batches", "a scenario has no training.micro_batches"),
-        ("training.precision", "is 'bf16-mixed' in this scenario, and the largest is looked for among whole numbers"),
+        ("training.precision", "is 'bf16-mixed' in this scenario, but only whole numbers"),
         ("training.global_batch", "memory does not depend on it"),
     ],
 )
@@ -94,7 +94,7 @@ def test_what_has_no_largest_value(path: str, said: str) -> None:
 
 
 def test_where_more_is_less() -> None:
-    with pytest.raises(InputError, match=r"pipeline\.chunks: more of it is not more memory"):
+    with pytest.raises(InputError, match=r"pipeline\.chunks: memory does not grow with it"):
         largest("gpt3_175b_64xa100", "pipeline.chunks")
 
 

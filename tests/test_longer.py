@@ -60,7 +60,7 @@ def held_to_say(base: Result, other: Result) -> None:
     more = other.step_time - base.step_time
     if more > 1e-9 * base.step_time:
         assert found.longer
-        assert "Nothing that differs slows anything down by itself" in found.in_words()
+        assert "None of the changes slows anything down in isolation" in found.in_words()
         assert all(each.seconds > 0 and each.why in CAUSE for each in found.longer)
     else:
         assert not found.longer
@@ -134,4 +134,4 @@ def test_compare_says_it(tmp_path: Path, tiny: Tiny, capsys: pytest.CaptureFixtu
         path.write_text(json.dumps({**tiny(**SHARED, faults=faults).document(), "name": name}))
         names.append(str(path))
     assert cli.main(["compare", *names]) == 0
-    assert "without: Nothing that differs slows anything down by itself: pp send ops" in capsys.readouterr().out
+    assert "without: None of the changes slows anything down in isolation: pp send ops" in capsys.readouterr().out

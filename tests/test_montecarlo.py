@@ -199,7 +199,7 @@ def test_what_is_left_without_chance(tiny: Any) -> None:
 
 def test_steps_are_played_one_by_one(tiny: Any) -> None:
     scenario = tiny(**REPLICAS, replicas=3, faults=[jitter()], collectives={"detail": "steps"})
-    with pytest.raises(InputError, match="plays collectives as flows; use auto"):
+    with pytest.raises(InputError, match="simulates collectives as flows; use auto"):
         monte_carlo(scenario, method="sweep")
 
 

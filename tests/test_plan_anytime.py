@@ -102,7 +102,7 @@ def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
 
 
 def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> None:
-    with pytest.raises(InputError, match=r"no layout was played in 1\.000 us, .*; give it more time"):
+    with pytest.raises(InputError, match=r"no layout was simulated in 1\.000 us, .*; give it more time"):
         plan(tiny(), 8, vary=FEW, time_limit="1 us")
     with pytest.raises(KeyboardInterrupt):
         stopped(0, KeyboardInterrupt)

@@ -134,13 +134,13 @@ def test_mitigations_are_played(tiny: Any) -> None:
     found = {each.what.split(" (")[0]: each for each in what_pays(result)}
     assert set(found) == {
         "rebalance the stages",
-        "replace machine 2 by a healthy one",
-        "drop machine 2, go on with dp 3",
+        "replace node 2 with a healthy one",
+        "drop node 2, continue with dp 3",
     }
-    replaced = found["replace machine 2 by a healthy one"]
+    replaced = found["replace node 2 with a healthy one"]
     assert replaced.step_time == result.without_faults
     assert replaced.pays == pytest.approx(1 - replaced.step_time / result.step_time)
-    dropped = found["drop machine 2, go on with dp 3"]
+    dropped = found["drop node 2, continue with dp 3"]
     assert dropped.gpus == 6
     assert dropped.pays_per_gpu > dropped.pays
 

@@ -105,7 +105,7 @@ def test_dask_gives_the_serial_rows_to_the_bit(dask_address: str, monkeypatch: p
     serial = sweep("tiny_3d", VARY)
     pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=dask_address), serial, check_exact=True)
     monkeypatch.setattr(dask_cluster, "sources_digest", lambda: "another simulator")
-    with pytest.raises(InputError, match=r"worker tcp://.* has another simcluster, numpy, .*start the workers anew"):
+    with pytest.raises(InputError, match=r"worker tcp://.* has another simcluster, numpy, .*restart the workers"):
         sweep("tiny_3d", VARY, executor=dask_address)
 
 

@@ -350,7 +350,7 @@ def test_report_of_dgx():
     ]  # fmt: skip
     text = report.format()
     assert "64 x 240 GB/s each way = 300 GB/s x 0.8, 1.700 us, nvlink" in text
-    assert "bisection    400 GB/s from 4 machines to the other 4" in text
+    assert "bisection    400 GB/s from 4 nodes to the other 4" in text
 
 
 def test_report_of_shared_nics_says_what_is_left_when_all_send():

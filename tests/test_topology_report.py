@@ -197,12 +197,12 @@ def with_storage():
 def test_the_text_has_every_fact():
     text = describe(with_storage()).format()
     for part in (
-        "NICs         4 ports a machine; 1 per GPU; 4 rails",
+        "NICs         4 ports per node; 1 per GPU; 4 rails",
         "leaf switch  not oversubscribed (1:1)",
         "all-reduce   busbw 100 GB/s over all GPUs, large messages: 4 rings at 25 GB/s, bound by nic - leaf",
         "storage network, which collectives do not use",
         "storage nic - storage leaf    8 x 12.5 GB/s each way, 1.000 us",
-        "per machine  25 GB/s",
+        "per node     25 GB/s",
         "bisection    25 GB/s between halves of its NICs",
         "leaf switch  2:1 oversubscribed",
     ):

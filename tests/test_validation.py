@@ -386,7 +386,7 @@ def test_tables_outside_the_project(
 def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path) -> None:
     start, end = CALLS.index("table:"), CALLS.index("columns:")
     study = write(CALLS[:start] + "table: ./calls.csv\n" + CALLS[end:])
-    with pytest.raises(InputError, match=r"table: there is no file .*calls\.csv"):
+    with pytest.raises(InputError, match=r"table: file .*calls\.csv does not exist"):
         read_study_table(load_study(study), None)
     (tmp_path / "calls.csv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"calls\.csv: .*{message}"):

@@ -128,7 +128,7 @@ def test_the_path_gives_a_lower_bound_where_nothing_shares_links(tiny: Tiny) -> 
 
 def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
     result = simulate(tiny())
-    why = "Nothing that differs slows anything down by itself: dp ops take longer"
+    why = "None of the changes slows anything down in isolation: dp ops take longer"
     said = text_of(explanation(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)]))
     assert f"forward free: {why}" in said
     assert "backward free" not in said

@@ -101,7 +101,7 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
     stages = scenario.parallel.pp
     if not 0 <= stage < stages:
         have = "stage 0" if stages == 1 else f"stages 0 to {stages - 1}"
-        raise InputError(f"stage: there is no stage {stage}; this job has {have}: use one that it has")
+        raise InputError(f"stage: {stage} does not exist; this job has {have}; use one of these")
     device, model = scenario.cluster.device, scenario.model
     job = job_of(scenario, device)
     passes = Counter(action.chunk for action in job.schedule.rows[stage] if action.kind == "F")
@@ -169,7 +169,7 @@ def _row(
     attention: float,
 ) -> KernelRow:
     precision = scenario.training.precision.removesuffix("-mixed")
-    left = attention if kernel.kind == "attention" else 1.0  # what packed documents leave of it
+    left = attention if kernel.kind == "attention" else 1.0  # fraction left by packed documents
     seconds = left * kernel_seconds(device, kernel, precision=precision)
     of_peak = "bf16" if kernel.wide and precision in LOW_PRECISIONS else precision
     ideal: dict[Roof, float] = {

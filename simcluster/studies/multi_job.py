@@ -48,8 +48,8 @@ from simcluster.topology import Cluster
 
 _MEASURED = 8
 """Steps of every job that are measured at least; a scenario with more ``steps`` has those."""
-_MOST_STEPS = 4096  # that one job plays
-_SLACK = 1.25  # how much longer jobs are played than they are expected to take: they slow each other down
+_MOST_STEPS = 4096  # of one job
+_SLACK = 1.25  # factor on the expected length of jobs, which slow each other down
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,13 @@ def simulate_together(
     shared = cluster_of(cluster, "simulate_together")
     _check(placed, shared)
     play = _Jobs(placed, shared, folded=folded)
-    if len(placed) == 1:  # nobody to meet: all its steps count
+    if len(placed) == 1:  # without other jobs all steps count
         (only,) = play(placed, [placed[0].scenario.steps])
         window = 0.0, only.step_time * only.steps
         return Records([Shared(only, only.step_time, only.step_time, range(only.steps), window)])
     found = []
     for job, (result, ends, measured) in zip(placed, _until_all_are_measured(placed, play), strict=True):
-        (alone,) = play([job], [result.steps])  # like with like: steps need not be all alike
+        (alone,) = play([job], [result.steps])  # the same steps, which may differ in length
         own = mean_step(step_ends(alone.spans, result.steps), measured)
         window = float(ends[0]), float(ends[measured])
         found.append(Shared(result, mean_step(ends, measured), own, range(1, 1 + measured), window))
@@ -152,12 +152,12 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
     for job in jobs:
         name = job.scenario.name
         if job.scenario.checkpoint is not None:
-            raise InputError(f"job {name!r}: no checkpoint is played where jobs share a cluster; leave checkpoint out")
+            raise InputError(f"job {name!r}: checkpoints are not simulated on a shared cluster; remove checkpoint")
         if job.scenario.data is not None and job.scenario.data.loader is not None:
-            raise InputError(f"job {name!r}: no loader is played where jobs share a cluster; leave data.loader out")
+            raise InputError(f"job {name!r}: data loaders are not simulated on a shared cluster; remove data.loader")
         if len(job.gpus) != job.scenario.gpus:
             raise InputError(
-                f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs; give it one a rank"
+                f"job {name!r} has {job.scenario.gpus} ranks but is given {len(job.gpus)} GPUs; give it one per rank"
             )
         for gpu in job.gpus:
             if not 0 <= gpu < cluster.num_gpus:
@@ -166,18 +166,20 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                 )
             if gpu in owner:
                 raise InputError(
-                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU has one job: give each "
-                    f"GPUs or machines of its own"
+                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU runs one job: give "
+                    f"each job different GPUs or machines"
                 )
             owner[gpu] = name
     choices = [collective_options(job.scenario) for job in jobs]
     if len({(each.methods.key, each.steps, each.interference) for each in choices}) > 1:
         raise InputError(
-            "jobs that run together must play collectives alike; give them the same collectives section and the same "
+            "jobs that run together must have equal collectives; give them the same collectives section and the same "
             "overlap.interference"
         )
     if any(each.steps for each in choices):
-        raise InputError("jobs that run together are simulated in flow; leave collectives.detail: steps out")
+        raise InputError(
+            "jobs that run together are simulated with collectives as flows; remove collectives.detail: steps"
+        )
 
 
 class _Jobs:
@@ -197,7 +199,7 @@ class _Jobs:
         scenarios = [job.scenario.model_copy(update={"steps": count}) for job, count in zip(jobs, steps, strict=True)]
         planned, disturbed, slow = [], [], list[float]()
         for scenario, gpus in zip(scenarios, (job.gpus for job in jobs), strict=True):
-            own = scenario.cluster  # a scenario scales the GPU that it names
+            own = scenario.cluster  # a scenario scales its GPU
             device = own.device if own.built.device == cluster.device else load_device(cluster.device)
             job, facts = plan_job(scenario, device)
             hosts, fabric = number_nodes(gpus, cluster), PlacedFabric(cluster, gpus)
@@ -296,7 +298,7 @@ def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[
         return [gpu for gpu in range(cluster.num_gpus) if gpu not in taken]
     missing = [machine for machine in job.machines if machine not in cluster.host_of]
     if missing:
-        raise InputError(f"the cluster has no machine {missing[0]}; name some of 0 to {max(cluster.host_of)}")
+        raise InputError(f"the cluster has no node {missing[0]}; name some of 0 to {max(cluster.host_of)}")
     return [gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine]
 
 

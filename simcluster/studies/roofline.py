@@ -94,7 +94,9 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
         launches = part.layers * (1 if part.once else scenario.microbatches) / scenario.parallel.pp
         for phase in PHASES:
             for kernel in getattr(part.section, phase):
-                there = result.facts.attention if kernel.kind == "attention" else 1.0  # what documents leave of it
+                there = (
+                    result.facts.attention if kernel.kind == "attention" else 1.0
+                )  # fraction left by packed documents
                 seconds = there * kernel_seconds(device, kernel, precision=precision)
                 key = kernel.name, phase, there * kernel.flops, kernel.bytes
                 before = found[key].step_seconds if key in found else 0.0

@@ -23,12 +23,12 @@ PLAN = Scope(
         "model.mixer": _MIXER,
         "parallel.cp_comm": Limited("", ("ring", "all_gather", "all_to_all")),
         "training.optimizer": Limited("", ("adam", "muon")),
-        "checkpoint": Limited("checkpoint: layouts are searched without one; leave it out", (None,)),
-        "data.loader": Limited("data.loader: layouts are searched with batches that are there; leave it out", (None,)),
+        "checkpoint": Limited("checkpoint: layouts are searched without one; remove it", (None,)),
+        "data.loader": Limited("data.loader: layouts are searched with loaded batches; remove it", (None,)),
         "overlap.pairs": Limited(
             "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
         ),
-        "training.outer": Limited("training.outer: layouts are searched with replicas in step; leave it out", (None,)),
+        "training.outer": Limited("training.outer: layouts are searched with synchronous replicas; remove it", (None,)),
         "steps": Limited("steps: layouts are searched by one step", (1,)),
         "replicas": Limited("replicas: layouts are searched without chance", (1,)),
         "collectives.detail": Limited("collectives.detail: layouts are searched with collectives as flows", ("flow",)),
@@ -42,8 +42,8 @@ PLAN = Scope(
 )
 """What the bounds are proved for (tests/test_plan_bound.py).
 
-They are asked about the job as it is planned for, ``plan_request.alone``: one step, without faults, collectives as
-flows; and about any layout of it, so a value that a layout decides is free.
+They hold for the job as it is planned for, ``plan_request.alone`` (one step, without faults, collectives as flows), in
+any layout, so a value that a layout decides is free.
 """
 
 
@@ -117,11 +117,11 @@ REPLICAS = Scope(
     free=EVERYWHERE | ANY_JOB,
     limited={
         "model.mixer": _MIXER,
-        "checkpoint": Limited("method sweep plays no checkpoint; use auto", (None,)),
-        "data.loader": Limited("method sweep plays no loader; use auto", (None,)),
-        "training.outer": Limited("method sweep plays no outer step; use auto", (None,)),
+        "checkpoint": Limited("method sweep does not simulate checkpoints; use auto", (None,)),
+        "data.loader": Limited("method sweep does not simulate data loaders; use auto", (None,)),
+        "training.outer": Limited("method sweep does not simulate outer steps; use auto", (None,)),
         "collectives.detail": Limited(
-            "method sweep plays collectives as flows; use auto, or collectives.detail: flow", ("flow",)
+            "method sweep simulates collectives as flows; use auto, or collectives.detail: flow", ("flow",)
         ),
     },
     faults={

@@ -115,7 +115,7 @@ def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -
     With r bytes per parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
     """
     if capacity <= 0:
-        raise InputError(f"a GPU of {capacity:g} bytes holds nothing; give it some memory")
+        raise InputError(f"GPU memory of {capacity:g} bytes must be positive; give a larger capacity")
     whole = state_bytes(parameters, recipe, zero=zero, dp=1).total
     if whole <= capacity:
         return 1

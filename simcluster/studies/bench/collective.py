@@ -37,7 +37,7 @@ from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Detail = Literal["flow", "steps"]
-_FEW = 64  # ranks of a group whose hops are drawn one by one
+_FEW = 64  # ranks of a group whose hops are routed one by one
 _MOST_KNOWN = 1024  # groups whose patterns are kept
 _KNOWN: WeakKeyDictionary[Cluster, dict[Hashable, tuple[Pattern, ...]]] = WeakKeyDictionary()
 
@@ -289,7 +289,7 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
     if not (size > 0 and math.isfinite(size)):
         raise InputError(f"size is {size!r}; it must be a positive number of bytes")
     if not groups:
-        raise InputError("groups: there is none; give at least one group of two or more GPUs")
+        raise InputError("groups: empty; give at least one group of two or more GPUs")
     have = cluster.num_gpus
     for group in groups:
         if len(group) < 2:
@@ -300,7 +300,7 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
             raise InputError(f"root is {root}; a group of {len(group)} GPUs has positions 0 to {len(group) - 1}")
         twice = [gpu for place, gpu in enumerate(group) if gpu in group[:place]] if len(set(group)) < len(group) else []
         if twice:
-            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank of a group: name each once")
+            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank: name each once")
         outside = [gpu for gpu in group if not 0 <= gpu < have]
         if outside:
             raise InputError(
@@ -319,7 +319,7 @@ def _arrivals_of(
         raise InputError("arrivals: give one time in seconds for each rank of each group")
     wrong = [time for times in arrivals for time in times if not (time >= 0 and math.isfinite(time))]
     if wrong:
-        raise InputError(f"arrivals: {wrong[0]!r} is not a time; seconds from 0 on are")
+        raise InputError(f"arrivals: {wrong[0]!r} is not a valid time; give seconds, at least 0")
     return tuple(tuple(on_grid(time) for time in times) for times in arrivals)
 
 

@@ -28,7 +28,7 @@ def describe(cluster: Cluster) -> TopologyReport:
     """
     estimate = _GPU * cluster.num_gpus
     what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(estimate)} to describe"
-    require_begun(estimate, what, "describe fewer machines of the same kind")
+    require_begun(estimate, what, "describe fewer nodes of the same kind")
     estimated(cluster.name, estimate)
     graph = compute_part(cluster.graph)
     table = LinkTable.of(graph)
@@ -85,7 +85,7 @@ def _ring_all_reduce(
     gpus = range(cluster.num_gpus)
     if len(gpus) < 2:
         return None
-    kinds: dict[tuple[int, ...], int] = {}  # the first machine of every kind
+    kinds: dict[tuple[int, ...], int] = {}  # the first node of every kind
     for machine, own in places.machines(cluster).items():
         kinds.setdefault(tuple(classes[gpu] for gpu in own), machine)
     rings, host, leaf = group_rings(cluster, gpus), np.array(cluster.host_of), np.array(leaf_of)
@@ -178,7 +178,7 @@ def _bisection(cluster: Cluster, graph: Graph, table: LinkTable | None) -> float
     groups = mates if len(mates) > 1 else [[gpu] for gpu in range(cluster.num_gpus)]
     if len(groups) == 1:
         return 0.0
-    if len(mates) == 1:  # between the GPUs of one machine traffic stays inside
+    if len(mates) == 1:  # traffic between GPUs of one node stays inside
         graph, table = _inner_part(graph, cluster.gpus), None
     side = {cluster.gpus[gpu]: int(i >= len(groups) // 2) for i, group in enumerate(groups) for gpu in group}
     return min(maximum_flows(graph, side, table))

@@ -97,12 +97,12 @@ class TopologyReport:
 
     def lines(self) -> list[str]:
         """Return the report as the lines that ``simcluster topology`` prints."""
-        lines = [f"{self.name}: {_gpus(self)}", *_wrapped("nodes", _counted(self.nodes)), *_link_lines(self.links)]
+        lines = [f"{self.name}: {_gpus(self)}", *_wrapped("devices", _counted(self.nodes)), *_link_lines(self.links)]
         lines += [line for head, text in self._facts() for line in _wrapped(head, text)]
         for network in self.networks:
             lines += ["", f"{network.name} network, which collectives do not use"]
-            lines += [*_wrapped("nodes", _counted(network.nodes)), *_link_lines(network.links)]
-            lines += _wrapped("per machine", format_bytes_per_second(network.per_machine))
+            lines += [*_wrapped("devices", _counted(network.nodes)), *_link_lines(network.links)]
+            lines += _wrapped("per node", format_bytes_per_second(network.per_machine))
             lines += _wrapped("bisection", f"{format_bytes_per_second(network.bisection)} between halves of its NICs")
             lines += [line for head, text in _tiers(network.oversubscription) for line in _wrapped(head, text)]
         every = [*self.links, *(group for network in self.networks for group in network.links)]
@@ -114,19 +114,19 @@ class TopologyReport:
             each = self.gpus / self.machines
             ratio = f"{self.nics_per_gpu:.3g} per GPU" if each > 1 else ""
             rails = f"{self.rails} rails" if self.rails > 1 else ""
-            ports = f"{self.nics} port{'s' * (self.nics > 1)} a machine"
+            ports = f"{self.nics} port{'s' * (self.nics > 1)} per node"
             yield "NICs", "; ".join(part for part in (ports, ratio, rails) if part)
-        none = "alone in its machine" if self.gpus == self.machines else "no link inside its machine"
-        yield "per GPU", f"{rate(self.inside)} to the others of its machine" if self.inside else none
+        none = "the only GPU of its node" if self.gpus == self.machines else "no link inside its node"
+        yield "per GPU", f"{rate(self.inside)} to the others of its node" if self.inside else none
         if self.outside:
-            yield "", f"{rate(self.outside)} out of it; {rate(self.outside_shared)} when all of the machine send"
+            yield "", f"{rate(self.outside)} out of it; {rate(self.outside_shared)} when all GPUs of the node send"
         if self.way_out:
             least = min(each for _, each in self.way_out)
             marks = {least: " (the narrowest)"} if any(each > least for _, each in self.way_out) else {}
             series = [f"{ends} {rate(each)}{marks.get(each, '')}" for ends, each in self.way_out]
             yield "way out", f"in series: {', '.join(series)}"
         if self.gpus > 1:
-            count, of = (self.machines, "machine") if self.machines > 1 else (self.gpus, "GPU")
+            count, of = (self.machines, "node") if self.machines > 1 else (self.gpus, "GPU")
             halves = f"{count // 2:,} {of}{'s' if count > 3 else ''} to the other {count - count // 2:,}"
             yield "bisection", f"{rate(self.bisection)} from {halves}"
         yield from _tiers(self.oversubscription)
@@ -149,7 +149,7 @@ def _gpus(report: TopologyReport) -> str:
     size = (
         "" if report.gpus == report.machines else f" of {each:g}" if each == int(each) else f", {each:.3g} on average"
     )
-    machines = f"{report.machines:,} machine{'s' if report.machines > 1 else ''}"
+    machines = f"{report.machines:,} node{'s' if report.machines > 1 else ''}"
     return f"{report.gpus:,} GPU{'s' if report.gpus > 1 else ''} ({report.device}) in {machines}{size}"
 
 

@@ -243,7 +243,7 @@ class AnytimeSearch:
             self.player.rows[number] = row
             ranking.add(self.score(number), number)
             return
-        self._refused[number] = "cannot be played: " + str(row["error"]).partition(";")[0]
+        self._refused[number] = "cannot be simulated: " + str(row["error"]).partition(";")[0]
         if candidate and frontier:
             frontier.refused.append((candidate.bound, self._refused[number]))
 

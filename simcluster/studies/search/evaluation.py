@@ -25,7 +25,7 @@ from simcluster.studies.sweep.stage_network import NotQuickError
 
 Row = dict[str, Any]
 _KILLED = (
-    "a process that played a layout was killed; out of memory? What is finished is stored (with -o): run the same "
+    "a process that simulated a layout was killed; out of memory? Finished layouts are stored (with -o): run the same "
     "command again, with fewer processes (--executor 1)"
 )
 

@@ -71,7 +71,9 @@ def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
     node = min(Counter(base.cluster.built.host_of[:gpus]).values())
     yield "one GPU", {"gpus": 1, "parallel.dp": 1, "training.global_batch": 1, "overlap.param_gather": False}
     for stage in (1, 2, 3):
-        sharded = {"overlap.grad_reduce": True} if stage == 2 else {}  # else a whole rank's are kept to the end
+        sharded = (
+            {"overlap.grad_reduce": True} if stage == 2 else {}
+        )  # otherwise unsharded gradients are kept to the end
         yield f"dp {gpus}, ZeRO {stage}", {"parallel.dp": gpus, "parallel.zero": stage, **sharded}
     tps = [tp for tp in (2, 4, 8, 16, 32, 64) if tp <= node and node % tp == 0 and gpus % tp == 0]
     for tp in tps:
@@ -87,9 +89,10 @@ def _rungs(base: Scenario) -> Iterator[tuple[str, dict[str, Any]]]:
 def _rung(base: Scenario, words: str, changes: dict[str, Any]) -> Rung:
     if changes["parallel.tp"] > 1:
         changes["parallel.sequence_parallel"] = True
-    many = changes["parallel.dp"]
-    if "training.global_batch" not in changes and base.training.global_batch % many:
-        return Rung(words, changes, None, f"a batch of {base.training.global_batch:,} is not for {many:,} replicas")
+    many, batch = changes["parallel.dp"], base.training.global_batch
+    if "training.global_batch" not in changes and batch % many:
+        relation = "<" if batch < many else "is not divisible by"
+        return Rung(words, changes, None, f"batch {batch:,} {relation} {many:,} replicas")
     try:
         return Rung(words, changes, held(from_document(base.document(), changes)))
     except InputError as error:

@@ -107,7 +107,7 @@ def pipeline_of(base: Scenario, schedule: str, pp: int, chunks: int) -> Pipeline
 
 
 Turns = Mapping[tuple[int, int], int]
-"""How often each stage goes from a forward on to a backward of the same chunk in a step, by stage and chunk."""
+"""How often each stage turns from a forward to a backward of the same chunk in a step, by stage and chunk."""
 
 
 def turns_of(schedule: Schedule) -> Turns:

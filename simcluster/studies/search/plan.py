@@ -281,8 +281,8 @@ def _why_stopped(stop: BaseException, search: AnytimeSearch | None, seconds: flo
         return TIME_LIMIT if timed else INTERRUPT
     if timed:
         raise InputError(
-            f"--time-limit: no layout was played in {format_seconds(seconds or 0.0)}, and one at least has to "
-            f"be; give it more time"
+            f"--time-limit: no layout was simulated in {format_seconds(seconds or 0.0)}, but at least one is needed; "
+            f"give it more time"
         ) from None
     raise stop
 

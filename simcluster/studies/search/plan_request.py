@@ -49,7 +49,7 @@ def check_request(base: Scenario, counts: Sequence[int], objective: str, price: 
             below = count // machine * machine
             near = [each for each in (below, below + machine) if each <= there]
             raise InputError(
-                f"{count} GPUs are not a multiple of the {machine} of a machine; use {' or '.join(map(str, near))}"
+                f"{count} GPUs are not a multiple of the {machine} per node; use {' or '.join(map(str, near))}"
             )
 
 
@@ -78,9 +78,10 @@ class Ignored(NamedTuple):
         """Return one sentence about ignored faults and one about ignored keys, if there are any."""
         what = {"sequence_lengths": "documents of different lengths (sequence_lengths)"}
         named = ", ".join(what.get(kind, kind) for kind in self.faults)
-        told = [f"not in times and memory: the scenario's faults ({named}); run the winner with them"] if named else []
-        keys = f"planned for one step, with collectives as flows: no effect has {', '.join(self.keys)}"
-        return [*told, *([keys] if self.keys else [])]
+        parts = [f"times and memory exclude the scenario's faults ({named}); run the winner with them"] if named else []
+        have = "have" if len(self.keys) > 1 else "has"
+        keys = f"planned for one step, with collectives as flows: {', '.join(self.keys)} {have} no effect"
+        return [*parts, *([keys] if self.keys else [])]
 
 
 class MemoryLimit(NamedTuple):
@@ -95,8 +96,8 @@ class MemoryLimit(NamedTuple):
         return usable(self.whole, self.headroom)
 
     def __str__(self) -> str:
-        free = f" with {100 * self.headroom:.4g} % of it left free" if self.headroom else ""
-        return f"{self.whole / 1e9:.1f} GB a GPU{free}"
+        free = f" with {100 * self.headroom:.4g} % of it kept free" if self.headroom else ""
+        return f"{self.whole / 1e9:.1f} GB per GPU{free}"
 
 
 def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | str | None) -> MemoryLimit:
@@ -126,7 +127,7 @@ def seconds_of(limit: str | float | None) -> float | None:
     try:
         seconds = parse_seconds(limit) if isinstance(limit, str) else limit
     except InputError:
-        seconds = 0.0  # no time at all
+        seconds = 0.0  # an invalid time
     if not is_number(seconds) or seconds <= 0:
         given = "60 for seconds, " if not isinstance(limit, str) else ""
         raise InputError(f"time limit {limit!r} must be a time above 0: use {given}'60 s' or '5 min'")
@@ -146,7 +147,7 @@ def require_some(base: Scenario, spaces: Sequence[Space]) -> None:
     named = [f"{path} than {value}" for path, value in fixed if isinstance(value, int) and value > 1]
     others = f"try others of {listed(named)}, or " if named else ""
     raise InputError(
-        f"no layout on {listed([space.gpus for space in spaces])} GPUs is legal: {reasons}; {others}use another number "
+        f"no valid layout for {listed([space.gpus for space in spaces])} GPUs: {reasons}; {others}use another number "
         f"of GPUs, or another training.global_batch than {base.training.global_batch}"
     )
 
@@ -164,15 +165,15 @@ def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: 
             continue
     if closest is None or closest[0] <= capacity:
         reasons = ", ".join(dict.fromkeys(reason for _, reason in frontier.refused))
-        return f"no layout can be played: {reasons}"
+        return f"no layout can be simulated: {reasons}"
     held, layout = closest[0], known.layouts[closest[1]]
     options = " ".join(f"{path}={written(value)}" for path, value in overrides(base, layout).items())
     text = (
-        f"none of {len(known.layouts):,} legal layouts fits in {limit}; the closest holds "
-        f"{held / 1e9:.1f} GB, {(held - capacity) / 1e9:.1f} GB too much: {options}"
+        f"none of {len(known.layouts):,} legal layouts fits in {limit}; the closest needs "
+        f"{held / 1e9:.1f} GB, {(held - capacity) / 1e9:.1f} GB over: {options}"
     )
     if held <= limit.whole:
-        return f"{text}; headroom 0 (--headroom 0) takes it"
+        return f"{text}; it fits with headroom 0 (--headroom 0)"
     if limit.whole < base.cluster.device.memory:
         return f"{text}; allow more memory, or more GPUs"
     found = remedies(layout.on(base), capacity)

@@ -28,22 +28,22 @@ CAUSE: Mapping[str, str] = {
     "parallel": "tp x pp x cp does not divide the GPUs",
     "parallel.tp": "tp does not divide the heads or a width of the model",
     "parallel.sequence_parallel": "sequence parallelism without tensor parallelism",
-    "parallel.cp": "cp does not divide the sequence, or what tp splits of it",
-    "parallel.cp_comm": "cp that trades heads does not divide those of a rank",
-    "parallel.ep": "ep does not divide the experts, or groups of it the ranks of a stage",
+    "parallel.cp": "cp does not divide the sequence, or its tp shard",
+    "parallel.cp_comm": "cp with all_to_all does not divide the heads per rank",
+    "parallel.ep": "ep does not divide the experts, or its groups do not divide the ranks of a stage",
     "parallel.etp": "etp does not divide the width of an expert",
-    "tokens twice": "tensor without sequence parallelism: its ranks would send the same tokens to experts",
+    "tokens twice": "tensor without sequence parallelism: tp ranks would send the same tokens to experts",
     "training.attention": "cp needs a fused attention",
-    "memory.offload.optimizer": "the optimizer lives on the host, which is not modelled for experts on ep ranks",
+    "memory.offload.optimizer": "an offloaded optimizer is not modelled for experts on ep ranks",
     "parallel.pp": "pp does not divide the layers",
     "pipeline.chunks": "pp x chunks does not divide the layers",
-    "pipeline.schedule": "the schedule cannot be made of these stages and microbatches",
+    "pipeline.schedule": "the schedule does not support these numbers of stages and microbatches",
     "training.global_batch": "dp x micro batch does not divide the batch",
     "training.recompute": "this recomputation needs another attention",
-    "fused core": "selective recompute of a fused core: slower than none, and frees but the statistics of its softmax",
-    "parallel.zero": "this ZeRO stage does not go with the rest of the scenario",
-    "groups": "the microbatches are no multiple of pp, as interleaving needs",
-    "one stage": "a schedule of several stages, and pp is 1",
+    "fused core": "selective recompute of a fused core: slower than none, and frees only the softmax statistics",
+    "parallel.zero": "this ZeRO stage is invalid with the rest of the scenario",
+    "groups": "the microbatches are not a multiple of pp, as interleaving needs",
+    "one stage": "a schedule for several stages, but pp is 1",
 }
 """Reason why a layout is illegal, by the key that breaks the rule."""
 MOST_SEQUENCES = 16
@@ -186,9 +186,9 @@ def space_of(base: Scenario, gpus: int, vary: Mapping[str, Sequence[Any]]) -> Sp
     """
     for path, values in vary.items():
         if path not in AXES:
-            raise InputError(f"{path} is nothing that a plan decides{did_you_mean(path, AXES)}; use {listed(AXES)}")
+            raise InputError(f"{path} is not an axis of a plan{did_you_mean(path, AXES)}; use {listed(AXES)}")
         if not values:
-            raise InputError(f"{path}: no values, so there is nothing to try; give at least one")
+            raise InputError(f"{path}: has no values to try; give at least one")
         for value in values:
             _require(path, value, base)
     for name in vary.get("pipeline.schedule", ()):
@@ -236,7 +236,7 @@ def _require(path: str, value: object, base: Scenario) -> None:
         ),
     }.get(path, ("a whole number from 1", whole > 0))
     if not fits:
-        raise InputError(f"{path}: {shown(value)} cannot be tried; give {wanted}")
+        raise InputError(f"{path}: {shown(value)} is not a valid value; give {wanted}")
 
 
 class LayoutRules:

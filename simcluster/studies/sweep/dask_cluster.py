@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 DASK = "dask://"
 _CONNECT_SECONDS = 10
-_CHECK_SECONDS = 30  # for workers to say which simulator they have: those that do not are asked with their first task
-_ANSWER_SECONDS = 15  # without an answer the scheduler, or the way to it, is lost
-_MORE_SECONDS = 2.0  # that Dask has to end by its own limit
-_EMPTY_SECONDS = 30  # a cluster that grows by itself may be without workers for a while
-_OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; numbers of two versions do not mix"
+_CHECK_SECONDS = 30  # for workers to report their simulator; silent ones are checked with their first task
+_ANSWER_SECONDS = 15  # without an answer the scheduler or its connection is lost
+_MORE_SECONDS = 2.0  # of grace for Dask's timeout
+_EMPTY_SECONDS = 30  # an autoscaling cluster may be without workers for a while
+_OTHER = "has another simcluster, numpy, scipy, networkx or SimPy than this process; results of versions must not mix"
 _SAID = {"CancelledError": "the connection to its scheduler broke", "TimeoutError": "its scheduler does not answer"}
 _LOOPS = ("asyncio", "tornado.application")
-_REMEDY = "start the workers anew in the environment of this command"
+_REMEDY = "restart the workers in the environment of this command"
 
 
 def digest_there() -> str:
@@ -99,7 +99,7 @@ def on_dask(address: str) -> Iterator[tuple[Executor, int, Lookout]]:
             cluster.check(workers)
             yield client.get_executor(pure=False), len(workers), cluster
         finally:
-            with suppress(Exception):  # of a cluster that is lost there is nothing to close
+            with suppress(Exception):  # a lost cluster cannot be closed
                 seconds = 2 if cluster.lost else _CONNECT_SECONDS
                 within(seconds + _MORE_SECONDS, lambda: client.close(timeout=seconds))
 
@@ -117,7 +117,7 @@ class _Cluster(Lookout):
         """Return the addresses of the workers; InputError if the scheduler does not answer."""
         try:
             if self.client.status != "running":
-                raise ConnectionError(_SAID["CancelledError"])  # Dask tries to connect again, to which nothing was said
+                raise ConnectionError(_SAID["CancelledError"])  # Dask tries to reconnect without a message
             about: dict[str, Any] = within(
                 _ANSWER_SECONDS + _MORE_SECONDS,
                 lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=_ANSWER_SECONDS),
@@ -140,7 +140,7 @@ class _Cluster(Lookout):
             try:
                 problem = future.exception(timeout=_ANSWER_SECONDS)
                 same = problem is None and future.result(timeout=_ANSWER_SECONDS) == mine
-            except (OSError, RuntimeError) as lost:  # what a scheduler has that is gone by now
+            except (OSError, RuntimeError) as lost:  # the scheduler is gone by now
                 raise self._lost(lost) from None
             if problem is not None:
                 why = f"cannot run simcluster: {problem}"
@@ -172,8 +172,8 @@ class _Cluster(Lookout):
         self.lost = True
         why = str(problem) or _SAID.get(type(problem).__name__, type(problem).__name__)
         return InputError(
-            f"executor {self.address!r}: the Dask cluster is lost ({why}); what is finished is stored, where a file "
-            "keeps it: run the same command again when a scheduler and workers are there"
+            f"executor {self.address!r}: the Dask cluster is lost ({why}); finished rows are stored if there is a "
+            "file: run the same command again when a scheduler and workers are there"
         )
 
 
@@ -185,7 +185,7 @@ def _silenced() -> Iterator[None]:
     """
     logs = [logging.getLogger(name) for name in ("distributed", *logging.root.manager.loggerDict)]
     before = {log: log.level for log in logs if log.name.partition(".")[0] == "distributed"}
-    for log in before:  # some have a level of their own
+    for log in before:  # some have separate levels
         log.setLevel(logging.CRITICAL + 1)
     for name in _LOOPS:
         logging.getLogger(name).addFilter(_not_of_dask)  # the same filter is added once

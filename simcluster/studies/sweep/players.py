@@ -33,7 +33,7 @@ from simcluster.studies.sweep.playing import (
 
 _CHUNK_SECONDS = 0.1  # work between reports of a process: rows that a kill may cost, and the wait at the end
 _MOST_TOGETHER = 32
-_WORTH_SECONDS = 0.2  # less stays with its process: another one would make again what it shares
+_WORTH_SECONDS = 0.2  # less is not moved: another process would compute its shared parts again
 
 Key = tuple[str, ...]
 
@@ -160,7 +160,7 @@ def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
             yield Players(executor=cluster, at_once=workers, lookout=lookout)
     elif not callable(getattr(executor, "submit", None)):
         takes = 'a number of processes, an executor of concurrent.futures, or "dask://HOST:PORT"'
-        refuse(executor, "who plays", takes)
+        refuse(executor, "executor", takes)
     else:
         assert not isinstance(executor, int)
         yield Players(executor=executor, at_once=int(getattr(executor, "_max_workers", 0) or 4))

@@ -68,7 +68,7 @@ class Lookout(Protocol):
         """Return whether a task has killed its process; raise InputError if it failed for another reason."""
         if isinstance(problem, BrokenExecutor):
             raise InputError(
-                f"the executor is broken ({problem}); what is finished is stored, where a file keeps it: run the same "
+                f"the executor is broken ({problem}); finished rows are stored if there is a file: run the same "
                 "again with a new one"
             ) from None
         raise problem
@@ -106,7 +106,7 @@ def play_on(
                 sent = True
                 try:
                     future = executor.submit(play, measure, chunk)
-                except Exception as problem:  # whatever executors raise; that it is lost may be noticed here first
+                except Exception as problem:  # any exception: a lost executor may be noticed here first
                     lookout.killed(problem)
                     raise
                 under_way[future] = chunk
@@ -119,7 +119,7 @@ def play_on(
                 chunk = under_way.pop(future)
                 try:
                     rows, seconds = future.result()
-                except (Exception, CancelledError) as problem:  # whatever executors raise
+                except (Exception, CancelledError) as problem:  # executors raise anything
                     if lookout.killed(problem) and len(chunk) > 1:
                         suspects += chunk
                         continue
@@ -150,8 +150,8 @@ def check_sendable(measure: Measure, chunk: Sequence[Numbered]) -> None:
     """Raise InputError if a function and its tasks cannot be sent to another process."""
     try:
         pickle.dumps((measure, chunk))
-    except Exception as problem:  # pickle raises what it likes
+    except Exception as problem:  # pickle raises anything
         raise InputError(
-            f"cannot be sent to another process: {problem}; what an executor runs, and every value that varies, must "
+            f"cannot be sent to another process: {problem}; the function to run, and each varied value, must "
             "be at the top level of a module and plain data"
         ) from None

@@ -77,8 +77,8 @@ def quick_step(scenario: Scenario) -> float:
         return _STEPS.step(scenario)
     except NotQuickError:
         raise
-    except InputError as error:  # of what all variants of the layout may do, some of which this one does not
-        raise NotQuickError(f"only a full run can tell whether it does what is refused: {error}") from error
+    except InputError as error:  # about variants of the layout, of which this one may not be
+        raise NotQuickError(f"only a full run can decide: {error}") from error
 
 
 def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
@@ -99,7 +99,7 @@ class QuickSteps:
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return the cached facts from which MFU and throughput of a scenario are computed."""
-        batch = scenario.training, scenario.data, scenario.seed  # what is real of it is drawn
+        batch = scenario.training, scenario.data, scenario.seed  # its real tokens are drawn
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
         return self._shared(scenario.cluster).kept.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 

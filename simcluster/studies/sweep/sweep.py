@@ -50,8 +50,8 @@ MAX_VARIANTS = 200_000
 """A sweep of more is refused: at a hundred a second it would take over half an hour on every core."""
 
 _SHARED = ("parallel.pp", "parallel.tp", "parallel.", "pipeline.", "training.", "parallel.zero")
-"""Starts of paths: those that change most of what variants share come first; before them all other paths, which change
-the cluster or the model."""
+"""Prefixes of paths, in order of how much a change costs variants that share work; all other paths, which change the
+cluster or the model, come before them."""
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 
 
@@ -141,10 +141,10 @@ def make_sweep(
     """
     for path, values in vary.items():
         if not len(values):
-            raise InputError(f"vary.{path}: has no values, so there is nothing to play; give at least one")
+            raise InputError(f"vary.{path}: has no values; give at least one")
     if not vary and not any(rows):
         raise InputError(
-            "a sweep needs something that varies, and nothing does; say what, as in --vary parallel.tp=1,2,4,8, "
+            "a sweep needs a varied key, and there is none; name one, as in --vary parallel.tp=1,2,4,8, "
             "or in Python vary={'parallel.tp': [1, 2, 4, 8]}"
         )
     total = len(rows) * math.prod(len(values) for values in vary.values())
@@ -153,7 +153,7 @@ def make_sweep(
     if sample is None and total > MAX_VARIANTS:
         counts = " x ".join(f"{len(values):,} ({path})" for path, values in vary.items())
         raise InputError(
-            f"{total:,} variants are more than {MAX_VARIANTS:,}: {counts}; vary less, or play some: --sample 1000"
+            f"{total:,} variants are more than {MAX_VARIANTS:,}: {counts}; vary less, or simulate some: --sample 1000"
         )
     numbers: Sequence[int] = range(total)
     if sample is not None and sample < total:
@@ -218,7 +218,7 @@ def _base(what: Mapping[str, Any] | str, document: Document) -> Mapping[str, Any
 def _rows_of(path: Path, columns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the changes in each row of a CSV file; an empty cell is no change."""
     if not path.is_file():
-        raise InputError(f"there is no file {path}; write its path relative to the study")
+        raise InputError(f"file {path} does not exist; write its path relative to the study")
     found = read_csv(path)
     for column in columns:
         if column not in found[0].cells:

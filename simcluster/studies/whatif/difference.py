@@ -33,7 +33,7 @@ Side = ResultLike | SavedResult
 _TOLD = 0.95  # part of all that changed, up to which causes are reported
 _MOST_TOLD = 5
 _ROUNDING = 1e-9  # of a step: some ticks of the clock
-_STANDS_OUT = 0.05  # of the difference: how much more one stage's own work must grow than the others'
+_STANDS_OUT = 0.05  # of the difference: how much more one stage's work must grow than the others'
 
 PHRASES = {
     "forward": "forward compute",
@@ -45,9 +45,9 @@ PHRASES = {
     "validation": "validation",
     "offload": "waiting for offload copies",
     "other": "other work",
-    "interference": "compute slowed by communication beside it",
+    "interference": "compute slowed by concurrent communication",
     "bubble": "pipeline bubble",
-    "straggler_wait": "waiting for late members of a group",
+    "straggler_wait": "waiting for delayed members of a group",
 }
 _REASONS = {
     "traffic": "{axis} communication itself (bytes, algorithm, link rates)",
@@ -128,12 +128,12 @@ class Difference(Shown):
         """Return a short paragraph: the difference, its main causes, and the stage that changes most, if any."""
         second, (base, other) = format_seconds(self.other.step_time), self.names
         if not self.seconds:
-            return f"{other} takes {second} a step, exactly as long as {base}."
+            return f"{other} takes {second} per step, exactly as long as {base}."
         share, slower = abs(self.seconds) / self.base.step_time, "longer" if self.seconds > 0 else "less"
         before, change = format_seconds(self.base.step_time), format_seconds(abs(self.seconds))
         compared = f": {change} ({share:.1%}) {slower} than {base} ({before})"
         compared = f", as long as {base} to a billionth" if share < _ROUNDING else compared
-        said = [f"{other} takes {second} a step{compared}."]
+        said = [f"{other} takes {second} per step{compared}."]
         for what, sign in (("longer", 1), ("less", -1)):
             causes = [f"{_caused(n, s)} {format_change(s)}" for n, s in self._largest() if sign * s > 0]
             said += [f"What takes {what}: {', '.join(causes)}."] if causes else []
@@ -163,7 +163,7 @@ class Difference(Shown):
         if most - others <= _STANDS_OUT * self.seconds:
             return ""
         return (
-            f"The own work of stage {stage} changes most, by {format_change(most)}; that of the others by "
+            f"The work of stage {stage} changes most, by {format_change(most)}; that of the others changes by "
             f"{format_change(others)} on average."
         )
 

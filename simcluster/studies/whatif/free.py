@@ -60,7 +60,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     there = kinds_of(result)
     wrong = [kind for kind in kinds if kind not in there]
     if wrong:
-        raise InputError(f"this step has nothing of kind {wrong[0]!r}; it has {', '.join(there)}")
+        raise InputError(f"this step has no ops of kind {wrong[0]!r}; it has {', '.join(there)}")
     chosen = kinds or [kind for kind in there if " " not in kind]
     require_time_for(result.scenario, len(chosen), "what_if_free", ops=result.ops_played)
     on_path = path_seconds(result)

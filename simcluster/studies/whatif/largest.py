@@ -57,13 +57,13 @@ class Largest(Shown):
             lines = [f"no {self.path} fits in {size}"]
         else:
             fits = f"{self.memory / 1e9:.2f} of {size} on the fullest GPU"
-            lines = [f"largest {self.path} that fits: {self.value:,}   ({fits}; the scenario's own is {self.own:,})"]
+            lines = [f"largest {self.path} that fits: {self.value:,}   ({fits}; the scenario has {self.own:,})"]
         if self.next_value is not None and self.next_memory is not None:
             lines.append(f"  {self.next_value:,} needs {self.next_memory / 1e9:.2f} GB")
         if self.skipped:
             first = min(self.skipped)
             number = f" (and {len(self.skipped) - 1:,} more)" if len(self.skipped) > 1 else ""
-            lines.append(f"  {first:,}{number} makes no job: {self.skipped[first]}")
+            lines.append(f"  {first:,}{number} is invalid: {self.skipped[first]}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -149,7 +149,9 @@ class _Tries:
                 return low, high
             low = high
             if doubling + 1 >= _FLAT and len(set(self._planned.values())) == 1:
-                raise InputError(f"{self.path}: memory does not depend on it; {self.own:,} and {low:,} hold the same")
+                raise InputError(
+                    f"{self.path}: memory does not depend on it; {self.own:,} and {low:,} need equal memory"
+                )
         return low, None
 
     def narrowed(self, low: int, high: int | None) -> tuple[int, int | None]:
@@ -213,7 +215,7 @@ class _Tries:
                 less, more = sorted((value, other))
                 sizes = [f"{each:,}: {self._planned[each] / 1e9:.4g} GB" for each in (less, more)]
                 raise _NotMonotoneError(
-                    f"{self.path}: more of it is not more memory ({', '.join(sizes)} a GPU), so there is no largest "
+                    f"{self.path}: memory does not grow with it ({', '.join(sizes)} per GPU), so there is no largest "
                     "value that fits; name a path with which memory grows, as in training.micro_batch"
                 )
 
@@ -225,7 +227,7 @@ def _own(scenario: Scenario, path: str) -> int:
         here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)
     if isinstance(here, bool) or not isinstance(here, int) or here < 1:
         raise InputError(
-            f"{path} is {here!r} in this scenario, and the largest is looked for among whole numbers above zero, as in "
+            f"{path} is {here!r} in this scenario, but only whole numbers above zero can be searched, as in "
             "training.micro_batch, model.layers or model.sequence_length"
         )
     return here

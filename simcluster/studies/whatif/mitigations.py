@@ -86,10 +86,10 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
         yield "rebalance the stages (layers_per_stage: auto)", as_placed({"pipeline": pipeline}), ""
     for machine in slow_machines(scenario):
         healthy = tuple(fault for fault in faults if not _slows(fault, scenario, machine))
-        yield f"replace machine {machine} by a healthy one", as_placed({"faults": healthy}), ""
+        yield f"replace node {machine} with a healthy one", as_placed({"faults": healthy}), ""
         smaller, note = dropped(scenario, machine)
         if smaller is not None:
-            yield f"drop machine {machine}, go on with dp {smaller.scenario.dp}", smaller, note
+            yield f"drop node {machine}, continue with dp {smaller.scenario.dp}", smaller, note
     remedies = [fault.remedy() for fault in faults]
     for what in dict.fromkeys(remedy[0] for remedy in remedies if remedy is not None):
         pairs = zip(faults, remedies, strict=True)
@@ -195,7 +195,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
     changed = with_ranks(scenario, dp, kept[: dp * replica])
     batch, notes = changed.training.global_batch, []
     if batch != scenario.training.global_batch:
-        notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} does not divide")
+        notes.append(f"global batch {batch:,}, as {scenario.training.global_batch:,} is not divisible")
     if len(kept) > changed.gpus:
         notes.append(f"{len(kept) - changed.gpus:,} healthy GPUs idle")
     return changed, "; ".join(notes)

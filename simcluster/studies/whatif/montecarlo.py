@@ -66,7 +66,7 @@ def monte_carlo(
     elif base.scenario != without_chance(scenario):
         raise InputError(
             f"base: is the result of another scenario ({base.scenario.name}); it must be that of "
-            "without_chance(scenario): leave it out, and it is played here"
+            "without_chance(scenario): omit it to have it simulated here"
         )
     if until is not None and not 0 < until < 1:
         raise InputError(f"until: {until:g} is not a fraction of the mean; give one above 0 and below 1, as in 0.001")
@@ -78,7 +78,7 @@ def monte_carlo(
         times = sweep_replicas(scenario, base, processes, None if until is None else enough)
         return Distribution(times, base.step_time, "sweep")
     numbers = range(scenario.replicas)
-    workers = processes or 1  # not several unasked: a Python of its own lacks extensions that a script has registered
+    workers = processes or 1  # one by default: a new process lacks extensions that a script has registered
     turn = max(_LOOK, workers) if until else len(numbers)
     times = np.zeros(0)
     for first in range(0, len(numbers), turn):

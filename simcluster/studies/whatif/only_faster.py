@@ -29,7 +29,7 @@ def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenar
 def told(longer: Iterable[SlowerOps]) -> str:
     """Return the ops that take longer as a sentence; "" if there are none."""
     words = describe_slower_ops(list(longer))
-    return f"Nothing that differs slows anything down by itself: {words}." if words else ""
+    return f"None of the changes slows anything down in isolation: {words}." if words else ""
 
 
 def only_faster(one: Scenario, other: Scenario) -> bool:

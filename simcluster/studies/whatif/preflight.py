@@ -17,8 +17,8 @@ from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Trials, 
 _MOST_TRIED = 6  # changes that are simulated for one point
 _MOST_PLAYED = 24  # for the whole list, 2 to 10 s of a processor
 _MOST_OFFERED = 3  # remedies of one point, and of the job
-_MOST_TOGETHER = 3  # changes that go on from the best one
-_MOST_FURTHER = 2  # tries of a point that go on from it
+_MOST_TOGETHER = 3  # further changes on top of the best one
+_MOST_FURTHER = 2  # tries of a point on top of it
 _WORTH = 0.999  # a remedy must make the step shorter than this part of it
 
 

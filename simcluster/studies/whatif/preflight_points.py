@@ -58,9 +58,9 @@ class Point:
     advice: str = ""
     tries: tuple[Values, ...] = ()
     for_time: bool = True
-    """A remedy has to make the step shorter; else it has to help the point, whatever it costs."""
+    """A remedy has to make the step shorter; otherwise it has to improve the verdict, at any cost."""
     remedies: tuple[Remedy, ...] = ()
-    """Those of ``tries`` that do, as played, best first."""
+    """Changes among ``tries`` that help, as simulated, best first."""
 
     @property
     def remedy(self) -> Remedy | None:
@@ -90,11 +90,11 @@ def _layout(result: Result) -> Point:
     schedule = schedule_of(scenario)
     slices = slices_of(scenario, schedule)
     counts = sorted(set(slices.counts)) if slices else []
-    named = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "as their times say"
-    layers = f"layers a slice: {named}"
+    named = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "by their times"
+    layers = f"layers per slice: {named}"
     found = (
         f"{batch.global_batch} = dp {plan.dp} x micro batch {batch.micro_batch} x {scenario.microbatches} "
-        f"microbatches; {layers}; {model.heads // plan.tp} heads a rank"
+        f"microbatches; {layers}; {model.heads // plan.tp} heads per rank"
     )
     few = scenario.microbatches < plan.pp
     smaller = [{"training.micro_batch": size} for size in reversed(divisors(batch.micro_batch)[:-1])]
@@ -113,7 +113,7 @@ def _memory(result: Result) -> Point:
     return Point(
         "memory headroom", graded(used, 1 - HEADROOM, 1.0),
         f"{result.memory.total / 1e9:.1f} of {result.facts.memory / 1e9:.1f} GB ({used:.0%}) on the fullest GPU",
-        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % it does not fit",
+        f"at most {100 * (1 - HEADROOM):.0f} %; above 100 % is out of memory",
         "more recomputation, or a higher ZeRO stage", tries, for_time=False,
     )  # fmt: skip
 
@@ -142,7 +142,7 @@ def _critical_batch(result: Result) -> Point:
     tokens = result.facts.tokens
     return Point(
         "batch against the critical batch", graded(tokens / critical, 1.0, 4.0),
-        f"{tokens / 1e6:.2f} M tokens a step, {tokens / critical:.0%} of {critical / 1e6:.1f} M",
+        f"{tokens / 1e6:.2f} M tokens per step, {tokens / critical:.0%} of {critical / 1e6:.1f} M",
         "above it more samples hardly save steps (arXiv:2001.08361 eq. 1.4 at the loss of eq. 1.1: a rule of thumb)",
         "a smaller training.global_batch, or fewer GPUs",
     )  # fmt: skip
@@ -177,7 +177,7 @@ def _sharding(result: Result) -> Point:
     bad = pp > 1 and bool(every)
     seconds = result.overlap.mean[CommKey("dp")].wire if bad else 0.0
     how = f"; {' and '.join(every)} in each of {scenario.microbatches} microbatches"
-    wire = f": {format_seconds(seconds)} of dp on the wire a step"
+    wire = f": {format_seconds(seconds)} of dp communication per step"
     return Point(
         "ZeRO under the pipeline", "warn" if bad else "pass", f"ZeRO-{zero}, pp {pp}" + (how + wire if bad else ""),
         "ZeRO-0 or 1 under a pipeline: DeepSpeed refuses 2 and 3, Megatron-LM shards the optimizer's state only",

@@ -30,7 +30,7 @@ Values = Mapping[str, Any]
 """Values at dotted paths of a scenario."""
 
 Again = Callable[[Values], Scenario]
-"""Function that returns the scenario with these values instead of its own; InputError where it cannot have them."""
+"""Function that returns the scenario changed to these values; InputError where they are invalid."""
 
 _WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes less
 
@@ -242,7 +242,7 @@ def _dp(scenario: Scenario) -> Iterator[Values]:
     if zero == 3 and not scenario.fsdp.shard_group:
         hosts = scenario.cluster.built.host_of
         machine = sum(hosts[rank] == hosts[0] for rank in range(scenario.gpus))
-        near = machine // (scenario.parallel.tp * scenario.parallel.cp)  # consecutive ranks of dp in one machine
+        near = machine // (scenario.parallel.tp * scenario.parallel.cp)  # consecutive dp ranks in one node
         if near > 1:
             yield {"fsdp.shard_group": near}
     if zero > 1 and scenario.fsdp.sync_every_microbatch:

@@ -39,7 +39,7 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
         "nvlink": "NVLink bandwidth",
         "network": "network bandwidth (NICs and switches)",
         "pcie": "PCIe bandwidth",
-        "between_machines": "between machines (network and PCIe together)",
+        "between_machines": "between nodes (network and PCIe together)",
         "latency": "latency of links and collectives",
         "launch": "launch time and host work",
         "memory": "memory size",
@@ -168,7 +168,7 @@ def scaled(scenario: Scenario, resource: str, by: float, *, less: bool = False) 
 
 def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitivity:
     before = base.step_time
-    if resource == "memory":  # holds, and takes no time
+    if resource == "memory":  # capacity takes no time
         return Sensitivity(resource, by, before, before, before, price, before)
     more = simulate_scenario(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
@@ -210,11 +210,11 @@ class GapCause:
     factor: float | None
 
     def in_words(self) -> str:
-        """Return a text such as: peak FLOP/s at 0.870 of what is counted (61.2 % of the step)."""
+        """Return a sentence such as: peak FLOP/s would have to be 0.870 x the modelled value (61.2% of the step)."""
         name, part = RESOURCES[self.resource], f"{self.part:.1%} of the step"
         if self.factor is None:
-            return f"{name}: not alone ({part})"
-        return f"{name}: {self.factor:.3f} x what the device and the cluster say ({part})"
+            return f"{name} alone cannot close the gap ({part})"
+        return f"{name} would have to be {self.factor:.3f} x the modelled value ({part})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cause as JSON-ready values."""
@@ -255,7 +255,7 @@ def inflation(
     % interval, ``barrier`` the factor of one barrier of all ranks if each draws for a whole step of computing.
     """
     if per not in PERS:
-        raise InputError(f"inflation: per {per!r} is no part of a job that draws; it can be {', '.join(PERS)}")
+        raise InputError(f"inflation: per {per!r} is not a unit of random draws; use {', '.join(PERS)}")
     kind = "speeds" if per == "gpu" else "jitter"
     rows: list[dict[str, Any]] = []
     for name, given in scenarios.items():
