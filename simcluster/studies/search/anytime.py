@@ -118,7 +118,7 @@ class AnytimeSearch:
         self.account()
 
     def account(self) -> None:
-        """Simulate with their accounts the best, their rivals and the own layout; also after time was up."""
+        """Simulate the best layouts, their rivals and the own layout with breakdowns, also after a timeout."""
         self._phase = "accounts"
         self._running.clear()
         best = [number for _, number in self.best]
