@@ -291,5 +291,5 @@ def test_a_job_has_the_gpus_of_its_machines_unless_it_says_so(tmp_path: Path) ->
     path.write_text(head + "".join(f"  - {{scenario: tiny_dp, {job}}}\n" for job in [jobs[0], jobs[2]]))
     assert [len(job.gpus) for job in load_jobs(path)[0]] == [16, 16]
     path.write_text(head + "  - {scenario: tiny_dp, machines: [9]}\n")
-    with pytest.raises(InputError, match="no machine 9; name some of 0 to 3"):
+    with pytest.raises(InputError, match="no node 9; name some of 0 to 3"):
         load_jobs(path)

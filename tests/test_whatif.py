@@ -138,5 +138,5 @@ def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
 
 def test_an_unknown_kind_is_refused(tiny: Tiny) -> None:
     result = simulate(tiny())
-    with pytest.raises(simcluster.InputError, match=r"nothing of kind 'tp'; it has forward, backward, optimizer"):
+    with pytest.raises(simcluster.InputError, match=r"no ops of kind 'tp'; it has forward, backward, optimizer"):
         simcluster.what_if_free(result, ["tp"])
