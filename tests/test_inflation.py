@@ -62,9 +62,7 @@ def test_the_inverse_of_one_speed_is_longer_than_its_mean() -> None:
 
 
 def test_what_does_not_draw_is_refused(tiny: Tiny) -> None:
-    with pytest.raises(
-        InputError, match="per 'layer' is not a unit of random draws; use gpu, kernel, pass, step"
-    ):
+    with pytest.raises(InputError, match="per 'layer' is not a unit of random draws; use gpu, kernel, pass, step"):
         inflation({"it": tiny()}, [0.1], per="layer")  # type: ignore[arg-type]
 
 
