@@ -99,10 +99,7 @@ def segment_moments(work: float, checkpoint: float, recovery: float, down: float
 
 
 def ettr(rate: float, restart: float, interval: float) -> float:
-    """Return Meta's effective training time ratio (arXiv:2410.21680), to first order.
-
-    In rate x (restart + interval / 2), for a long run that does not queue. Negative outside its validity.
-    """
+    """Return Meta's effective training time ratio (arXiv:2410.21680), to first order; negative if it fails."""
     return 1 - rate * (restart + interval / 2)
 
 

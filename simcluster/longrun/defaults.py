@@ -113,7 +113,6 @@ def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str],
 
 
 def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
-    """Return, by key of a failure in the scenario, whether it has no effect, and why."""
     slow, alone = spec.effect == "slow", "a slow device is left alone (run.straggler)"
     left, saved = slow and section.straggler == "leave", slow and section.straggler == "checkpoint"
     return (

@@ -111,7 +111,6 @@ def kept_share(run: LongRun) -> float:
 
 
 def _segment_share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
-    """Return the share of kept work for snapshots ``steps`` apart, or over the whole run if shorter."""
     down, exposed = restart_seconds(run)
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:

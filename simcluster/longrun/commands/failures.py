@@ -54,7 +54,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _yaml(fits: FailureFits) -> str:
-    """Return the ``failures`` section as YAML; its values are JSON, so that any name is valid."""
     seen = [each for each in fits.causes if each.count]
     lines = [
         f"  - {json.dumps(mode, ensure_ascii=False)}"

@@ -244,7 +244,6 @@ def _next_outage(job: JobState) -> SimProcess | None:
 
 
 def _handle_due(job: JobState, what: str, number: int) -> SimProcess | None:
-    """Handle a due event: plan it, or return the outage that begins now."""
     if what in (MAINTENANCE, REGROWTH):
         job.planned.maintains |= what == MAINTENANCE
         plan_outage(job, job.names.index(what))

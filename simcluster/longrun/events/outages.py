@@ -60,7 +60,6 @@ def corrupt_weights(job: JobState, number: int, cause: FailureMode, occurrence: 
 
 
 def _find_error(job: JobState, number: int, count: int, lasts: float) -> SimProcess:
-    """Find the error after a while, unless the job has gone back to before it in the meantime."""
     yield job.env.timeout(lasts)
     if math.isfinite(job.wrong.since) and count == job.wrong.count:
         job.fall_due("found", number)

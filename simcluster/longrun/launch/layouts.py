@@ -98,7 +98,6 @@ def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tup
 
 
 def _seconds_per_sequence(scenario: Scenario) -> float:
-    """Return the step time over the batch, extrapolated from short steps; inf if one is rejected."""
     few, more = (_shorten(scenario, rounds) for rounds in (1, 2))
     try:
         step = simulate_scenario(more).step_time
@@ -166,7 +165,6 @@ def _apply_layout(base: Scenario, tried: _Candidate) -> Scenario | None:
 
 
 def _shorten(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
-    """Return the scenario with at most ``rounds`` pipeline fills of microbatches: memory grows no further."""
     enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
     batch = min(scenario.training.global_batch, enough)
     return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})

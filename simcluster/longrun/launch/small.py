@@ -200,7 +200,6 @@ def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> lis
 
 
 def _expert_ranks(scenario: Scenario, small: SmallLayout) -> int:
-    """Return the ranks that split an expert: as in the job, or tp if it has none or no whole groups."""
     ranks, etp = small.tp * small.dp * small.cp, scenario.parallel.etp
     return etp if etp and small.ep > 1 and ranks % (etp * small.ep) == 0 else small.tp
 

@@ -109,13 +109,11 @@ def _with_spares(run: LongRun, count: int) -> LongRun:
 
 
 def _short_of_nodes(run: LongRun, repairs: Repairs, outcomes: Outcomes) -> Floats:
-    """Return the share of each run spent waiting for nodes, without the time until spares are ready."""
     made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * spare_ready_time(run, 0)
     return np.asarray(np.maximum(0.0, share_of(outcomes, "waiting") - made / outcomes.wall))
 
 
 def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcomes: dict[int, Outcomes]) -> int:
-    """Return the fewest spares for ``SHORT``, by bisection between simulated counts, adding to ``outcomes``."""
 
     def enough(count: int) -> bool:
         if count not in outcomes:

@@ -110,7 +110,6 @@ def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongR
 
 
 def _restart_factors(run: LongRun, target: float) -> list[float]:
-    """Return factors of the restart, including some near the closed form's budget."""
     low, high = 0.0, _FAR
     if efficiency_of(_scale_restart(run, low)) < target or not efficiency_of(_scale_restart(run, high)) < target:
         return list(_TIMES)
@@ -242,7 +241,6 @@ def _with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) 
 
 
 def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
-    """Return the seconds that a slow period of a cause costs, and half the 95 % interval."""
     lost = np.asarray(slowed.wall - slowed.spent()["productive"] - (quiet.wall - quiet.spent()["productive"]))
     spells = slowed.strikes[:, cause]
     if not spells.sum():

@@ -100,7 +100,6 @@ def goal_of(scenario: Scenario, section: RunSpec) -> float:
 
 
 def _restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase:
-    """Return a phase of a restart; loading takes as long as the checkpoint's size requires."""
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
         return RestartPhase(part.part, memory, storage, part.exposed)

@@ -195,7 +195,6 @@ class _RunDocument(Spec):
 
 
 def _apply_changes(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
-    """Return the scenario with changes; if they are of its run alone, the built cluster is shared."""
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(scenario.document(), changes)
     stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)

@@ -104,10 +104,10 @@ class AdviceMark:
 
 @dataclass(frozen=True, slots=True)
 class AdvicePicture:
-    """Lines of an advice picture over a column ``x``.
+    """Lines of an advice picture over a column ``x``, with units, labels and logarithmic axes.
 
-    Values are divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent), which the labels name;
-    ``log`` axes are "", "x" or "xy".
+    Values are divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent); ``log`` axes are "", "x" or
+    "xy".
     """
 
     x: str
