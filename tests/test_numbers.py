@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,7 +140,8 @@ def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.Mon
     """A layer of another kind has no such kernel, and a run is printed without the line."""
     scenario = simcluster.load("tiny_dp")
     assert attention.attention_reached(scenario) is not None
-    bare = attention.attention_block(scenario.model, attention.shape_of(scenario))
+    bare = attention.kinds_of_layer(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
     bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))
-    monkeypatch.setattr(attention, "attention_block", lambda model, shape: bare)
+    kind = SimpleNamespace(block=lambda model, shape: bare)
+    monkeypatch.setattr(attention, "kinds_of_layer", lambda model, layer: (kind,))
     assert attention.attention_reached(scenario) is None
