@@ -117,7 +117,7 @@ class Moe(Spec):
         return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
     def layers_of(self, layers: int) -> int:
-        """Return how many of the first N ``layers`` have a mixture of experts."""
+        """Return how many of a model's first N ``layers`` have a mixture of experts."""
         before = min(self.first_dense_layers, layers)
         return (layers - self.offset) // self.every - (before - self.offset) // self.every
 

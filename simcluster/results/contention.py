@@ -99,7 +99,7 @@ def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
 
 
 class FreeCalls:
-    """Durations of calls on free links; NaN for one of given duration, as a copy is taken to be.
+    """Cache of the durations of calls on free links (in seconds); NaN for calls of given duration, such as copies.
 
     ``capacity`` is B/s per class of links.
     """

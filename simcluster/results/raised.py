@@ -216,7 +216,7 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 
 
 def limit_between(before: Scenario, after: Scenario, run: Run) -> UpgradeLimit | None:
-    """Return what limits a scenario's ``run`` whose links are faster than those of the one before.
+    """Return what limits the speedup of ``run``, a run of ``after``, whose links are faster than those of ``before``.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """

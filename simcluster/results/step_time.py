@@ -58,7 +58,7 @@ class StepTime:
 
 
 def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int) -> StepTime:
-    """Return the metrics of a run on these ranks; ``weights[rank]`` is how many ranks a simulated rank represents."""
+    """Return the step time and breakdown of a run; ``weights[rank]`` is how many ranks a simulated rank represents."""
     known: dict[RankOps, RankStates] = {}
     states = []
     total = worked = 0.0
