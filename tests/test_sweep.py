@@ -289,11 +289,11 @@ def test_values_of_several_types_fit_in_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "something that varies"),
+        ([], "a sweep needs a varied key"),
         (["--vary", "paralel.tp=1,2"], "did you mean 'parallel'"),
         (["--vary", "cluster.scale.netwerk=1,2"], "did you mean 'network'"),
         (["--vary", "seed=1,2", "--executor", "many"], "must be a number of processes"),
-        (["--vary", "seed=1,2", "--executor", "0"], "cannot play anything"),
+        (["--vary", "seed=1,2", "--executor", "0"], "cannot simulate anything"),
         (["--vary", "seed=1,2", "--sample", "0"], "at least 1"),
         (["--vary", "seed="], "empty value"),
     ],
@@ -325,7 +325,7 @@ def test_bad_studies(text: str, words: str, tmp_path: Path, capsys: pytest.Captu
 def test_bad_stores(tmp_path: Path) -> None:
     made = make_sweep(Base("tiny_dp"), seeds(3))
     (tmp_path / "text").write_text("not a database, but long enough to be looked at as one " * 20)
-    with pytest.raises(InputError, match="no store of finished rows"):
+    with pytest.raises(InputError, match="not a store of finished rows"):
         run_sweep(made, store=tmp_path / "text", measure=cheap)
     with Store(tmp_path / "old", "0.0.9"):
         pass
@@ -333,7 +333,7 @@ def test_bad_stores(tmp_path: Path) -> None:
         run_sweep(made, store=tmp_path / "old", measure=cheap)
     with (
         Store(tmp_path / "holed", VERSION) as kept,
-        pytest.raises(InputError, match=r"row a was there .* choose anoth"),
+        pytest.raises(InputError, match=r"row a cannot be found any more; choose anoth"),
     ):
         list(kept.rows(["a"]))
     with Store(tmp_path / "busy", VERSION), pytest.raises(InputError, match="another process is writing"):
@@ -351,7 +351,7 @@ def test_a_full_disk_is_one_message_and_loses_nothing(tmp_path: Path) -> None:
     with Store(store, VERSION) as kept:
         kept.add([("a", {"status": "ok"})])
         kept._file.execute(f"PRAGMA max_page_count={kept._file.execute('PRAGMA page_count').fetchone()[0]}")
-        with pytest.raises(InputError, match="what is finished is safe"):
+        with pytest.raises(InputError, match="finished rows are safe"):
             kept.add((str(number), {"text": "x" * 10_000}) for number in range(50))
     with Store(store, VERSION) as kept:
         assert kept.done(["a", "0"]) == {"a"}

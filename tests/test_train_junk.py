@@ -39,9 +39,9 @@ RUN: dict[str, Any] = {
     ("path", "value", "words"),
     [
         ("checkpoint.every", "switch", "'switch' is not an interval; write auto, or as in 83 steps, 20 min"),
-        ("checkpoint.every", "0 steps", "'0 steps' is no interval"),
-        ("checkpoint.every", {"kind": "fixed"}, "is no interval"),
-        ("checkpoint.every", True, "is no interval"),
+        ("checkpoint.every", "0 steps", "'0 steps' is not an interval"),
+        ("checkpoint.every", {"kind": "fixed"}, "is not an interval"),
+        ("checkpoint.every", True, "is not an interval"),
         ("wrong_diagnosis", True, "must be a share, got 'True'; write a number from 0 to 1"),
         ("wrong_diagnosis", "100 %", "less than 1"),
         ("failures.also.0.machines", 10_000, "less than or equal to 128"),

@@ -200,7 +200,7 @@ class Measured(Spec):
         more = f" and {len(self.changed) - _NAMED} more" if len(self.changed) > _NAMED else ""
         source = f" ({self.source})" if self.source else ""
         return (
-            f"{what}{source} is of the run without the change of {', '.join(self.changed[:_NAMED])}{more}: not compared"
+            f"{what}{source} is of the run without a change of {', '.join(self.changed[:_NAMED])}{more}: not compared"
         )
 
 
