@@ -66,7 +66,7 @@ def alone(scenario: Scenario) -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 10 runs."""
-    monkeypatch.setattr(chunks, "MOST_TOGETHER", 10)
+    monkeypatch.setattr(chunks, "MOST_PER_CHUNK", 10)
 
 
 def told(scenario: Scenario, played: int = 40, **more: Any) -> str:
@@ -182,7 +182,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from simcluster.longrun.studies import chunks
 from simcluster.cli import main
-chunks.MOST_TOGETHER = int(sys.argv[2])
+chunks.MOST_PER_CHUNK = int(sys.argv[2])
 import simcluster.longrun.commands.train as command
 command.Bar.__call__ = lambda self, done, total, wrong: print(done, flush=True)
 if __name__ == "__main__":
