@@ -16,7 +16,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.base.telling import MOST, NOTED, at_most, in_words
 from simcluster.planning.optimizer import OuterUpdate
-from simcluster.scenario.effort import estimated_seconds, plays_within
+from simcluster.scenario.effort import affordable_steps, estimated_seconds
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
 from simcluster.studies.whatif.free import steps_with_parts_free, what_if_free
@@ -186,10 +186,10 @@ def test_no_more_changes_are_tried_than_may_take_long() -> None:
     """`check` tries fewer changes where each takes long, and `sensitivity` refuses to begin."""
     scenario = simcluster.scenario("tiny_3d")
     each = estimated_seconds(scenario)
-    assert plays_within(scenario, 24) == 24
+    assert affordable_steps(scenario, 24) == 24
     for limit, tried in ((1.5, 0), (4.5, 3)):
         with at_most(limit * each):
-            assert plays_within(scenario, 24) == tried
+            assert affordable_steps(scenario, 24) == tried
             found = simcluster.check(scenario)
             assert len(found.fastest) <= tried
             with pytest.raises(InputError, match="sensitivity simulates about 4 more steps"):

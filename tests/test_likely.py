@@ -25,7 +25,7 @@ from simcluster.evidence.validation.residuals import (
     table_text,
     within_intervals,
 )
-from simcluster.scenario.likely import RunKind, kind_of, nearest, nearest_to, of_kind
+from simcluster.scenario.likely import RunKind, kind_of, nearest, of_kind, rank_studies
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
@@ -126,7 +126,7 @@ def test_the_nearest_study_comes_first() -> None:
     table = interval_table([each for name, kind in kinds.items() for each in rows([0.0], name, kind)])
 
     def order(kind: RunKind) -> list[str]:
-        return [row.study for row in nearest_to(kind, table)]
+        return [row.study for row in rank_studies(kind, table)]
 
     assert order(A100) == ["long", "large", "short", "H100", "FSDP"]
     assert order(replace(A100, gpus=512)) == ["large", "long", "short", "H100", "FSDP"]

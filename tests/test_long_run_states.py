@@ -19,7 +19,7 @@ from simcluster.longrun.studies.build import long_run_of
 from simcluster.longrun.studies.in_theory import Interval, Savings, interval_of
 from simcluster.longrun.studies.states import JobDevices, StepStates, fabric_of
 from simcluster.model.layers import parameters
-from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, weight_of
+from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, checkpoint_cost
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
@@ -38,7 +38,7 @@ FAILURE = {"name": "GPU", "of": "gpu", "mtbf": "10 d"}
 
 def weighed(scenario: Scenario, **checkpoint: Any) -> Weight:
     spec = CheckpointSpec.model_validate(checkpoint)
-    return weight_of(scenario, spec)
+    return checkpoint_cost(scenario, spec)
 
 
 def step_of(**changes: Any) -> float:

@@ -137,7 +137,7 @@ def test_replicas_end_when_their_mean_is_known(tiny: Any, monkeypatch: pytest.Mo
     part = 1.5 * half_width(every) / float(every.mean())
     needed = next(count for count in range(50, 301, 50) if half_width(every[:count]) <= part * every[:count].mean())
     assert 50 < needed < 300
-    monkeypatch.setattr(replica_sweep, "shared_out", lambda call, numbers, processes: call(numbers))
+    monkeypatch.setattr(replica_sweep, "map_in_processes", lambda call, numbers, processes: call(numbers))
     for processes in (1, 2, 4):
         assert monte_carlo(job, until=part, processes=processes).step_times.tolist() == every[:needed].tolist()
     assert len(monte_carlo(job, until=1e-9, processes=1)) == 300

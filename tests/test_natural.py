@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.texts import natural, naturals
+from simcluster.base.texts import natural, natural_keys
 
 
 def test_numbers_in_names_are_numbers() -> None:
@@ -14,4 +14,4 @@ def test_numbers_in_names_are_numbers() -> None:
 
 @given(names=st.lists(st.text("ab.019²", max_size=8), max_size=6))
 def test_many_names_have_the_keys_of_each(names: list[str]) -> None:
-    assert naturals(names) == [natural(name) for name in names]
+    assert natural_keys(names) == [natural(name) for name in names]

@@ -18,7 +18,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.telling import heard_by, phase, phases, playing
+from simcluster.base.telling import listen_to_progress, phase, phases, report_step_start
 from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
@@ -156,7 +156,7 @@ def test_a_line_names_the_phases_and_the_share_of_each(monkeypatch: pytest.Monke
         assert line
         with phase("state 2 of the cluster"), phase(lambda: f"simulating, {next(shares)} of ops done"):
             line.show()
-            playing("tiny")
+            report_step_start("tiny")
             line.show()
         line.tell("3/10 (30%)")
         with phase("3 of 10 points"):
@@ -195,9 +195,9 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
 def test_a_command_hears_which_steps_are_played() -> None:
     heard: list[str] = []
     tiny = load("tiny_dp")
-    with heard_by(lambda name, estimate: None if estimate else heard.append(name)):
+    with listen_to_progress(lambda name, estimate: None if estimate else heard.append(name)):
         simulate(tiny)
-    playing("nobody hears it")
+    report_step_start("nobody hears it")
     assert heard == [tiny.name]
 
 

@@ -18,9 +18,9 @@ from simcluster.scenario.checkpoint_plan import (
     bytes_by_rank,
     bytes_per_parameter,
     checkpoint_bytes,
+    checkpoint_cost,
     checkpoint_of,
     nic_rates,
-    weight_of,
 )
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
@@ -41,13 +41,13 @@ def played(**given: Any) -> tuple[Result, Any]:
 def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() -> None:
     """The run of weeks works its seconds out of links and bytes; here they are flows."""
     result, found = played(mode="snapshot", more=ALONE)
-    weight = weight_of(result.scenario, checkpoint_of(result.scenario))
+    weight = checkpoint_cost(result.scenario, checkpoint_of(result.scenario))
     assert found.stands_s == pytest.approx(weight.stall, rel=0.01)  # and latencies
     skew = 0.002_3  # a stage with fewer bytes has its snapshot, and begins to write, so much earlier
     assert weight.write <= found.write_s <= weight.write + skew
     blocking, whole = played(mode="blocking", more=ALONE)
     assert whole.stands_s == pytest.approx(
-        weight_of(blocking.scenario, checkpoint_of(blocking.scenario)).stall, rel=1e-3
+        checkpoint_cost(blocking.scenario, checkpoint_of(blocking.scenario)).stall, rel=1e-3
     )
     assert whole.beside_s == 0.0
 
@@ -55,7 +55,7 @@ def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() 
 @pytest.mark.parametrize("to", ["10 GB/s", "50 GB/s"])
 def test_a_step_beside_the_write_is_the_state_that_a_run_of_weeks_plays(to: str) -> None:
     result, found = played(mode="snapshot", to=to, more=ALONE)
-    weight = weight_of(result.scenario, checkpoint_of(result.scenario))
+    weight = checkpoint_cost(result.scenario, checkpoint_of(result.scenario))
     states = StepStates(result.scenario.model_copy(update={"steps": 1}))
     assert states.scenario.checkpoint is None
     state = states.writing("write", dict(weight.shares))
@@ -75,7 +75,7 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
     half = nic_rates(scenario, [0, 1, 2, 3]) / 2
     skew = 0.002_3  # as above
     assert (of_machine / half).max() <= found.write_s <= (of_machine / half).max() + skew
-    assert found.stands_s == pytest.approx(weight_of(scenario, spec).memory_stall, rel=0.01)
+    assert found.stands_s == pytest.approx(checkpoint_cost(scenario, spec).memory_stall, rel=0.01)
     out, both = (scenario.cluster.built.host_way(3, way) for way in ("storage", "peers"))
     ends = {link: pair for pair, link in scenario.cluster.built.link_index.items()}
     back = [ends[link][::-1] for link, _ in both[len(out) :]]

@@ -22,7 +22,7 @@ from conftest import AtOnce
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.base.telling import MOST, however_long, most_seconds
+from simcluster.base.telling import MOST, estimate_limit, however_long
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
@@ -188,7 +188,7 @@ def test_who_plays_begins_what_the_command_was_asked_to_begin(asked: bool, most:
 
 
 def how_long(_: object) -> dict[str, float]:
-    return {"most_s": most_seconds()}
+    return {"most_s": estimate_limit()}
 
 
 def test_a_worker_with_another_simulator_plays_nothing() -> None:

@@ -39,7 +39,9 @@ def within(counts: Numbers) -> Ints:
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def in_turn(tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0) -> tuple[list[list[Int32s]], Ints]:
+def number_by_owner(
+    tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0
+) -> tuple[list[list[Int32s]], Ints]:
     """Return consecutive numbers within each owner for the entries of several tables.
 
     Tables hold owners by column; entries are numbered from ``first`` row by row, table after table. Also returns the
@@ -124,7 +126,7 @@ def ordered(values: Numbers) -> Ints:
     return order
 
 
-def rows_alike(table: npt.NDArray[np.generic]) -> Hashes:
+def hash_rows(table: npt.NDArray[np.generic]) -> Hashes:
     """Return a hash of every row, equal for equal rows."""
     places = np.arange(table.shape[1], dtype=np.uint64)
     mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)

@@ -24,7 +24,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.telling import require_few
+from simcluster.base.telling import require_event_limit
 
 Played = TypeVar("Played")
 Given = ParamSpec("Given")
@@ -218,7 +218,7 @@ class Spells:
     def _spell(self, instant: float) -> int:
         while self._edges[-1] <= instant:
             self._edges.append(on_grid(self._edges[-1] + next(self._lengths)))
-            require_few("periods of a fault", len(self._edges), _SPELL, self._edges[-1])
+            require_event_limit("periods of a fault", len(self._edges), _SPELL, self._edges[-1])
         return bisect_right(self._edges, instant) - 1
 
 

@@ -41,7 +41,7 @@ _OF_NAMES = {
 """What the system refuses of a name, wherever one is looked up."""
 
 
-def refused_by_system(problem: OSError) -> str:
+def describe_refusal(problem: OSError) -> str:
     """Return the message for a file that the operating system refuses to open; "" for other errors."""
     told = _OF_NAMES.get(problem.errno or 0)
     return f"{str(problem.filename)[:200]}: {told}" if told and problem.filename is not None else ""
@@ -53,7 +53,7 @@ def system_refusals() -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if told := refused_by_system(problem):
+        if told := describe_refusal(problem):
             raise InputError(told) from problem
         raise
 

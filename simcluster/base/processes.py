@@ -71,7 +71,7 @@ class ProcessCall(Generic[T]):
         return found  # type: ignore[no-any-return]
 
 
-def shared_out(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
+def map_in_processes(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
     """Return ``call``'s answer for each number; of n processes each answers every n-th number.
 
     ``call`` is a function of a module, bound to what can be pickled, that returns an answer for each number it gets.

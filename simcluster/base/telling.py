@@ -22,7 +22,7 @@ MOST = 600.0
 _most: ContextVar[float] = ContextVar("most", default=MOST)
 
 
-def most_seconds() -> float:
+def estimate_limit() -> float:
     """Return the estimated duration (s) up to which work starts without confirmation."""
     return _most.get()
 
@@ -39,32 +39,32 @@ def at_most(seconds: float) -> Iterator[None]:
 
 def however_long(asked: bool = True) -> AbstractContextManager[None]:
     """Return a context without a limit on estimated durations; with ``asked`` False the limit stays."""
-    return at_most(math.inf if asked else most_seconds())
+    return at_most(math.inf if asked else estimate_limit())
 
 
-def unless_asked(remedy: str) -> str:
+def confirmation_hint(remedy: str) -> str:
     """Return the end of a message that refuses long work: the limit, and what would work."""
     return (
-        f"scenarios estimated to take over {in_words(most_seconds())} need confirmation: {remedy}, or add --yes "
+        f"scenarios estimated to take over {in_words(estimate_limit())} need confirmation: {remedy}, or add --yes "
         "(from Python: with simcluster.however_long():)"
     )
 
 
-def require_begun(seconds: float, what: str, remedy: str) -> None:
+def require_time_limit(seconds: float, what: str, remedy: str) -> None:
     """Raise InputError for work whose estimate (s) exceeds the limit; ``remedy`` is what would work."""
-    if seconds > most_seconds():
-        raise InputError(f"{what}; {unless_asked(remedy)}")
+    if seconds > estimate_limit():
+        raise InputError(f"{what}; {confirmation_hint(remedy)}")
 
 
-def require_few(what: str, count: int, seconds: float, until: float) -> None:
+def require_event_limit(what: str, count: int, seconds: float, until: float) -> None:
     """Raise InputError if ``count`` events exceed the time limit, at ``seconds`` of processor time each.
 
     ``until`` (s) is the simulated time that they reached.
     """
-    if count * seconds > most_seconds():
+    if count * seconds > estimate_limit():
         raise InputError(
             f"the first {until:.3g} s of the steps take {count:,} {what}, and the steps are not finished; "
-            f"{unless_asked('set longer periods or an end of faults, use faster devices or links')}"
+            f"{confirmation_hint('set longer periods or an end of faults, use faster devices or links')}"
         )
 
 
@@ -105,12 +105,12 @@ def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
         _notes_to.reset(before)
 
 
-def playing(name: str) -> None:
+def report_step_start(name: str) -> None:
     """Report to the progress listener that the simulation of a named step begins."""
     _tell(name, 0.0)
 
 
-def estimated(name: str, seconds: float) -> None:
+def report_estimate(name: str, seconds: float) -> None:
     """Report to the progress listener the estimated duration (s) of a named scenario."""
     _tell(name, seconds)
 
@@ -140,7 +140,7 @@ def phases() -> Iterator[str]:
 
 
 @contextmanager
-def heard_by(hears: Hearer) -> Iterator[None]:
+def listen_to_progress(hears: Hearer) -> Iterator[None]:
     """Call ``hears`` inside with each step that begins (and 0) or scenario and its estimate (s)."""
     before = _heard_by.set(hears)
     try:

@@ -19,7 +19,7 @@ def natural(name: str) -> Key:
     return tuple(map(_key, _PARTS.findall(name)))
 
 
-def naturals(names: Iterable[str]) -> list[Key]:
+def natural_keys(names: Iterable[str]) -> list[Key]:
     """Return the natural sort keys of many names; repeated parts are parsed once."""
     known = _Keys()
     return [tuple(map(known.__getitem__, _PARTS.findall(name))) for name in names]

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.errors import InputError, refused_by_system
+from simcluster.base.errors import InputError, describe_refusal
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.telling import however_long, notes_to
 from simcluster.base.texts import did_you_mean
@@ -102,7 +102,7 @@ def _system_message(problem: Exception) -> str:
         if problem.filename is None:
             _discard_output()
         return f"{problem.filename or 'standard output'} cannot be written ({problem.strerror}); free some space"
-    if isinstance(problem, OSError) and (told := refused_by_system(problem)):
+    if isinstance(problem, OSError) and (told := describe_refusal(problem)):
         return told
     if isinstance(problem, EOFError) and "marshal" in str(problem):  # Python before 3.12.8 does not report it itself
         return f"Python's own files of simcluster are truncated, as after a full disk: {_TRUNCATED_CODE}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
-from simcluster.documents.own_words import OwnWord, names_function
+from simcluster.documents.own_words import TrustedText, names_function
 from simcluster.scenario.schedule_files import function_in, is_csv, schedule_in_csv
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import StageTimes, TimedSchedule, require_few_actions, time_schedule
@@ -135,7 +135,7 @@ def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Sch
         chunks = (args.chunks or 2) if name in schedules_with("takes_chunks") else 1
     stages, microbatches = _read_counts(args, chunks)
     if names_function(name):
-        return make_schedule(function_in(OwnWord(name)), stages, microbatches, chunks)
+        return make_schedule(function_in(TrustedText(name)), stages, microbatches, chunks)
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
     if name == "zb-auto":

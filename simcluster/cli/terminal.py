@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, cast
 
-from simcluster.base.telling import NOTED, heard_by, in_words, phases
+from simcluster.base.telling import NOTED, in_words, listen_to_progress, phases
 from simcluster.base.texts import on_a_line, printable
 from simcluster.base.written import write_text
 
@@ -191,7 +191,7 @@ def working(command: str) -> Iterator[None]:
         raw = (stream.raw if isinstance(stream, Escaping) else stream for stream in streams)
         sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream, line.clear)) for stream in raw)
     try:
-        with _ticking(line), heard_by(line.hear):
+        with _ticking(line), listen_to_progress(line.hear):
             yield
     finally:
         line.clear()

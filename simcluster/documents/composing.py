@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import KeyPath, dotted, shown
-from simcluster.documents.suggestions import with_a_colon
+from simcluster.documents.suggestions import colon_hint
 
 MAX_DEPTH = 50
 _LINE_ENDS = re.compile("[\x85\u2028\u2029\ufeff]")
@@ -162,7 +162,7 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
     if mark:
         told = " ".join(part for part in (problem.problem, problem.context) if part)
         lines = text.splitlines()[: mark.line + 1]
-        joined = next(filter(None, map(with_a_colon, lines[-1:-3:-1])), "")  # what was meant for a key ends in the next
+        joined = next(filter(None, map(colon_hint, lines[-1:-3:-1])), "")  # what was meant for a key ends in the next
         line = lines[-1].strip() if mark.line < len(lines) else ""
         quoted = f"; the line is {shown(line)}" if line else ""
         why = f"a key and its value are not separated{joined}" if joined else of_yaml(told)

@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.expressions import Cell, name_of, whole
-from simcluster.documents.given_files import decode, read_bytes, why_missing
+from simcluster.documents.given_files import decode, missing_file_hint, read_bytes
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -53,7 +53,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
     Raises InputError, with the row, for a file that is not one.
     """
     if not path.exists():
-        raise InputError(f"{path}: no such file{why_missing(path, path.suffix or '.csv')}")
+        raise InputError(f"{path}: no such file{missing_file_hint(path, path.suffix or '.csv')}")
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))

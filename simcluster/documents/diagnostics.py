@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean as did_you_mean
 from simcluster.base.texts import nearest
 from simcluster.documents.kinds import models_in
-from simcluster.documents.suggestions import number_in, range_in, with_a_colon
+from simcluster.documents.suggestions import colon_hint, expand_range, find_number
 
 KeyPath = tuple[str | int, ...]
 Complaint = tuple[KeyPath, str]
@@ -94,7 +94,7 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
             if kind in (*_NO_MODEL, *_NO_LIST) and (like := _like(target, loc)):
                 must = f"a list, as in [{like}]" if kind in _NO_LIST else f"a mapping, as in {like}"
                 given = problem["input"]
-                joined = with_a_colon(given) if isinstance(given, str) and kind not in _NO_LIST else ""
+                joined = colon_hint(given) if isinstance(given, str) and kind not in _NO_LIST else ""
                 found.append((path, f"must be {must}, got {shown(given)}{joined}"))
                 continue
             if kind == "union_tag_not_found":
@@ -179,7 +179,7 @@ def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     key = path[-1]
     if str(key) in known:  # of another member of a union
         return f"{key!r} is incompatible with the other keys here; remove it, or write all keys of one kind"
-    if joined := with_a_colon(str(key)):
+    if joined := colon_hint(str(key)):
         return f"unknown key {key!r}{joined}"
     near = did_you_mean(key, known, cutoff=0.8)
     told = getattr(target, "elsewhere", None)
@@ -210,7 +210,7 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
     if kind in (*_NO_MODEL, "dict_type"):
         return f"must be a mapping of keys to values, as in {{KEY: VALUE}}, got {shown(value)}"
     if kind in _NO_LIST:
-        numbers = "1,2" if isinstance(value, int | float) else range_in(value, 20) if isinstance(value, str) else ""
+        numbers = "1,2" if isinstance(value, int | float) else expand_range(value, 20) if isinstance(value, str) else ""
         like = numbers.replace(",", ", ") or "A, B"
         return f"must be a list, as in [{like}], got {shown(value)}"
     if kind in ("too_long", "too_short") and isinstance(value, Sized):
@@ -227,9 +227,9 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
 def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
     """Return a valid value instead of one of a wrong type or beyond a limit."""
     if kind.startswith(("int", "float")) and isinstance(value, str):
-        if meant := number_in(value, kind):
+        if meant := find_number(value, kind):
             return f"; write {meant}"
-        if meant := range_in(value):
+        if meant := expand_range(value):
             return f"; write one number, or a list where several are allowed: {meant}"
     limits = {"greater_than_equal": ("ge", "or more"), "less_than_equal": ("le", "or less")}
     if kind in limits:

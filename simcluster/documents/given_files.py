@@ -48,7 +48,7 @@ _BY_KEYS = (
 """Keys of a YAML file, what it then is, and the command that reads it."""
 
 
-def what_else(keys: Collection[str]) -> str:
+def describe_other_document(keys: Collection[str]) -> str:
     """Return what a YAML file given as a scenario is instead, and the command that reads it; "" if unknown."""
     for needed, what, command in _BY_KEYS:
         if all(key in keys for key in needed):
@@ -62,13 +62,13 @@ def kind_by_bytes(raw: bytes) -> tuple[str, str]:
     return found or ("a binary file", "name another, or save this one as UTF-8")
 
 
-def used_for(path: str | Path) -> str:
+def usage_hint(path: str | Path) -> str:
     """Return what files with this ending are for, as the end of a message; "" if unknown."""
     use = _BY_ENDING.get(Path(path).suffix.lower())
     return f"; {use}" if use else ""
 
 
-def why_missing(path: Path, ending: str = ".yaml") -> str:
+def missing_file_hint(path: Path, ending: str = ".yaml") -> str:
     """Return how to find a missing file, as the end of a message.
 
     A path that a shell would have expanded, a similar name, files with the ending in its folder, or the folder.
@@ -117,7 +117,7 @@ def read_bytes(path: str | Path) -> bytes:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file{why_missing(path, path.suffix or '.yaml')}") from None
+        raise InputError(f"{path}: no such file{missing_file_hint(path, path.suffix or '.yaml')}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
         raise unreadable(path, problem) from None
     if len(raw) > MAX_BYTES:

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import KeyPath, dotted, shown, type_name
-from simcluster.documents.own_words import own_words
+from simcluster.documents.own_words import trust_text
 from simcluster.documents.reading import Document, Mark, parse_value
 
 ADDS = "+"
@@ -31,7 +31,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     path = path.strip()
     if not equals or not path.removesuffix(ADDS) or not all(path.removesuffix(ADDS).split(".")):
         raise InputError(f"{text!r} is not an override; write it as parallel.tp=8")
-    return path, own_words(parse_value(value, text))
+    return path, trust_text(parse_value(value, text))
 
 
 def expand_vary(text: str) -> tuple[str, list[Any]]:
@@ -43,7 +43,7 @@ def expand_vary(text: str) -> tuple[str, list[Any]]:
     parts = _split_commas(values)
     if any(not part.strip() for part in parts):
         raise InputError(f"{text!r} has an empty value; write it as pipeline.schedule=gpipe,1f1b")
-    return path, own_words([parse_value(part, text) for part in parts])
+    return path, trust_text([parse_value(part, text) for part in parts])
 
 
 def _split_commas(text: str) -> list[str]:

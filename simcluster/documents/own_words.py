@@ -1,8 +1,8 @@
 """Taint marking of trusted text: only text that the user typed may name Python code to run.
 
 A scenario, a study or a table from others is data that is safe to read; FILE.py:FUNCTION in it is code. So text of the
-command line, and changes that a caller passes from Python, are marked as ``OwnWord`` where they enter, text of files is
-not, and ``scenario.schedule_files.function_in`` checks the mark before it runs anything.
+command line, and changes that a caller passes from Python, are marked as ``TrustedText`` where they enter, text of
+files is not, and ``scenario.schedule_files.function_in`` checks the mark before it runs anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE = "SIMCLUSTER_ALLOW_PYTHON"
 _FUNCTION = ".py:"
 
 
-class OwnWord(str):
+class TrustedText(str):
     """Trusted text that names FILE.py:FUNCTION, which may be run.
 
     Copies by ``str`` or JSON are not trusted.
@@ -31,14 +31,14 @@ def names_function(text: object) -> bool:
     return isinstance(text, str) and _FUNCTION in text
 
 
-def own_words(value: Any) -> Any:
+def trust_text(value: Any) -> Any:
     """Return a value with every FILE.py:FUNCTION in it marked as trusted."""
     if isinstance(value, str):
-        return OwnWord(value) if names_function(value) else value
+        return TrustedText(value) if names_function(value) else value
     if isinstance(value, Mapping):
-        return {key: own_words(item) for key, item in value.items()}
+        return {key: trust_text(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(own_words(item) for item in value)
+        return type(value)(trust_text(item) for item in value)
     return value
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.given_files import used_for, why_missing
+from simcluster.documents.given_files import missing_file_hint, usage_hint
 
 RATIO, FLOOR = 20, 256_000_000
 """Limit of a file's unpacked size: this factor on its size, or this many bytes if that is more."""
@@ -109,7 +109,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     """
     arrow, parquet = parquet_for(path, "read")
     if not Path(path).is_file():
-        raise InputError(f"cannot read {path}: there is no such file{why_missing(Path(path), '.parquet')}")
+        raise InputError(f"cannot read {path}: there is no such file{missing_file_hint(Path(path), '.parquet')}")
     try:
         with parquet.ParquetFile(path) as file:  # the footer alone
             schema = file.schema_arrow
@@ -128,7 +128,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     except (arrow.ArrowException, OSError, ValueError, MemoryError):
         raise InputError(
             f"cannot read {path}: not a valid Parquet file (truncated, or another format); copy it again, or "
-            f"export it again from its program{used_for(path)}"
+            f"export it again from its program{usage_hint(path)}"
         ) from None
     return table
 

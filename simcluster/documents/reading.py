@@ -30,9 +30,9 @@ from simcluster.documents.diagnostics import (
     dotted,
     shown,
 )
-from simcluster.documents.given_files import files_in, kind_by_bytes, unreadable, used_for, why_missing
+from simcluster.documents.given_files import files_in, kind_by_bytes, missing_file_hint, unreadable, usage_hint
 from simcluster.documents.shipped import shipped_folder
-from simcluster.documents.suggestions import with_a_colon
+from simcluster.documents.suggestions import colon_hint
 
 M = TypeVar("M")
 
@@ -106,8 +106,8 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
         raise InputError(f"{source}: the file holds only comments; a mapping such as 'name: my run' is expected")
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else f"the single value {shown(data)}"
-        use = with_a_colon(data) if isinstance(data, str) else ""
-        use = use or ("" if source.endswith((".yaml", ".yml")) else used_for(source))
+        use = colon_hint(data) if isinstance(data, str) else ""
+        use = use or ("" if source.endswith((".yaml", ".yml")) else usage_hint(source))
         raise InputError(
             f"{source}: the file holds {kind}; a mapping such as 'name: my run' is expected at the top{use}"
         )
@@ -164,7 +164,7 @@ def _read_text(path: Path) -> str:
             with path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file{why_missing(path)}") from None
+        raise InputError(f"{path}: no such file{missing_file_hint(path)}") from None
     except IsADirectoryError:
         raise InputError(f"{path}: is a folder; name a YAML file in it{files_in(path)}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path

@@ -11,7 +11,7 @@ _KEY_AND_VALUE = re.compile(r"\s*(?:- +)?['\"]?([A-Za-z_][\w.-]*)['\"]?(?::|\s*=
 """A key and a value joined by a colon without a space, or by an equals sign; not a URL or a drive path."""
 
 
-def with_a_colon(text: str) -> str:
+def colon_hint(text: str) -> str:
     """Return "; write tp: 2, with a colon and a space after it" for text such as "tp:2"; "" for others."""
     found = _KEY_AND_VALUE.match(text)
     if not found:
@@ -20,7 +20,7 @@ def with_a_colon(text: str) -> str:
     return f"; write {found[1]}: {value[:30]}, with a colon and a space after it"
 
 
-def number_in(text: str, kind: str) -> str:
+def find_number(text: str, kind: str) -> str:
     """Return the number in a text as a document writes it: 0.96 for '96%', 8 for '8'; "" if none."""
     plain, percent, rest = text.strip().replace("_", "").partition("%")
     whole = plain.isascii() and plain.isdigit()
@@ -31,7 +31,7 @@ def number_in(text: str, kind: str) -> str:
     return f"{float(plain) / 100:.6g}" if percent else f"{plain}, without quotes"
 
 
-def range_in(text: str, most: int = 3) -> str:
+def expand_range(text: str, most: int = 3) -> str:
     """Return the first numbers of a range, written out: 1,2,3 for '1..4', 1,2,4 for '1|2|4'; "" if none."""
     if several := _SEVERAL.fullmatch(text.strip()):
         return ",".join(re.split(r"\D+", several[0]))

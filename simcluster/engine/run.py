@@ -16,7 +16,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.clock import BeyondGridError, Profile, first_open
 from simcluster.base.compilation import check_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.telling import phase, require_few
+from simcluster.base.telling import phase, require_event_limit
 from simcluster.engine import events
 from simcluster.engine.events import Engine
 from simcluster.engine.op_times import KeptTimes, times_of
@@ -110,7 +110,7 @@ class _Changes:
         more = list(islice(self._to_come, _CHANGES))
         self._loaded = [*self._loaded[engine.change :], *more]
         self._count += len(more)
-        require_few("changes of links and speeds by faults", self._count, _CHANGE, engine.queue.now)
+        require_event_limit("changes of links and speeds by faults", self._count, _CHANGE, engine.queue.now)
         times, numbers, factors = zip(*self._loaded, strict=True) if self._loaded else ((), (), ())
         engine.load_changes(times, numbers, factors, len(more) == _CHANGES)
 

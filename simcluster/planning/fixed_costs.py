@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_begun
+from simcluster.base.telling import in_words, require_time_limit
 from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule
@@ -176,7 +176,7 @@ def require_short_simulation(schedule: Schedule, steps: int, unlike: int) -> Non
     """Raise InputError if simulating this takes longer than is begun unasked; ``unlike`` ranks per stage."""
     seconds = _SECONDS_PER_PASS * sum(map(len, schedule.rows)) * steps * unlike
     several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
-    require_begun(
+    require_time_limit(
         seconds,
         f"steps {steps:,}: that many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
         f"stages{several} would take about {in_words(seconds)} to plan and simulate",

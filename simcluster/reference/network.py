@@ -14,7 +14,7 @@ import simpy
 from simpy.events import EventPriority
 
 from simcluster.base.clock import Profile, exact_until, first_open, on_grid
-from simcluster.base.telling import require_few
+from simcluster.base.telling import require_event_limit
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.traffic.traffic import Traffic
 
@@ -29,7 +29,7 @@ def process_events(env: simpy.Environment) -> int:
         env.step()
         events += 1
         if events % 10_000 == 0:
-            require_few("events", events, _EVENT, env.now)
+            require_event_limit("events", events, _EVENT, env.now)
     return int(next(env._eid))
 
 

@@ -18,7 +18,7 @@ from simcluster.results.numbers import FlatNumbers, all_metrics, hfu, mfu
 from simcluster.results.played import Run
 from simcluster.results.raised import explain_scale_limit, explain_topology_limit
 from simcluster.results.waits import WaitMatrix, wait_matrix
-from simcluster.scenario.advice import Note, Plain, cautions, launch_note, overlaps_off
+from simcluster.scenario.advice import Note, Plain, cost_warnings, launch_note, overlaps_off
 from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
 from simcluster.scenario.effects import notes_without_effect
 from simcluster.scenario.files import assumed_of_model
@@ -264,7 +264,7 @@ class Result(Run, FlatNumbers):
         found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
         found += filter(None, (explain_scale_limit(self.scenario, self), explain_topology_limit(self.scenario, self)))
         again = self.times.breakdown["recompute"]
-        return found + list(cautions(self.scenario, self.facts.footprints, again, self.job.schedule))
+        return found + list(cost_warnings(self.scenario, self.facts.footprints, again, self.job.schedule))
 
     @cached_property
     def assumed(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simcluster.schedules import Schedule
 
 
-def cautions(
+def cost_warnings(
     scenario: Scenario, footprints: Sequence[Footprint], recompute: float, schedule: Schedule
 ) -> Iterator[str]:  # fmt: skip
     """Yield warnings about hidden costs, each with a cheaper alternative.

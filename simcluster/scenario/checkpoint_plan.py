@@ -65,7 +65,7 @@ def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
     return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
-def weight_of(scenario: Scenario, spec: CheckpointSpec) -> Weight:
+def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     """Return the size and times of a scenario's checkpoint; InputError if no key sets its duration."""
     if spec.to is None and spec.stall is None:
         takes = "needs a duration: set to (storage write rate), as in to: 100 GB/s, or stall, as in stall: 5 s"
@@ -247,12 +247,12 @@ def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
     return spec.model_copy(update=given)
 
 
-def saved_of(scenario: Scenario, job: Job) -> SavedParts | None:
+def saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
     """Return what the ranks of a job save in its step; None if no checkpoint is taken."""
     if scenario.checkpoint is None:
         return None
     spec, plan = checkpoint_of(scenario), job.plan
-    weight = weight_of(scenario, spec)
+    weight = checkpoint_cost(scenario, spec)
     each, written = bytes_per_parameter(scenario, spec), _Written.of(plan, sharded=scenario.parallel.zero >= 1)
     held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
     sizes = tuple((each * part.common, each * part.experts) for part in held)

@@ -204,7 +204,7 @@ class Measured(Spec):
         )
 
 
-def no_longer_measured(
+def record_changes(
     document: Mapping[str, Any], given: Mapping[str, Any], overrides: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:
     """Return the document with the overrides that change the measured step recorded in its measurement.

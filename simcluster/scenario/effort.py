@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.base.telling import in_words, most_seconds, require_begun, unless_asked
+from simcluster.base.telling import confirmation_hint, estimate_limit, in_words, require_time_limit
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.model.flops import model_flops_per_sequence
 from simcluster.model.layers import parameters
@@ -83,9 +83,12 @@ def expected_changes(scenario: ScenarioFields) -> float:
 def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Check that the estimated time is within the limit without confirmation."""
     seconds = estimated_seconds(scenario)
-    if seconds > most_seconds():
+    if seconds > estimate_limit():
         path, what = _driver(scenario)
-        yield path, f"{what} would take about {in_words(seconds)} to plan and simulate; {unless_asked('use fewer')}"
+        yield (
+            path,
+            f"{what} would take about {in_words(seconds)} to plan and simulate; {confirmation_hint('use fewer')}",
+        )
 
 
 def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int = 0) -> None:
@@ -95,12 +98,12 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
     """
     seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     told = f"{what} simulates about {more} more steps, which would take about {in_words(seconds)}"
-    require_begun(seconds, told, "remove it")
+    require_time_limit(seconds, told, "remove it")
 
 
-def plays_within(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
+def affordable_steps(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
     """Return how many additional steps, at most ``most``, can be simulated within the time limit."""
-    limit = most_seconds() / max(estimated_seconds(scenario), _SIMULATED_OP * ops)
+    limit = estimate_limit() / max(estimated_seconds(scenario), _SIMULATED_OP * ops)
     return most if limit >= 1 + most else max(0, int(limit) - 1)
 
 

@@ -20,17 +20,17 @@ from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue.models import model_document, preset_near
 from simcluster.documents.csv_numbers import histogram_in, speeds_in
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
-from simcluster.documents.given_files import what_else
+from simcluster.documents.given_files import describe_other_document
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
-from simcluster.documents.own_words import OwnWord, names_function
+from simcluster.documents.own_words import TrustedText, names_function
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
 from simcluster.faults.pace import PACE_KEYS
-from simcluster.scenario.data import no_longer_measured
+from simcluster.scenario.data import record_changes
 from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
 from simcluster.scenario.rules import oversize
 from simcluster.scenario.schedule_files import is_csv, schedule_in_csv
-from simcluster.scenario.short_forms import named_alone, schedule_alone, short_name, short_names
+from simcluster.scenario.short_forms import expand_names, reset_chunks, short_name, shorten_axis_names
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
@@ -43,10 +43,10 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
     """Return the document with overrides applied and every file that it names read in."""
     overrides, given = list(overrides), document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
-    document = short_names(named_alone(document))
+    document = shorten_axis_names(expand_names(document))
     if overrides:
-        document = apply_overrides(document, schedule_alone([short_name(pair) for pair in overrides]))
-        document = named_alone(document)
+        document = apply_overrides(document, reset_chunks([short_name(pair) for pair in overrides]))
+        document = expand_names(document)
     document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
     if "faults" in document.data or "data" in document.data:
         document = _resolve_faults(document)
@@ -54,7 +54,7 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
     if overrides and "measured" in document.data:
-        data = no_longer_measured(document.data, given, [short_name(pair) for pair in overrides])
+        data = record_changes(document.data, given, [short_name(pair) for pair in overrides])
         document = replace(document, data=data)
     return document
 
@@ -69,7 +69,7 @@ def _folder(document: Document, where: KeyPath) -> Path:
 
 def _resolve_cluster(document: Document) -> Document:
     """Return the document with the topology and its parameters as ``cluster.topology``."""
-    if "model" not in document.data and (other := what_else(document.data)):
+    if "model" not in document.data and (other := describe_other_document(document.data)):
         raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
     if section is None:
@@ -274,7 +274,7 @@ def _resolve_schedule(document: Document) -> Document:
     if not isinstance(name, str) or not (is_csv(name) or names_function(name)):
         return document
     path = _folder(document, where) / name
-    schedule: Any = OwnWord(path) if isinstance(name, OwnWord) else str(path)
+    schedule: Any = TrustedText(path) if isinstance(name, TrustedText) else str(path)
     if is_csv(name):
         with document.told_at(where):
             schedule = Rows.of(schedule_in_csv(path)[0]).model_dump(mode="json", exclude_none=True)

@@ -158,10 +158,10 @@ def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely
 
 def nearest(scenario: Scenario, model_flops: float) -> tuple[Validated, ...]:
     """Return all validated studies, those of the most similar runs first."""
-    return nearest_to(kind_of(scenario, model_flops), _table())
+    return rank_studies(kind_of(scenario, model_flops), _table())
 
 
-def nearest_to(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
+def rank_studies(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
     """Return the studies of a table by shared group, then by distance of their sizes from the run's."""
     own = kind.groups[0].split(", ")
 

@@ -21,7 +21,7 @@ LATENCIES = ("latency", "path_latency")
 RATES = ("line_rate", "efficiency", "preset")
 
 
-def takes_latencies(scenario: ScenarioFields) -> bool:
+def uses_link_latencies(scenario: ScenarioFields) -> bool:
     """Return whether link latencies affect the scenario; without an NCCL platform they always do.
 
     With one they affect groups on several sites, copies to the host, tokens that a dispatcher relays, and algorithms
@@ -36,7 +36,7 @@ def takes_latencies(scenario: ScenarioFields) -> bool:
     return _platform(scenario) in (None, "none") or far or copies or relays or others
 
 
-def no_effect(scenario: ScenarioFields, written: Document, path: KeyPath) -> InputError:
+def latency_error(scenario: ScenarioFields, written: Document, path: KeyPath) -> InputError:
     """Return the error about a changed link latency that has no effect."""
     return written.error(
         path,

@@ -49,7 +49,7 @@ def check_path(path: str) -> None:
             return
         if part not in (*extra, *known):
             where = f" in {above}" if above else ""
-            near = did_you_mean(part, known) or said_elsewhere(part)
+            near = did_you_mean(part, known) or suggest_right_place(part)
             raise InputError(f"a scenario has no {path}: no {part!r}{where}{near}; known: {', '.join(known)}")
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
         if any(get_origin(field.annotation) in (dict, Mapping) for field in fields):  # by names of one's own
@@ -73,7 +73,7 @@ def homes(key: str) -> list[str]:
     return [path for path in found if "." not in path] or list(found)
 
 
-def said_elsewhere(key: str) -> str:
+def suggest_right_place(key: str) -> str:
     """Return "; it belongs to model, as model.sequence_length" for a misplaced key; "" for others."""
     found = homes(key)
     exact = any(path.rpartition(".")[2] == key for path in found)

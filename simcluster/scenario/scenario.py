@@ -22,7 +22,7 @@ from simcluster.documents.catalogue import presets
 from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, refuse
 from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
-from simcluster.documents.own_words import own_words, python_allowed
+from simcluster.documents.own_words import python_allowed, trust_text
 from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
 from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
 from simcluster.faults import FaultSpec, placed
@@ -32,9 +32,9 @@ from simcluster.scenario.fields import ScenarioFields
 from simcluster.scenario.files import resolve
 from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
 from simcluster.scenario.model_rules import order_rules
-from simcluster.scenario.paths import said_elsewhere
+from simcluster.scenario.paths import suggest_right_place
 from simcluster.scenario.rules import broken_rules
-from simcluster.scenario.short_forms import named_alone, titled
+from simcluster.scenario.short_forms import expand_names, title_with_changes
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
 
@@ -57,7 +57,7 @@ class Origin:
     @property
     def written(self) -> Document:
         """The document with the changes, before files are read in."""
-        return apply_overrides(named_alone(self.document), self.changes)
+        return apply_overrides(expand_names(self.document), self.changes)
 
     def without(self, paths: Iterable[KeyPath]) -> Scenario:
         """Return the scenario without the values at these paths."""
@@ -76,7 +76,7 @@ class Scenario(Shown, ScenarioFields):
     @staticmethod
     def elsewhere(key: str) -> str:
         """Return where else a scenario has a key of this name, for the error about a misplaced key."""
-        return said_elsewhere(key)
+        return suggest_right_place(key)
 
     def __init__(self, **sections: Any) -> None:
         origin = Origin(Document(data=_plain(sections), source="Scenario(...)", folder=Path()))
@@ -118,7 +118,7 @@ class Scenario(Shown, ScenarioFields):
         omits (dp, the number of GPUs) are derived anew. Of a scenario that was changed otherwise, its ``document`` is
         changed. InputError with the lines of the file, where it was read from one.
         """
-        return self.origin.changed(own_words([*pairs_of(changes), *keyword_pairs(more)]))
+        return self.origin.changed(trust_text([*pairs_of(changes), *keyword_pairs(more)]))
 
     @property
     def origin(self) -> Origin:
@@ -129,7 +129,7 @@ class Scenario(Shown, ScenarioFields):
     @property
     def title(self) -> str:
         """The name, followed by the changes to the document of that name."""
-        return titled(self.name, self.origin.document.data, self.origin.changes)
+        return title_with_changes(self.name, self.origin.document.data, self.origin.changes)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with values changed without validation, as pydantic does."""
@@ -207,7 +207,7 @@ def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) 
     """
     if not isinstance(path, str | Path | Mapping):
         refuse(path, "load", "a built-in name, a path or a dict (simcluster.scenario takes a Scenario, too)")
-    return _read(path, own_words(pairs_of(overrides)), python=allow_python)
+    return _read(path, trust_text(pairs_of(overrides)), python=allow_python)
 
 
 @checked
@@ -215,8 +215,8 @@ def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", a
     """Return the scenario in a text, otherwise as ``load``; its paths are relative to ``folder``."""
     document = parse_document(text, source="<text>", folder=folder)
     if allow_python:
-        document = replace(document, data=own_words(document.data))
-    return Origin(document).changed(own_words(pairs_of(overrides)))
+        document = replace(document, data=trust_text(document.data))
+    return Origin(document).changed(trust_text(pairs_of(overrides)))
 
 
 def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
@@ -231,7 +231,7 @@ def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: boo
     else:
         document = read_document(scenario_path(what))
     if python:
-        document, changes = replace(document, data=own_words(document.data)), own_words(pairs_of(changes))
+        document, changes = replace(document, data=trust_text(document.data)), trust_text(pairs_of(changes))
     return Origin(document).changed(changes)
 
 
@@ -260,11 +260,11 @@ def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scen
     with checking(resolved, Scenario):
         refuse_without_effect(scenario, origin.changes)
     latencies = link_changes.LATENCIES
-    takes = link_changes.takes_latencies(scenario)
+    takes = link_changes.uses_link_latencies(scenario)
     if not takes and (changed := link_changes.changes_of_links(origin.written, latencies)):
         known = all(path[1] != "topology" for path in changed)
         if not known or (origin.without(changed).cluster.built.latency != scenario.cluster.built.latency).any():
-            raise link_changes.no_effect(scenario, origin.written, changed[0])
+            raise link_changes.latency_error(scenario, origin.written, changed[0])
     vars(scenario)[_ORIGIN] = origin
     return scenario
 

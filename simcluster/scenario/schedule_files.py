@@ -9,8 +9,8 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
-from simcluster.documents.given_files import decode, read_bytes, why_missing
-from simcluster.documents.own_words import VARIABLE, OwnWord, python_allowed
+from simcluster.documents.given_files import decode, missing_file_hint, read_bytes
+from simcluster.documents.own_words import VARIABLE, TrustedText, python_allowed
 from simcluster.schedules import Action, Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import from_csv
@@ -38,14 +38,14 @@ def function_in(name: str) -> ScheduleFunction:
     import importlib.util
 
     file, _, function = name.rpartition(":")
-    if not (isinstance(name, OwnWord) or python_allowed()):
+    if not (isinstance(name, TrustedText) or python_allowed()):
         raise InputError(
             f"{name} is Python code that a file names, and files may not run code by default; read {file} first, then "
             "add --allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
             f"allow_python=True, or {VARIABLE}=1 in the environment)"
         )
     if not Path(file).is_file():
-        raise InputError(f"cannot read {file}: there is no such file{why_missing(Path(file), '.py')}")
+        raise InputError(f"cannot read {file}: there is no such file{missing_file_hint(Path(file), '.py')}")
     spec = importlib.util.spec_from_file_location("simcluster_user_schedule", file)
     if spec is None or spec.loader is None:
         raise InputError(f"{name} is not FILE.py:FUNCTION")

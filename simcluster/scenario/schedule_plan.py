@@ -43,7 +43,7 @@ def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: f
     return _made(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
 
 
-def goes_by_own_times(scenario: ScenarioFields) -> bool:
+def uses_simulated_times(scenario: ScenarioFields) -> bool:
     """Return whether the schedule is optimized for the simulated times of the run."""
     what = scenario.pipeline.schedule
     if isinstance(what, ZbAuto):

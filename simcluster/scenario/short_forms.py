@@ -18,7 +18,7 @@ def short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
     return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
 
 
-def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+def reset_chunks(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Return the overrides with chunks reset where they set only a schedule without chunks.
 
     So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
@@ -32,7 +32,7 @@ def schedule_alone(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [*overrides, ("pipeline.chunks", 1)]
 
 
-def named_alone(document: Document) -> Document:
+def expand_names(document: Document) -> Document:
     """Return the document with a topology's or model's name expanded to a section."""
     alone = {"cluster": "topology", "model": "preset"}
     named = {
@@ -43,7 +43,7 @@ def named_alone(document: Document) -> Document:
     return replace(document, data={**document.data, **named}) if named else document
 
 
-def short_names(document: Document) -> Document:
+def shorten_axis_names(document: Document) -> Document:
     """Return the document with parallelism degrees under their short names; InputError for duplicates."""
     section = document.data.get("parallel")
     if not isinstance(section, dict) or not any(key in LONG_NAMES for key in section):
@@ -62,7 +62,7 @@ def short_names(document: Document) -> Document:
 _MOST = 3  # changes that a title names
 
 
-def titled(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> str:
+def title_with_changes(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> str:
     """Return the name with the changes to its document: "tiny model, tp 2 (with parallel.tp 4)".
 
     A change that gives the name, or the value that the document already has, is not named.

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, Val
 
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import Accepts
-from simcluster.documents.own_words import OwnWord
+from simcluster.documents.own_words import TrustedText
 from simcluster.documents.spec import Count, Spec
 from simcluster.schedules import SCHEDULES, make_schedule
 from simcluster.schedules.actions import Route, Schedule, loop_route, parse_row
@@ -173,7 +173,7 @@ def _kind(value: object) -> str:
 
 def _keep_typed_text(value: object, text: ValidatorFunctionWrapHandler) -> str:
     """Return a name, keeping the mark of text that the user typed."""
-    return value if isinstance(value, OwnWord) else str(text(value))
+    return value if isinstance(value, TrustedText) else str(text(value))
 
 
 _A_FILE = {"type": "string", "pattern": r"\.csv$|\.py:", "description": "FILE.csv or FILE.py:FUNCTION"}

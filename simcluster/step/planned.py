@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.clock import on_fitting_grid
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import estimated, phase
+from simcluster.base.telling import phase, report_estimate
 from simcluster.devices.device import Device
 from simcluster.devices.interference import Interference
 from simcluster.engine.job_record import simulate_job
@@ -28,11 +28,11 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Transfer
 from simcluster.reference.record import Record
-from simcluster.scenario.checkpoint_plan import saved_of
+from simcluster.scenario.checkpoint_plan import saved_parts
 from simcluster.scenario.effort import estimated_seconds
 from simcluster.scenario.job import disturbances_of, facts_with_memory, interference_of, job_of, methods_of, slowness
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import goes_by_own_times, schedule_of
+from simcluster.scenario.schedule_plan import schedule_of, uses_simulated_times
 from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
@@ -175,7 +175,7 @@ def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> P
 
     Faults have no effect here. ``trains=False`` plans the forward passes of one step alone.
     """
-    estimated(scenario.name, estimated_seconds(scenario))
+    report_estimate(scenario.name, estimated_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
     return with_programs(scenario, job, facts, change(stage_programs(job)))
@@ -236,19 +236,19 @@ def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> Job
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Return the scenario's job and the facts known before simulation."""
     job = optimize_by_times(scenario, job_of(scenario, device))
-    job = replace(job, saved=saved_of(scenario, job)) if scenario.checkpoint else job
+    job = replace(job, saved=saved_parts(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
 def optimize_by_times(scenario: Scenario, job: Job) -> Job:
     """Return the job with layers and schedule optimized for its simulated times, where the scenario asks for it."""
     cut = scenario.pipeline.layers_per_stage == "auto"
-    if not cut and not goes_by_own_times(scenario):
+    if not cut and not uses_simulated_times(scenario):
         return job
     cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
     if cut:
         job = replace(job, slices=JobTimes(job, cluster, methods).balanced_slices())
-    if goes_by_own_times(scenario):
+    if uses_simulated_times(scenario):
         job = replace(job, schedule=schedule_of(scenario, *JobTimes(job, cluster, methods).schedule_times()))
     return job
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from simcluster.base.clock import on_grid
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import playing
+from simcluster.base.telling import report_step_start
 from simcluster.documents.argument_types import checked
 from simcluster.reference.loader import simulate_batch_delays
 from simcluster.results.result import Result
@@ -88,7 +88,7 @@ def simulate_scenario(
 
     ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
     """
-    playing(scenario.name)
+    report_step_start(scenario.name)
     planned = planned or plan(scenario, change)
 
     def step_time_of(other: Scenario) -> float:

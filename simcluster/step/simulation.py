@@ -18,7 +18,7 @@ from simcluster.base.arrays import Ints, Numbers
 from simcluster.base.clock import Profile, first_open, on_fitting_grid
 from simcluster.base.compilation import engine_is_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.telling import in_words, note, require_begun
+from simcluster.base.telling import in_words, note, require_time_limit
 from simcluster.base.units import format_seconds
 from simcluster.engine.job_record import simulate_job
 from simcluster.faults.spec import acting_faults
@@ -195,7 +195,7 @@ def _require_begun(scenario: Scenario, unlike: int) -> None:
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
     seconds = estimated_seconds(scenario, unlike=unlike)
-    require_begun(
+    require_time_limit(
         seconds,
         f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by "
         f"faults and are simulated separately, which would take about {in_words(seconds)}",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_begun
+from simcluster.base.telling import in_words, require_time_limit
 from simcluster.documents.argument_types import checked
 from simcluster.model.packing import PACKING, PackingStatistics
 
@@ -57,7 +57,7 @@ def compare_packing(
         )
     seconds = (_LOOK * len(lengths) + _SEQUENCE) * float(lengths.sum()) / length
     what = f"documents: {len(lengths):,} of them take about {in_words(seconds)} to pack"
-    require_begun(seconds, what, "give fewer, a sample of them, or a longer sequence")
+    require_time_limit(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():
         found = PackingStatistics.of(pack(lengths, length, len(lengths) + int(lengths.sum() // length)), length)

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints, bits, mixed, numbered, ordered, rows_alike
+from simcluster.base.arrays import Floats, Int32s, Ints, bits, hash_rows, mixed, numbered, ordered
 from simcluster.collectives import Group, Phase
 from simcluster.planning.ops import Group as Name
 from simcluster.planning.ops import StageProgram
@@ -206,7 +206,7 @@ class Communicators:
         shown = window.ranks[None] if apart else members[:, : those.cut or None]
         stages, layout = self.stage_of[shown], layouts(self._fabric, shown)
         table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
-        row, first_of = numbered(rows_alike(stages) ^ mixed(table_of, 5))
+        row, first_of = numbered(hash_rows(stages) ^ mixed(table_of, 5))
         asked = [self._demand.of(names[table_of[place]], stages[place].tolist()) for place in first_of.tolist()]
         number_of = dict(zip(asked, range(len(asked)), strict=True))  # of each tuple of calls
         own, _ = numbered(mixed(layout, 3) ^ mixed(np.array([number_of[calls] for calls in asked])[row], 5))
@@ -290,7 +290,7 @@ class Communicators:
                 parts[call].append((list(uses).index(like), part.share, part.rounds, len(latency)))
                 latency.append(part.latency if method.pace is None else np.zeros_like(part.latency))
         table = np.stack(latency, axis=1) if latency else np.zeros((len(members), 0))
-        which, first = numbered(rows_alike(bits(table)))
+        which, first = numbered(hash_rows(bits(table)))
         for row in table[first].tolist():
             form: Form = {}
             for call, method in methods.items():

@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, mixed, numbered, places, rows_alike
+from simcluster.base.arrays import Int32s, Ints, Numbers, hash_rows, mixed, numbered, places
 from simcluster.base.link_columns import PerLink
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
 from simcluster.symmetry.turns import LinkImages, link_images, parts_onto
@@ -145,7 +145,7 @@ def layouts(fabric: Fabric, table: Ints) -> Ints:
         (1, _first_seen(switches.reshape(table.shape), 0)),
         (7, _first_seen(nics.reshape(len(table), width), -1)),
     ):
-        found = mixed(found ^ rows_alike(first_seen), salt)
+        found = mixed(found ^ hash_rows(first_seen), salt)
     return numbered(found)[0]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_begun
+from simcluster.base.telling import in_words, require_time_limit
 from simcluster.topology.links import EdgeData, Graph
 
 MAX_GPUS = 2_000_000
@@ -49,7 +49,7 @@ def check_drawn(gpus: int, together: int = 1) -> None:
             "nodes"
         )
     seconds = gpus * (_DRAWN_SECONDS + together * _DRAWN_BESIDE)
-    require_begun(
+    require_time_limit(
         seconds,
         f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {in_words(seconds)} to draw link by "
         "link",

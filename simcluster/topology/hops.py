@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, compact, in_turn, numbered, places, rows_alike
+from simcluster.base.arrays import Int32s, Ints, Numbers, compact, hash_rows, number_by_owner, numbered, places
 from simcluster.base.link_columns import LinkRows
 from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
@@ -201,7 +201,7 @@ def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
     """Return rows as numbers, equal for equal ones, and the first row of each number."""
     if (table == table[:1]).all():
         return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    kind, first = numbered(rows_alike(table))
+    kind, first = numbered(hash_rows(table))
     if (table[first][kind] != table).any():  # different ones with equal sums
         kind = first = np.arange(len(table))
     return kind, first
@@ -239,7 +239,9 @@ class Ends:
         leaf = hops.switches(np.stack([draft.blocks[block].column(0, column) for block, column in enter], axis=1))
         nodes = list(dict.fromkeys(nics))  # by their first GPU
         first = [list(nics).index(node) for node in nodes]
-        (of_node,), _ = in_turn([[*leaf[:, first].T]], int(leaf.max()) + 1)  # leaf by leaf, then by the first GPU
+        (of_node,), _ = number_by_owner(
+            [[*leaf[:, first].T]], int(leaf.max()) + 1
+        )  # leaf by leaf, then by the first GPU
         order = np.stack([of_node[nodes.index(nic)] for nic in nics], axis=1)
         return cls(hops.parts(), position, order.ravel(), leaf.astype(np.int32).ravel(), out, back, ByMachine.of(leaf))
 

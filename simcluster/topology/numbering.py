@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, in_turn
+from simcluster.base.arrays import Int32s, Ints, Numbers, number_by_owner
 from simcluster.topology.draft import Draft
 
 _Column = tuple[int, int]
@@ -62,7 +62,7 @@ class LinkNumbers:
         tails = [each for each, own in begins.items() if own < 0]  # block by block
         tables = [[block.column(0, own) - np.int32(draft.nodes.size) for which, own in tails if which == number]
                   for number, block in blocks]  # fmt: skip
-        numbers, counts = in_turn(tables, draft.size - draft.nodes.size, first)
+        numbers, counts = number_by_owner(tables, draft.size - draft.nodes.size, first)
         for each, links in zip(tails, chain.from_iterable(numbers), strict=True):
             links_of.setdefault(each, links)[:] = links
         starts = np.cumsum([first, *counts])

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.base.written import append_line, drop_last_line, write_text
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.given_files import why_missing
+from simcluster.documents.given_files import missing_file_hint
 from simcluster.evidence.calibration.cases import KernelCase, parse_case
 
 FORMAT = "simcluster calibration 1"
@@ -139,7 +139,7 @@ def _complete_lines(path: Path) -> list[str]:
     try:
         text = path.read_bytes().decode("utf-8", errors="strict")
     except FileNotFoundError:
-        missing = f"no such file{why_missing(path, '.jsonl')}"
+        missing = f"no such file{missing_file_hint(path, '.jsonl')}"
         raise InputError(f"{path}: {missing}, or measure with simcluster calibrate -o") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(

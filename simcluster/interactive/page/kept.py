@@ -16,7 +16,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.schedule_plan import goes_by_own_times
+from simcluster.scenario.schedule_plan import uses_simulated_times
 from simcluster.step.planned import Planned, plan, plan_job, with_programs
 from simcluster.step.simulate import simulate_scenario
 
@@ -60,7 +60,7 @@ class KeptPlays:
 
     def _with_programs(self, scenario: Scenario, document: str) -> Planned:
         job, facts = plan_job(scenario, scenario.cluster.device)
-        made_of = document, job.slices, job.schedule if goes_by_own_times(scenario) else None
+        made_of = document, job.slices, job.schedule if uses_simulated_times(scenario) else None
         if made_of not in self._programs:
             self._programs[made_of] = stage_programs(job)
         return with_programs(scenario, job, facts, _touch_entry(self._programs, made_of))

@@ -18,7 +18,7 @@ from simcluster.cli import common
 from simcluster.cli.alike import alike
 from simcluster.cli.common import cluster_overrides_of
 from simcluster.cli.terminal import progress
-from simcluster.documents.given_files import why_missing
+from simcluster.documents.given_files import missing_file_hint
 from simcluster.interop.commands import profile_report as report
 from simcluster.interop.kineto import is_profile, load_profiles
 from simcluster.interop.kineto import profile_metrics as metrics
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     if not Path(args.trace).exists():
         raise InputError(
             f"cannot read {args.trace}: there is no such file or folder; give the path of a trace, "
-            f"or of a folder of profiles{why_missing(Path(args.trace), '.parquet')}"
+            f"or of a folder of profiles{missing_file_hint(Path(args.trace), '.parquet')}"
         )
     if args.export or args.cluster:
         raise InputError("--export and --cluster are for PyTorch profiles: give their folder")

@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
 from simcluster.base.processes import context
 from simcluster.base.units import format_seconds
-from simcluster.documents.given_files import why_missing
+from simcluster.documents.given_files import missing_file_hint
 from simcluster.interop.kineto import collective_matching as matching
 from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES
 from simcluster.interop.kineto.collective_matching import MatchedOp
@@ -58,7 +58,7 @@ def is_trace(path: str | Path) -> bool:
     Raises InputError for a missing folder, and for an Nsight Systems report that was not exported.
     """
     if str(path).endswith("/") and not Path(path).exists():
-        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(Path(path))}")
+        raise InputError(f"cannot read {path}: there is no such file or folder{missing_file_hint(Path(path))}")
     path = Path(path)
     if path.name.endswith(REPORT_SUFFIXES):
         raise InputError(
@@ -103,7 +103,7 @@ def _profile_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"cannot read {path}: there is no such file or folder{why_missing(path, '.json')}")
+        raise InputError(f"cannot read {path}: there is no such file or folder{missing_file_hint(path, '.json')}")
     found, exports = (
         sorted(file for file in path.iterdir() if file.name.endswith(endings))
         for endings in (PROFILE_SUFFIXES, NSIGHT_SUFFIXES)

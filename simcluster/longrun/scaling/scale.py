@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
-from simcluster.documents.own_words import own_words
+from simcluster.documents.own_words import trust_text
 from simcluster.longrun.budget.critical_batch import CriticalBatch, RepeatedData
 from simcluster.longrun.budget.loss_laws import (
     DEFAULT_LAW,
@@ -317,4 +317,4 @@ def scaling(
             raise InputError("vary needs a scenario, whose step is simulated")
         return Scaling(request_from_counts(found, given, device))
     asked, step = request_from_scenario(found, given, job)
-    return Scaling(asked, simulate_variants(job, step, own_words(vary or {}), grows=batch == "grows"))
+    return Scaling(asked, simulate_variants(job, step, trust_text(vary or {}), grows=batch == "grows"))

@@ -13,7 +13,7 @@ from simcluster.longrun.studies.build import rollback_causes
 from simcluster.longrun.studies.in_theory import Savings, interval_of
 from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
-from simcluster.scenario.checkpoint_plan import weight_of
+from simcluster.scenario.checkpoint_plan import checkpoint_cost
 from simcluster.scenario.run_section import RunSpec
 from simcluster.show.blocks import Answer, Fact, Figures
 from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
@@ -62,7 +62,7 @@ def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
     states = StepStates(scenario)
     seconds = states.validating(validation) if validation else 0.0
     if spec.to is not None or spec.stall is not None:
-        weight = weight_of(scenario, spec)
+        weight = checkpoint_cost(scenario, spec)
         savings = Savings(Saving(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)
         try:
             found = interval_of(

@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import phase
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.results.result import Result
-from simcluster.scenario.checkpoint_plan import Weight, weight_of
+from simcluster.scenario.checkpoint_plan import Weight, checkpoint_cost
 from simcluster.scenario.loading import without_loader
 from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
@@ -255,7 +255,7 @@ class StepStates:
         """Return the weight of a checkpoint at any interval; InputError if its duration is not stated."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
-            self.weights[of_each] = weight_of(self.scenario, of_each)
+            self.weights[of_each] = checkpoint_cost(self.scenario, of_each)
         return self.weights[of_each]
 
     @property

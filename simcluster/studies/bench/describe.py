@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import networkx as nx
 import numpy as np
 
-from simcluster.base.telling import estimated, in_words, require_begun
+from simcluster.base.telling import in_words, report_estimate, require_time_limit
 from simcluster.collectives.description import Hop
 from simcluster.studies.bench import places
 from simcluster.studies.bench.places import LINK_KEYS, LinkTable, maximum_flows, node_classes
@@ -28,8 +28,8 @@ def describe(cluster: Cluster) -> TopologyReport:
     """
     estimate = _GPU * cluster.num_gpus
     what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(estimate)} to describe"
-    require_begun(estimate, what, "describe fewer nodes of the same kind")
-    estimated(cluster.name, estimate)
+    require_time_limit(estimate, what, "describe fewer nodes of the same kind")
+    report_estimate(cluster.name, estimate)
     graph = compute_part(cluster.graph)
     table = LinkTable.of(graph)
     labels = {node: label(graph, node) for node in graph}

@@ -15,7 +15,7 @@ from simcluster.base.store import Store
 from simcluster.base.time_limit import TimeUp, within
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.documents.own_words import own_words
+from simcluster.documents.own_words import trust_text
 from simcluster.results.result import VERSION
 from simcluster.scenario.advice import launch_words
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -258,7 +258,7 @@ def plan(
     with workers_of(executor) as workers, Store(Path(store) if store else Path(":memory:"), VERSION) as kept:
         try:
             with within(seconds and seconds - reserve) as deadline:
-                spaces = [space_of(base, count, own_words(vary or {})) for count in dict.fromkeys(counts)]
+                spaces = [space_of(base, count, trust_text(vary or {})) for count in dict.fromkeys(counts)]
                 known = _known(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
                 search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
                 search.run(own=base.gpus in counts, front=front, near_misses=near_misses)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import however_long, most_seconds
+from simcluster.base.telling import estimate_limit, however_long
 from simcluster.results.result import flat_numbers
 from simcluster.scenario.scenario import Variant
 from simcluster.step.simulate import simulate_scenario
@@ -90,7 +90,7 @@ def play_on(
     """
     lookout = lookout or _Plain()
     play = lookout.task()
-    if math.isinf(most_seconds()):
+    if math.isinf(estimate_limit()):
         play = partial(_however_long, play)
     rest, together, sent = iter(variants), 1, False
     suspects: list[Numbered] = []

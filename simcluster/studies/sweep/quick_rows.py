@@ -11,12 +11,12 @@ from simcluster.base.kept import Kept
 from simcluster.documents.reading import read_document
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.contents import Contents
-from simcluster.scenario.data import no_longer_measured
+from simcluster.scenario.data import record_changes
 from simcluster.scenario.effects import notes_without_effect, refuse_without_effect
 from simcluster.scenario.fits import held
 from simcluster.scenario.memory_plan import mark
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
-from simcluster.scenario.short_forms import schedule_alone
+from simcluster.scenario.short_forms import reset_chunks
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep.playing import Row, measured
 from simcluster.studies.sweep.quick import quick_numbers, quick_step
@@ -82,9 +82,9 @@ def changed(variant: Variant) -> Scenario:
 
 
 def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
-    found, changes = dict(base.sections), schedule_alone(given)
+    found, changes = dict(base.sections), reset_chunks(given)
     if (measured := found["measured"]) is not None:
-        told = no_longer_measured({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
+        told = record_changes({"measured": {"changed": measured.changed}}, base.written, given)["measured"]
         paths = told["changed"] and tuple(told["changed"])
         found["measured"] = base.made.once(("measured", paths), lambda: measured.model_copy(update={"changed": paths}))
     for name in dict.fromkeys(path.partition(".")[0] for path, _ in changes):

@@ -30,7 +30,7 @@ from simcluster.base.store import Store
 from simcluster.documents.argument_types import checked
 from simcluster.documents.csv_numbers import read_csv
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.own_words import own_words
+from simcluster.documents.own_words import trust_text
 from simcluster.documents.reading import Document, read_document, validate
 from simcluster.documents.spec import Spec
 from simcluster.results.file import result_table
@@ -279,7 +279,7 @@ def sweep(
     """
     for path in vary:
         check_path(path)
-    made = make_sweep(base_of(base, "sweep"), own_words(vary), sample=sample, seed=seed)
+    made = make_sweep(base_of(base, "sweep"), trust_text(vary), sample=sample, seed=seed)
     return run_sweep(made, executor=executor, store=Path(store) if store else None, measure=measure).frame()
 
 

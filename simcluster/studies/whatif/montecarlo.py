@@ -17,7 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import collector_off
-from simcluster.base.processes import shared_out
+from simcluster.base.processes import map_in_processes
 from simcluster.documents.argument_types import checked
 from simcluster.faults import placed
 from simcluster.results.distribution import Distribution, half_width
@@ -85,7 +85,7 @@ def monte_carlo(
         some = numbers[first : first + turn]
         several = min(workers, len(some))
         call = partial(_by_events, scenario) if several == 1 else partial(_of_document, scenario.document())
-        times = np.append(times, shared_out(call, some, several))
+        times = np.append(times, map_in_processes(call, some, several))
         if enough(times):
             break
     return Distribution(times, base.step_time, "events")

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
 from simcluster.results.result import Result
-from simcluster.scenario.effort import plays_within
+from simcluster.scenario.effort import affordable_steps
 from simcluster.scenario.fits import applied
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
@@ -81,7 +81,11 @@ class Trials:
     """
 
     def __init__(self, result: Result, again: Again | None, most: int) -> None:
-        self._base, self._again, self._left = result, again, plays_within(result.scenario, most, ops=result.ops_played)
+        self._base, self._again, self._left = (
+            result,
+            again,
+            affordable_steps(result.scenario, most, ops=result.ops_played),
+        )
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 
     def play(self, values: Values) -> tuple[Values, Result] | None:

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.base.processes import cores, shared_out
+from simcluster.base.processes import cores, map_in_processes
 from simcluster.engine.stage_sweep import Duration, StageSweep
 from simcluster.faults import FaultSpec, Jitter, SequenceLengths, Speeds
 from simcluster.faults.capacities import apply_permanent_faults
@@ -61,7 +61,7 @@ def sweep_replicas(
     times = np.zeros(0)
     for first in range(0, len(blocks), turn):
         block: Floats
-        for block in shared_out(partial(_simulate, job), blocks[first : first + turn], workers):
+        for block in map_in_processes(partial(_simulate, job), blocks[first : first + turn], workers):
             times = np.concatenate([times, block / scenario.steps])
             if enough and enough(times):
                 return times
