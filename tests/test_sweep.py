@@ -310,7 +310,7 @@ def test_bad_input(arguments: list[str], words: str, tmp_path: Path, capsys: pyt
         ("scenario: tiny_dp\nvary: {seed: []}\n", "seed"),
         ("scenario: tiny_dp\nvary: {sed: [1]}\n", "did you mean 'seed'"),
         ("scenario: tiny_dp\ntable: rows.csv\n", "needs columns"),
-        ("scenario: tiny_dp\ntable: none.csv\ncolumns: {S: seed}\n", "no file"),
+        ("scenario: tiny_dp\ntable: none.csv\ncolumns: {S: seed}\n", "does not exist"),
         ("scenario: tiny_dp\ntable: rows.csv\ncolumns: {T: seed}\n", "no column 'T'"),
         ("scenario: tiny_dp\nvarry: {seed: [1]}\n", "did you mean 'vary'"),
     ],
