@@ -943,7 +943,7 @@ def test_algorithms_of_several_groups_share_the_links() -> None:
 def test_folded_and_unfolded_steps_are_equal(name: str, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
     """To the bit, also for algorithms in which the ranks of a group have different parts."""
     door, planned = (importlib.import_module(f"simcluster.{name}") for name in ("simulate", "step.planned"))
-    ordinary = planned.choices_of
+    ordinary = planned.collective_options
 
     def chosen(scenario: Any) -> Any:
         choices = ordinary(scenario)

@@ -99,7 +99,7 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
         (
             lambda: search(8, one=3),
-            "search: one must be a Scenario, got int: 3; give what simcluster.load(...)",
+            "search: one must be a Scenario, got int: 3; pass what simcluster.load(...)",
         ),
         (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
         (lambda: simcluster.compare_packing("x", 4096), "documents: lengths are whole numbers of tokens"),
@@ -112,15 +112,15 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
             lambda: simcluster.Costs(forward=1.0),
             "Costs: backward is required and missing; write backward=...; it takes forward, ",
         ),
-        (lambda: simcluster.plots.pareto("tiny_dp"), "a Found, got str: 'tiny_dp'; give what simcluster.plan(...) ret"),
-        (lambda: simcluster.plots.sensitivity(3), "must be a list, got int: 3; give what simcluster.sensitivity(...)"),
+        (lambda: simcluster.plots.pareto("tiny_dp"), "a Found, got str: 'tiny_dp'; pass what simcluster.plan(...) ret"),
+        (lambda: simcluster.plots.sensitivity(3), "must be a list, got int: 3; pass what simcluster.sensitivity(...)"),
         # known only once it has failed
         (
             lambda: gantt("tiny_dp"),
             "timeline must be a DataFrame or any object with a timeline, such as a result, got "
-            "str: 'tiny_dp'; give what simcluster.simulate(...) returns",
+            "str: 'tiny_dp'; pass what simcluster.simulate(...) returns",
         ),
-        (lambda: simcluster.plots.weeks(3), "got int: 3; give what simcluster.train(...) returns"),
+        (lambda: simcluster.plots.weeks(3), "got int: 3; pass what simcluster.train(...) returns"),
         (lambda: simcluster.plots.scaling("x"), "table must be a DataFrame, got str: 'x'"),
         (
             lambda: simcluster.scenario("tiny_dp").without(0),

@@ -25,8 +25,8 @@ def test_zero_2_says_what_it_has_whole(zero: int, beside: bool, said: int, tiny:
         (state,) = result.facts.footprints
         held = max(result.memory_timeline.curve(0)[1]["gradients"]) + state.gradients
         assert held == state.gradients + state.unsharded == 5 * state.gradients  # its fourth, and the whole
-        assert f"holds up to {held / 1e6:.1f} MB of gradients a GPU" in found[0]
-        assert f"{4 * state.gradients / 1e6:.1f} MB whole" in found[0]
+        assert f"holds up to {held / 1e6:.1f} MB of gradients per GPU" in found[0]
+        assert f"{4 * state.gradients / 1e6:.1f} MB unsharded" in found[0]
 
 
 def test_one_replica_has_nothing_to_share(tiny: Tiny) -> None:

@@ -132,10 +132,10 @@ NOTHING = {
     "sweep": (
         ["sweep", "tiny_dp", "--vary", REFUSED, "-o", "none.csv"], "none of 2 variants has a result; first reason",
     ),
-    "plan": (["plan", "tiny_dp", "--vary", "training.micro_batch=3", "--executor", "1"], "no layout"),
+    "plan": (["plan", "tiny_dp", "--vary", "training.micro_batch=3", "--executor", "1"], "no valid layout"),
     "walls": (["walls", "--parameters", "0", "--tokens", "2T"], "above zero"),
     "memory": (["memory", "tiny_dp", "--training.micro_batch", "3"], "not a multiple"),
-    "kernels": (["kernels", "tiny_3d", "--stage", "9"], "no stage 9"),
+    "kernels": (["kernels", "tiny_3d", "--stage", "9"], "stage: 9 does not exist"),
     "calibrate": (["calibrate", "--from", "no_rows.csv", "-o", "none.yaml"], "no_rows.csv"),
     "fit": (["fit", "--file", "fits.yaml", "--data", "empty"], "nothing was fitted: products needs"),
     "packing": (["packing", "--documents", "no_rows.csv", "--length", "2048"], "no_rows.csv"),

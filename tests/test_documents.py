@@ -217,7 +217,7 @@ def test_a_plus_adds_to_the_list_that_is_there() -> None:
     assert document.data == data == {"faults": [{"rank": 1}], "a": {"b": [1]}, "c": [{"d": [5]}]}
     assert changed.mark(("faults", 0)).place == "x.yaml:1:1"
     assert changed.mark(("faults", 1, "rank")) == Mark("override", ("faults", 1, "rank"))
-    with pytest.raises(InputError, match=r"override a\+: a is a mapping of 1 key, no list"):
+    with pytest.raises(InputError, match=r"override a\+: a is a mapping of 1 key, not a list"):
         apply_overrides(document, [("a+", 1)])
     with pytest.raises(InputError, match="is not an override"):
         parse_override("+=3")

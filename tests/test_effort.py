@@ -138,7 +138,7 @@ def test_faults_that_come_and_go_count_how_often_they_do() -> None:
     assert estimated_seconds(load(name, {"faults": [{**load_of_others, "end": "1 ms"}]})) < plain + 0.01
     with pytest.raises(InputError, match=r"faults that start and end about [\d,]+ times would take about"):
         load(name, {"faults": [{**flap, "down": "1 us", "period": "1.2 us"}], "steps": 20})
-    with pytest.raises(InputError, match="must be longer than 1 us; write one that is"):
+    with pytest.raises(InputError, match="must be longer than 1 us; use a longer one"):
         load(name, {"faults": [{**flap, "down": "1 ns", "period": "2 ns"}]})
 
 

@@ -544,7 +544,10 @@ def test_links_that_are_rarely_up_together_carry_all_transfers(tiny: Tiny) -> No
 )
 def test_faults_that_change_too_often_are_rejected(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
     scenario = tiny(**{**PLAIN, "parallel": {"tp": 2, "dp": 4}}, faults=faults)
-    with at_most(0.5), pytest.raises(InputError, match="and the steps are not finished; without being asked"):
+    with (
+        at_most(0.5),
+        pytest.raises(InputError, match="and the steps are not finished; scenarios estimated to take over"),
+    ):
         simulate(scenario, engine=engine)
 
 

@@ -340,8 +340,8 @@ def raw_trace() -> bytes:
         (b"\x00\x02\x08\x01", "has an unknown type"),
         (b"\x00\x04\x08\x01\x18\x63", "has an unknown type"),
         (b"\x00\x02\xff\xff", "message 1 is not a message of an execution trace"),
-        (b"\x1f\x8b" + b"\x00" * 20, "cut or damaged"),
-        (gzip.compress(b"\x00" * 100, mtime=0)[:-4], "cut or damaged"),
+        (b"\x1f\x8b" + b"\x00" * 20, "incomplete or damaged"),
+        (gzip.compress(b"\x00" * 100, mtime=0)[:-4], "incomplete or damaged"),
     ],
 )
 def test_a_bad_file_is_one_clear_message(tmp_path: Path, content: bytes, words: str) -> None:

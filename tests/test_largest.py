@@ -135,7 +135,7 @@ def test_the_command_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(document["stages"]) == 2
     assert cli.main(["memory", "tiny_3d", "--parallel.zero", "0"]) == 0
     text = capsys.readouterr().out
-    assert "18 B a parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)" in text
+    assert "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)" in text
     assert "0 (yours)" in text
     assert "ZeRO 2 holds more gradients than ZeRO 1 here" in text
 

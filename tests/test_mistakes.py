@@ -186,7 +186,7 @@ def test_a_mistake_in_standard_input_has_its_line(standard_input: Any) -> None:
         load("-")
 
 
-@pytest.mark.parametrize(("text", "words"), [("0-", "is no rank"), ("", "is no rank"), ("3-1", "write 1-3"),
+@pytest.mark.parametrize(("text", "words"), [("0-", "is not a rank"), ("", "is not a rank"), ("3-1", "write 1-3"),
                                              ("0-99999999", "more than 1,000,000 ranks")])  # fmt: skip
 def test_numbers_that_are_none(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):

@@ -162,7 +162,7 @@ def test_megatrons_options_choose_it() -> None:
     assert document["parallel"]["zero"] == 1
     without = imported(GPT_345M + " --muon-tp-mode blockwise")
     assert "muon" not in without.document["training"]
-    assert any("muon-tp-mode says nothing" in each for each in without.assumed)
+    assert any("so muon-tp-mode has no effect" in each for each in without.assumed)
 
 
 def test_bounds_of_a_search_are_below_what_layouts_hold() -> None:

@@ -429,7 +429,7 @@ def test_timelines_have_the_ranks_that_were_recorded(slow: TraceDifference) -> N
         (["tiny_3d", "{same}", "--steps", "x"], "whole numbers"),
         (["tiny_3d", "{same}", "--steps", "9"], "has no step 9"),
         (["tiny_3d", "{same}", "--kernels", "nothing.yaml"], "no such file"),
-        (["tiny_3d", "tiny_dp", "--kernels", "nothing.yaml"], "--kernels is for traces"),
+        (["tiny_3d", "tiny_dp", "--kernels", "nothing.yaml"], "--kernels applies to your traces"),
         (["nothing_such", "{same}"], "nothing_such"),
     ],
 )

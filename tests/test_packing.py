@@ -180,7 +180,7 @@ def test_words_say_what_is_real(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("section", "training", "words"),
     [
-        ({"packing": "pad"}, {}, "packing says nothing without documents"),
+        ({"packing": "pad"}, {}, "packing has no effect without documents"),
         ({"documents": LAW, "packing": "tight"}, {}, "tight"),
         ({"documents": LAW}, {"attention": "unfused"}, "data.documents: unfused attention"),
         ({"unique": "many"}, {}, "data.unique"),

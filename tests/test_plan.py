@@ -319,7 +319,7 @@ PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none"
         (["--max-memory", "100 GB"], "max memory 100.0 GB: a"),
         (["--max-memory", "72"], "'72' is not a quantity"),
         (["--headroom", "100%"], "headroom '100%' must be the share of GPU memory that is left free"),
-        (["--headroom", "some"], "headroom 'some' must be the part"),
+        (["--headroom", "some"], "headroom 'some' must be the share"),
         (["--headroom", "99.99%", *PLAIN], "fits in 80.0 GB per GPU with 99.99 % of it kept free; the closest needs"),
         (["--headroom", "99.99%", *PLAIN], "; it fits with headroom 0 (--headroom 0)"),
         (["--top", "0"], "top 0 must be at least 1"),

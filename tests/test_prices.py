@@ -52,7 +52,7 @@ def test_the_table_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", "tiny_3d", "tiny_dp", "--price", "2.5,4.5"]) == 0
     text = capsys.readouterr().out
     assert "$/1T tokens" in text
-    assert "assumed: a price is of healthy steps" in text
+    assert "assumed: dollars are for healthy steps" in text
 
 
 @pytest.mark.parametrize("price", ["0", "-1", "nan", "inf", "x", "1,2,3", "2.5,"])

@@ -49,7 +49,7 @@ def test_racks_that_are_filled_alike_are_no_matter() -> None:
 
 def test_nodes_that_were_meant_as_trays_are_told_to_be_racks() -> None:
     job = {"model": JOB["model"], "training": JOB["training"], "parallel": {"tp": 4, "dp": 32}}
-    with pytest.raises(InputError, match=r"a machine of GB200 NVL72 is a rack of 72 GPUs in 18 trays.*counts racks"):
+    with pytest.raises(InputError, match=r"a node of GB200 NVL72 is a rack of 72 GPUs in 18 trays.*counts racks"):
         load({**job, "cluster": {"topology": "gb200_nvl72", "nodes": 32}})
     machines = scenario_schema()["$defs"]["MachinesSpec"]["properties"]
     assert "racks of 72 GPUs" in machines["nodes"]["description"]

@@ -499,7 +499,10 @@ def test_stdout_is_the_answer_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--trace", "{tmp}/t.json", "--trace-ranks", "8"], "there is no rank 8; this job has ranks 0 to 7"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", "0-9"], "there is no rank 9; this job has ranks 0 to 7"),
         (["--trace", "{tmp}/t.json", "--trace-ranks", "5-3"], "'5-3' goes backwards; write 3-5"),
-        (["--trace", "{tmp}/t.json", "--trace-ranks", "first"], "'first' is no rank; write whole numbers and ranges"),
+        (
+            ["--trace", "{tmp}/t.json", "--trace-ranks", "first"],
+            "'first' is not a rank; write whole numbers and ranges",
+        ),
         (["--trace", "{tmp}/t.json", "--trace-ranks", ""], "--trace-ranks needs a value"),
         (["--trace-ranks", "0"], "applies to a trace; name its file with --trace"),
         (["--trace", "{tmp}/t.json", "--replicas", "3"], "this scenario has 3 replicas; use --replicas 1"),

@@ -158,7 +158,7 @@ def test_formulas_compute_and_cannot_act(text: str) -> None:
         ("1 / (tp - 8)", "tp - 8 is 0"),
         ("mode > 1", "cannot be compared"),
         ("mode in 3", "cannot be compared"),
-        ("(1, 2)", "gives a list"),
+        ("(1, 2)", "returns a list"),
         ("tp in ((1, 2), 3)", "a list inside a list"),
     ],
 )
@@ -386,7 +386,7 @@ def test_tables_outside_the_project(
 def test_broken_csv_files(text: str, message: str, write: Write, tmp_path: Path) -> None:
     start, end = CALLS.index("table:"), CALLS.index("columns:")
     study = write(CALLS[:start] + "table: ./calls.csv\n" + CALLS[end:])
-    with pytest.raises(InputError, match=r"table: file .*calls\.csv does not exist"):
+    with pytest.raises(InputError, match=r"table: there is no file .*calls\.csv"):
         read_study_table(load_study(study), None)
     (tmp_path / "calls.csv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"calls\.csv: .*{message}"):

@@ -242,7 +242,7 @@ def test_standard_output_without_room(monkeypatch: pytest.MonkeyPatch, capsys: p
     with Path("/dev/full").open("w") as full, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", full)
         assert main(["list", "devices"]) == 2
-    said = "simcluster: error: standard output cannot be written (No space left on device); make room where it goes\n"
+    said = "simcluster: error: standard output cannot be written (No space left on device); free some space\n"
     assert capsys.readouterr().err == said
 
 
@@ -252,4 +252,4 @@ def test_byte_code_that_a_full_disk_cut(monkeypatch: pytest.MonkeyPatch, capsys:
 
     monkeypatch.setattr("importlib.import_module", cut)
     assert main(["list", "devices"]) == 2
-    assert "are cut, as a full disk leaves them: delete the folders __pycache__ in" in capsys.readouterr().err
+    assert "are truncated, as after a full disk: delete the folders __pycache__ in" in capsys.readouterr().err

@@ -38,16 +38,13 @@ class _Slot:
 
     @property
     def gpu(self) -> Element:
-        """The gpu element, or the pci element if a cloud's file has no gpu elements."""
         return next(self.element.children_named("gpu"), self.element)
 
     @property
     def bus(self) -> str:
-        """PCI bus id in lower case."""
         return self.element.get("busid").lower()
 
     def gpus(self) -> list[_Slot]:
-        """Return the GPU slots at or below this slot."""
         return [self] if self.kind == "gpu" else [gpu for slot in self.below for gpu in slot.gpus()]
 
 

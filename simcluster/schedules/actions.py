@@ -176,7 +176,7 @@ def snake_route(num_stages: int, num_legs: int) -> Route:
 def bidirectional_routes(num_stages: int) -> tuple[Route, Route]:
     """Return a bidirectional schedule's routes: chunk 0 down the stages, chunk 1 (a second copy) up.
 
-    >>> two_ways(2)
+    >>> bidirectional_routes(2)
     (((0, 0), (1, 0)), ((1, 1), (0, 1)))
     """
     return loop_route(num_stages, 1), tuple((stage, 1) for stage in reversed(range(num_stages)))

@@ -167,7 +167,7 @@ def schedule_bubble(schedule: Schedule) -> ScheduleBubble:
     """Return a schedule's bubble with equal passes (F = I = W, B = 2 F), no messages and no optimizer.
 
     >>> from simcluster.schedules import gpipe
-    >>> own_bubble(gpipe(4, 12)).describe()
+    >>> schedule_bubble(gpipe(4, 12)).describe()
     '20.0% by the schedule alone, (P-1)/(M+P-1)'
     """
     stages, microbatches, chunks = schedule.num_stages, schedule.num_microbatches, schedule.num_chunks

@@ -38,7 +38,7 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
 def v_half_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of V-half runs before its first backward.
 
-    >>> [v_half_first(4, 8, 2, stage) for stage in range(4)]
+    >>> [v_half_forwards(4, 8, 2, stage) for stage in range(4)]
     [4, 5, 6, 6]
     """
     del num_chunks  # two

@@ -30,7 +30,7 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
 def one_f_one_b_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return a stage's number of 1F1B forwards before its first backward: those ahead, and one more.
 
-    >>> [depth_first(4, 8, 1, stage) for stage in range(4)]
+    >>> [one_f_one_b_forwards(4, 8, 1, stage) for stage in range(4)]
     [4, 3, 2, 1]
     """
     del num_chunks  # one

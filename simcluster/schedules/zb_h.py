@@ -29,7 +29,7 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
 def zb_v_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of ZB-V runs before its first backward.
 
-    >>> [zb_v_first(4, 4, 2, stage) for stage in range(4)]
+    >>> [zb_v_forwards(4, 4, 2, stage) for stage in range(4)]
     [5, 6, 7, 8]
     """
     del num_chunks  # two

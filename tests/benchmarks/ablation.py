@@ -114,7 +114,7 @@ SWITCHES: dict[str, Switch] = {
         ),
     ),
     "search: bounds of schedules": _patched("studies.search.bound:Bounds", "with_schedule", _no_bound),
-    "collector off": _patched("base.compilation", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
+    "collector off": _patched("base.gc_paused", "gc", SimpleNamespace(isenabled=lambda: False, disable=lambda: None)),
 }
 
 
