@@ -452,7 +452,7 @@ for what, bytes_by_formula, options in [
 
 in_chunks = 2 * 7 + 2 * 8 + 1  # of interleaved 1F1B on stage 0: P + (P-1)/v stages, in chunks of 4 layers
 kept = in_chunks * 4 * sbh / 8 * 34
-activations = job.memory_timeline.pool_peak(0, "activations")  # their own peak; all together peak a moment later
+activations = job.memory_timeline.curve(0)[1]["activations"].max()  # their own peak; all together peak a moment later
 add("the 175B job: chunks in flight x 4 layers x bytes", kept, activations, "GB", 1e9, differs=True,
     note="stage 0 also keeps the embedding's dropout masks")
 masks = 16 * sbh / 8  # one byte an element; 16 of the 31 chunks in flight are then the first

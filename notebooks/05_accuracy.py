@@ -68,7 +68,7 @@ plots.errors(reports)
 
 # %%
 points = sorted(
-    (point for report in reports for part in report.parts for point in part.points), key=lambda point: -point.distance
+    (point for report in reports for part in report.parts for point in part.points), key=lambda point: -point.log_error
 )[:3]
 taken_apart = pd.DataFrame(
     {

@@ -402,7 +402,7 @@ answers([
     ("its loss", "[refit.optimum(C).loss for C in budgets]", "{:.4f}"),
     ("Hoffmann, as fitted", "[fitted.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
     ("Hoffmann, as printed", "[printed.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
-    ("20 tokens a parameter", "[scaling(compute=C).laws.loc['20 tokens a parameter', 'parameters'] / 1e9 for C in budgets]", "{:.1f}B"),
+    ("20 tokens per parameter", "[scaling(compute=C).laws.loc['20 tokens per parameter', 'parameters'] / 1e9 for C in budgets]", "{:.1f}B"),
     ("7B on 2T; 175B on 300B; 70B on 1.4T", "[refit.loss(n, d) for n, d in ((7e9, 2e12), (175e9, 300e9), (70e9, 1.4e12))]", "{:.4f}"),
     ("7B to a loss of 2.2, 2.1, 2.05, 2.0 (printed)", "[printed.tokens_to(loss, 7e9) / 1e9 for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.1f}B"),
     ("that in H100-days at 40 %", "[walls('7B', printed.tokens_to(loss, 7e9), mfu='40%', gpus=1).days for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.0f}"),
