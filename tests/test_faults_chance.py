@@ -257,7 +257,7 @@ def test_a_histogram_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("200, 1\nmany, 2\n", ["measured.csv:2", "'many, 2'", "is not a list of numbers"]), ("200, 1, 3\n", ["a value and its weight"]),
+    [("200, 1\nmany, 2\n", ["measured.csv:2", "'many, 2' is not a list"]), ("200, 1, 3\n", ["a value and its weight"]),
      ("-1, 1\n", ["from 0"]), ("nan\n", ["measured.csv:1", "from 0"]), ("a, b\n", ["no line with a value"]),
      ("", ["empty"])],
 )  # fmt: skip
