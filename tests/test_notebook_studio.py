@@ -196,7 +196,7 @@ def test_the_script_shows_what_comes_back_and_asks_for_the_last_change_alone(
     tab.run("document.querySelector('.message button').click()")
     tab.wait("document.querySelector('.message').hidden")
     assert tab.run("asked.at(-1)") == '{"parallel.dp":2,"training.recompute":"full"}'
-    tab.run("[...document.querySelectorAll('button')].find((each) => each.textContent === 'As given').click()")
+    tab.run("[...document.querySelectorAll('button')].find((each) => each.textContent === 'Reset').click()")
     tab.wait(f"!{page}.includes('recomputing activations')")
     before = tab.run("asked.length")
     tab.run("window.held = true")

@@ -92,7 +92,7 @@ def test_a_person_changes_pins_compares_undoes_and_saves(browser: chromium.Brows
     assert tab.run("studio.gantt.gantt.runs.length") == 2
     tab.run("studio.set('price', 2.5, true)")
     tab.wait(READY)
-    assert "dollars at 2.5 a GPU and hour" in text_of(tab, "[data-place=dollars]")
+    assert "dollars at 2.5 per GPU-hour" in text_of(tab, "[data-place=dollars]")
     assert tab.run("document.querySelectorAll('.pending').length") == 0  # all that was to come is there
 
     move(tab, "parallel.tp", "8")  # 8 GPUs and two stages: the rule is told, and what goes

@@ -22,7 +22,7 @@ Value = str | int | float | bool | tuple[int, float]
 """What a control may be set to: of a fault at some place (place, value), of all others what its key takes."""
 Settings = tuple[tuple[str, Value], ...]
 PRICE = "price"
-"""The control that changes nothing of a step: dollars a GPU and hour."""
+"""The control that does not change the step: dollars per GPU-hour."""
 _IN_RUN = "run.price"
 _MOST_PLACES = 10_000_000
 
