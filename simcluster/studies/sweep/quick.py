@@ -90,7 +90,7 @@ class QuickSteps:
     """Calculator of quick step times that caches all that variants share."""
 
     def __init__(self) -> None:
-        self._clusters, self._orders, self._templates = Kept(8), Kept(512), Kept(128)
+        self._clusters, self._orders, self._templates = Kept(8), Kept(64), Kept(16)
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
         """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
