@@ -27,7 +27,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 from simcluster.base import written
 from simcluster.cli import main
@@ -86,13 +88,13 @@ def _begin(output: Path, room: int | None = None) -> tuple[int, int]:
     if child:
         os.close(tell)
         return child, told
-    opened = written._beside
+    opened = written._replacing
 
-    def opening(target: Path, unfinished: list[Path]) -> int:
+    def opening(target: Path, found: os.stat_result | None, new: bool) -> AbstractContextManager[IO[bytes]]:
         os.write(tell, b"!")
-        return opened(target, unfinished)
+        return opened(target, found, new)
 
-    written._beside = opening
+    written._replacing = opening
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno() if room is None else tell, 2)
