@@ -107,7 +107,7 @@ def test_names_end_in_their_units_as_in_the_contract(name: str) -> None:
     assert ending is None or metric.unit in UNITS[ending]
     assert bool(metric.columns) <= bool(metric.heading)
     row = next(line for line in CONTRACT.splitlines() if line.startswith(f"| `{name}` |"))
-    assert row.split("|")[2].strip() == {"yes or no": "true or false"}.get(metric.unit, metric.unit)
+    assert row.split("|")[2].strip() == {"yes or no": "true/false"}.get(metric.unit, metric.unit)
 
 
 def test_numbers_are_what_results_are_asked_for(result: Result) -> None:

@@ -406,7 +406,7 @@ def test_the_command_tells_draws_and_writes(same: Path, tmp_path: Path, capsys: 
     assert picture.read_bytes().startswith(b"\x89PNG")
     document = json.loads(answer.read_text())
     contract = (ROOT / "docs" / "CONTRACT.md").read_text()
-    section = contract.partition("## A trace beside its simulation")[2].partition("\n## ")[0]
+    section = contract.partition("## A trace and its simulation")[2].partition("\n## ")[0]
     assert set(document) == set(re.findall(r"^\| `(\w+)", section, re.M))
     assert document["difference_s"] == pytest.approx(sum(document["causes_s"].values()), abs=1e-12)
 
