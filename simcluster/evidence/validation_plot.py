@@ -1,4 +1,4 @@
-"""Plot of predicted against measured values of all studies: values on top, errors below."""
+"""Plot of predicted against measured values for all validation studies, with their errors below."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Series(NamedTuple):
 
 @checked
 def errors(reports: Sequence[Report]) -> Figure:
-    """Draw every point of the reports, with a column of panels for every kind of study.
+    """Draw predicted against measured values of validation reports, with a column of panels per kind of study.
 
     Each study of steps and each set of collectives has its colour and marker; degraded sets are hollow. The grey band
     is +-10 %. Raises InputError without a point.
@@ -119,7 +119,7 @@ def _draw_frame(times: Axes, errors: Axes, low: float, high: float, text: Callab
 
 
 def _set_ticks(axes: Axes, which: str, low: float, high: float, text: Callable[[float], str]) -> None:
-    """Set ticks at powers of ten with their unit; at 1, 2, 5 if the axis spans less than two of them."""
+    """Set ticks at powers of ten with their unit; also at 2 and 5 if the axis spans less than two decades."""
     steps = (1, 2, 5) if high / low < 100 else (1,)
     powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     ticks = [step * 10.0**power for power in powers for step in steps]

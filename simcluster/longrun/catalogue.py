@@ -18,7 +18,7 @@ GPUS_PER_NODE = 8
 
 
 def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
-    """Return the catalogue failures that a run names, and its own; InputError for an unknown name."""
+    """Return a run's failure causes, of its catalogue entry and its own; InputError for an unknown name."""
     known: tuple[FailureSpec, ...] = ()
     if spec.of is not None:
         catalogue = presets("failures.yaml")
@@ -62,7 +62,7 @@ class WatchedFailures:
 
     @property
     def device(self) -> str:
-        """What the rate is counted per: "gpu", or a kind of network device."""
+        """Unit that the failure rate is counted per: "gpu", or a kind of network device."""
         kinds = {cause.of for cause in self.causes}
         return kinds.pop() if kinds <= {"nic", "cable", "switch"} and len(kinds) == 1 else "gpu"
 
@@ -74,13 +74,13 @@ class WatchedFailures:
 
     @property
     def counted(self) -> tuple[float, float]:
-        """Observed seconds, and observed GPUs or devices, behind the published count."""
+        """Observed time (s), and number of GPUs or devices, over which the published failures were counted."""
         found = self.published
         return parse_seconds(found["within"]), float(found.get("gpus") or found["devices"])
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Factors that the rate may be off by: published, or the exact 95 % of a count; None if unknown."""
+        """Ends of the published or 95 % interval of the failure count over the modelled count; None if unknown."""
         seconds, devices = self.counted
         expected = self.rate(int(devices)) * seconds
         if "between" in self.published:
@@ -93,7 +93,7 @@ class WatchedFailures:
 
 
 def watched_failures() -> tuple[WatchedFailures, ...]:
-    """Return all entries of the failure catalogue."""
+    """Return all entries of the catalogue of published failures."""
     return tuple(
         WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _modes_of(entry))
         for name, entry in presets("failures.yaml").items()

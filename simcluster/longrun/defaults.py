@@ -1,4 +1,4 @@
-"""Defaults of long runs with their sources, notes on fields without effect, and assumptions."""
+"""Default values of long runs with their sources, notes on keys without effect, and assumptions."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ READY = (0.0, 120.0, 1200.0)
 
 
 def restart_of(section: RunSpec) -> tuple[RestartPart, ...]:
-    """Return the phases of a restart, as stated or by default."""
+    """Return the phases of a restart: those that the scenario states, or the defaults."""
     return RESTART if section.restart is None else section.restart
 
 
 def spares_of(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> Spares:
-    """Return the spare nodes of a job on ``nodes`` nodes; by default warm ones, if a failure removes a node."""
+    """Return a job's spare nodes; by default 1 warm spare per 12 nodes, if any failure removes a node."""
     known = spec.hot_ready, spec.warm_ready, spec.cold_ready
     ready = [default if stated is None else stated for stated, default in zip(known, READY, strict=True)]
     hot, warm, cold = spec.hot or 0, spec.warm or 0, spec.cold or 0
@@ -57,7 +57,7 @@ _SAVING = ("mode", "to", "read", "bytes_per_parameter", "stall", "write", "slowe
 
 
 def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
-    """Yield a note for each stated field that has no effect on its run."""
+    """Yield a note for each stated key that has no effect on the run."""
     told: set[str] = set()
     for path, idle, why in _idle_fields(section, run):
         owner, _, key = path.rpartition(".")
@@ -77,7 +77,7 @@ def _is_stated(spec: BaseModel, key: str) -> bool:
 
 
 def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str], ...]:
-    """Return, by path below ``run``, whether a field has no effect, and why; the first match counts."""
+    """Return (key's path below ``run``, whether it has no effect, why); the first match counts."""
     effects, pool, pattern = {cause.effect for cause in run.causes}, section.spares.unlimited, run.pattern
     leaves, never_slow = section.straggler == "leave", "slow" not in effects
     never_stops = run.maintenance is None and not effects - {"slow"} and (leaves or not effects)

@@ -1,4 +1,4 @@
-"""Check by closed forms, before simulation, whether a run ever reaches its last step.
+"""Checks before simulation that a long run reaches its last step and is not too large to simulate.
 
 Progress from one snapshot to the next needs a segment (work, stall and any asynchronous write) between two failures; a
 failure that only storage survives needs a whole pattern. A silent error found after every kept snapshot has been
@@ -53,7 +53,7 @@ def check_end(run: LongRun) -> None:
 
 
 def check_size(run: LongRun, played: int) -> None:
-    """Raise InputError for runs that are too long, or have too many failures, to simulate."""
+    """Raise InputError if simulating the runs would take too long: too many years, or too many failures."""
     rate, (down, exposed) = stop_rate(run), restart_seconds(run)
     wall = run.until
     if math.isinf(wall):  # and it ends: ``check_end``
@@ -75,12 +75,12 @@ def check_size(run: LongRun, played: int) -> None:
 
 
 def stop_rate(run: LongRun) -> float:
-    """Return the total rate (1/s) of the causes that stop the job."""
+    """Return the total failure rate (1/s) of the causes that stop the job."""
     return sum(cause.rate for cause in run.causes if cause.stops)
 
 
 def _persistent_rate(run: LongRun, cause: FailureMode) -> float:
-    """Return how often a cause stops the job (1/s), with defective nodes that are never cured nor retired."""
+    """Return the rate (1/s) at which a cause stops the job, with defective nodes that no repair cures."""
     bad = cause.bad
     if bad is None or bad.cured or bad.retire:
         return cause.rate
@@ -88,7 +88,7 @@ def _persistent_rate(run: LongRun, cause: FailureMode) -> float:
 
 
 def restart_seconds(run: LongRun) -> tuple[float, float]:
-    """Return the mean time (s) from a failure to undisturbed training, and its exposed part."""
+    """Return the mean outage after a failure (s): time safe from further failures, and exposed time."""
     rate = stop_rate(run)
     stops = [cause for cause in run.causes if cause.stops]
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
@@ -98,7 +98,7 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
 
 
 def kept_share(run: LongRun) -> float:
-    """Return the share of kept work, the lower of memory's and storage's; 0 where almost no segment succeeds."""
+    """Return the share of time spent on work that is kept; 0 if almost no segment succeeds."""
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
     rate = sum(_persistent_rate(run, cause) for cause in stops)
     if not rate:
@@ -119,9 +119,10 @@ def _segment_share(run: LongRun, steps: int, saving: Saving, rate: float) -> flo
 
 
 def expected_reruns(run: LongRun, kept: float = 1.0) -> float:
-    """Return m, the mean number of errors that send a whole run back to its begin, if it ran on meanwhile.
+    """Return the expected number of silent errors that send a run back to its first step.
 
-    ``kept`` is the share of time that is work: in wall time, kept snapshots reach back longer by its inverse.
+    m in the module's docstring, as if the run continued meanwhile. ``kept`` is the share of time that is work: in wall
+    time, kept snapshots reach back longer by its inverse.
     """
     pattern = run.pattern
     if pattern.verify or not math.isfinite(run.goal):
@@ -132,7 +133,7 @@ def expected_reruns(run: LongRun, kept: float = 1.0) -> float:
 
 
 def _mean_excess(cause: FailureMode, reach: float, whole: float) -> float:
-    """Return E[(whole - l)+ where l > reach] of the time l until an error is found."""
+    """Return the mean over errors of ``whole`` - l, with l the time to find one; 0 where l <= ``reach``."""
     places = np.arange(_PARTS) + 0.5
     golden = [places / _PARTS] + [(places * 2 ** (-1 / (1 + each))) % 1 for each in range(1, cause.lasts.draws)]
     lives = cause.lasts.quantile(np.stack(golden, axis=-1)) if cause.lasts.draws else np.array([cause.lasts.mean])

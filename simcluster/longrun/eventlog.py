@@ -1,4 +1,4 @@
-"""Log files of long runs: the simulator's own, row by row, or a real failure log of a job.
+"""Reader of event logs: those of simulated long runs, and failure logs of real jobs.
 
 A file is .csv, .jsonl or .parquet; its columns may have other names, and dates instead of seconds.
 """
@@ -33,7 +33,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
 def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | None = None) -> tuple[Row, ...]:
-    """Return the rows of a log file, with columns under simcluster's names.
+    """Return the rows of a log file, with its columns renamed to simcluster's names.
 
     ``columns`` are the file's names by ours ({"cause": "Reason"}); ``began`` is the date from which dates in ``time``
     and ``end`` are counted. InputError, with the row, for an invalid log, and for a missing column.
@@ -61,7 +61,7 @@ def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | 
 
 
 def parse_columns(text: str | None) -> dict[str, str]:
-    """Parse "time=Start,cause=Reason" into the file's column names by ours; InputError if malformed."""
+    """Parse "time=Start,cause=Reason" into {simcluster's column name: the file's}; InputError if malformed."""
     found = {}
     for part in (text or "").split(",") if text else ():
         own, equals, theirs = (each.strip() for each in part.partition("="))
@@ -72,7 +72,7 @@ def parse_columns(text: str | None) -> dict[str, str]:
 
 
 def seconds_of(value: object, where: str) -> float:
-    """Return the seconds in a cell: a number, or text with a unit; InputError otherwise, or below 0."""
+    """Return the seconds in a table cell, a number or text with a unit; InputError if invalid or negative."""
     try:
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         seconds = float(value) if plain else parse_seconds(value)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart"
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Failure in a log: wall seconds, cause, device, and seconds until it ends or the job trains again (or nan)."""
+    """Failure in a log: wall time (s), cause, device, and how long it lasted (s; nan if unknown)."""
 
     time: float
     cause: str
@@ -160,9 +160,10 @@ class Incident:
 
 @dataclass(frozen=True)
 class EventLog:
-    """Failures of a job in order, and when it stood still: (begin, end, what, part of the restart).
+    """Failures of a job in time order, and the periods (``stands``) in which it did not train.
 
-    ``stands`` is None for a log that has this as ``lasts`` alone. A simulated run's log is kept in ``rows`` as well.
+    A period is (begin, end, activity, phase of the restart); None for a log that has only ``lasts``. A simulated run's
+    log is kept in ``rows`` as well.
     """
 
     incidents: tuple[Incident, ...]
@@ -177,14 +178,14 @@ class EventLog:
 
 
 def event_log(rows: Sequence[RunRow]) -> EventLog:
-    """Return the event log of rows from ``simulate_with_log``."""
+    """Return the event log of a simulated run from the rows that ``simulate_with_log`` returned."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
     stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
     return EventLog(struck, stands, tuple(rows))
 
 
 def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
-    """Return a simulated run's log as incidents: cause, device, and how long the job stood still."""
+    """Return the failures in a simulated run's log, each with its device and the standstill (s) after it."""
     begun = sorted(row.begin for row in rows if row.what == TRAINING)
     places = {(row.begin, row.cause): row.which for row in rows if row.what in ("detection", "pause")}
     stands = {cause.name for cause in run.causes if cause.effect in ("stop", "pause")} | {MAINTENANCE}
@@ -209,7 +210,7 @@ def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, bega
 
 
 def log_from_rows(rows: Sequence[Row], name: str) -> EventLog:
-    """Return the event log in the rows of a file called ``name``."""
+    """Return the event log in the rows of a file; ``name`` is the file's name in error messages."""
     places = [(row, f"{name}: row {row.number}") for row in rows]
     if is_simulated_log(rows):
         return event_log([_simulated_row(row, where) for row, where in places])
@@ -233,7 +234,7 @@ def log_from_rows(rows: Sequence[Row], name: str) -> EventLog:
 
 
 def is_simulated_log(rows: Sequence[Row]) -> bool:
-    """Return whether the rows are a simulated run's log rather than incidents."""
+    """Return whether the rows are the log of a simulated run rather than a real failure log."""
     return "begin_s" in rows[0].cells
 
 

@@ -32,9 +32,10 @@ _ENDS = {**dict.fromkeys(("failed", "dead", "true", "1", "yes"), True),
 
 @dataclass(frozen=True)
 class CauseFit:
-    """Fit of one cause in one batch: ``count`` failures in ``watched`` seconds (of the job, or of all parts).
+    """Fitted failure rate of one cause in one batch of parts: ``count`` failures in ``watched`` seconds.
 
-    ``low`` to ``high`` is the 95 % interval of the count; ``lives`` the Weibull law of part lives where ages are known.
+    The seconds are those of the job, or of all parts together. ``low`` to ``high`` is the 95 % interval of the count;
+    ``lives`` the Weibull law of part lives where ages are known.
     """
 
     cause: str
@@ -52,23 +53,23 @@ class CauseFit:
 
     @property
     def name(self) -> str:
-        """Name of the cause, followed by the batch."""
+        """Cause's name, followed by the batch, if any."""
         return f"{self.cause}, {self.batch}" if self.batch else self.cause
 
     @property
     def rate(self) -> float:
-        """Failures per second (1/s)."""
+        """Failure rate (1/s)."""
         return self.count / self.watched
 
     @property
     def law(self) -> str:
-        """Name of the law that fits better: "weibull" or "exponential"."""
+        """Law of the lifetimes that fits better: "weibull" or "exponential"."""
         return "weibull" if self.lives is not None and self.lives.gain > _BEATS else "exponential"
 
 
 @dataclass(frozen=True)
 class FailureFits:
-    """Fits of a failure log by cause and in ``total``; ``gpus`` and ``seconds`` are None if ages suffice."""
+    """Failure rates fitted to a log, by cause and in total; ``gpus`` and ``seconds`` are None if it has ages."""
 
     causes: tuple[CauseFit, ...]
     total: CauseFit
@@ -102,7 +103,7 @@ class FailureFits:
 def fit_failures(
     rows: Sequence[Row], source: str, *, gpus: int | None = None, days: float | None = None, by: str | None = None
 ) -> FailureFits:
-    """Fit rates and shapes to a failure log's rows; ``by`` is a column of batches. InputError if invalid."""
+    """Return failure rates and Weibull shapes fitted to a log's rows; ``by`` is a column of batches."""
     columns = rows[0].texts
     for column in ("cause", *([by] if by else [])):
         if column not in columns:
@@ -201,7 +202,7 @@ def _cause_fit(
 
 
 def _defective_device_note(found: Sequence[RowFailures], gpus: int) -> list[str]:
-    """Return a note on a device with more failures than chance gives any of ``gpus`` devices."""
+    """Return a note on the device with more failures than chance explains among ``gpus`` devices."""
     from scipy.stats import poisson
 
     devices: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Weibull lives of parts: sampling, maximum-likelihood fits, and the rules that retire a defective node."""
+"""Weibull lifetimes of parts: sampling, maximum-likelihood fits, and the rules that retire a defective node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AGES, _GRID = 64, 4096
 
 @dataclass(frozen=True)
 class Lives:
-    """Weibull lives of ``count`` parts (exposed seconds); initial ages uniform from ``youngest`` to ``oldest``."""
+    """Weibull lifetimes (exposed s) of ``count`` parts, with initial ages uniform in ``youngest`` to ``oldest``."""
 
     count: int
     law: WeibullTime
@@ -29,7 +29,7 @@ class Lives:
 
     @cached_property
     def table(self) -> tuple[Floats, Floats]:
-        """Seconds from now, and the hazard that a part drawn at random has accumulated by then."""
+        """Times (s) from now, and the cumulative hazard of a random initial part at each."""
         ages = self.youngest + (self.oldest - self.youngest) * (np.arange(_AGES) + 0.5) / _AGES
         scale, shape = self.law.scale, self.law.shape
         ages = np.unique(ages)
@@ -39,9 +39,10 @@ class Lives:
         return at[kept], -np.log(left[kept])
 
     def first(self, since: Floats, failed: int, unit: Floats) -> Floats:
-        """Return when the next of the initial parts ends, from order statistics drawn one by one.
+        """Return the exposed seconds at which the next of the initial parts fails; infinity if none is left.
 
-        ``failed`` of them have ended before ``since``; ``unit`` are exponential numbers of mean 1. inf: none is left.
+        From order statistics drawn one by one: ``failed`` of them have ended before ``since``; ``unit`` are exponential
+        numbers of mean 1.
         """
         left = self.count - failed
         if not left:
@@ -59,7 +60,7 @@ _STEEPEST = 1e3
 
 @dataclass(frozen=True, slots=True)
 class WeibullFit:
-    """Maximum-likelihood Weibull law of lives: ``shape``, ``scale`` (s), and their standard errors.
+    """Weibull law fitted to lifetimes by maximum likelihood: ``shape``, ``scale`` (s), and standard errors.
 
     The errors are from the observed information; ``gain`` is its log-likelihood minus the exponential's.
     """
@@ -72,13 +73,13 @@ class WeibullFit:
 
     @property
     def mean(self) -> float:
-        """Mean life (s)."""
+        """Mean lifetime (s)."""
         return self.scale * math.gamma(1 + 1 / self.shape)
 
 
 @dataclass(frozen=True)
 class WatchedLives:
-    """Observed lives from age ``since`` to ``age`` (s), ``ended`` or censored; ``weight`` identical ones each."""
+    """Observed lifetimes: from age ``since`` to ``age`` (s), ``ended`` by failure or censored, with weights."""
 
     age: Floats
     ended: Bools
@@ -87,7 +88,7 @@ class WatchedLives:
 
     @property
     def failures(self) -> float:
-        """Number of lives that ended."""
+        """Number of lifetimes that ended in a failure."""
         return float(self.weight[self.ended].sum())
 
     @property
@@ -96,7 +97,7 @@ class WatchedLives:
         return float((self.weight * (self.age - self.since)).sum())
 
     def weibull(self) -> WeibullFit:
-        """Fit a Weibull law; InputError for fewer than two failures, or all at one age."""
+        """Return the fitted Weibull law; InputError for fewer than two failures, or all at one age."""
         from scipy.optimize import brentq
 
         died = self.age[self.ended]
@@ -111,7 +112,7 @@ class WatchedLives:
         mean_log = float((self.weight[self.ended] * logs[self.ended]).sum()) / self.failures
 
         def moments(shape: float) -> tuple[float, float, float]:
-            """Return sums of z, u z and u^2 z over the lives, z = age^k minus since^k and u = ln age."""
+            """Return sums of z, u z and u^2 z over lifetimes: z = age^shape - since^shape, u = ln age."""
             old, young = self.weight * np.exp(shape * logs), self.weight * np.exp(shape * before)
             early = np.where(np.isfinite(before), before, 0.0)
             return tuple(float((logs**n * old - early**n * young).sum()) for n in range(3))  # type: ignore[return-value]
@@ -146,7 +147,7 @@ _REMEMBERED = {"window": 1, "fading": 8}
 
 
 def is_retired(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
-    """Return whether a node that failed at these times (s, the last one now) is to be retired.
+    """Return whether a node is to be retired after failures at these times (s), the last of them now.
 
     By "window" it has reached the limit with the failures within the last ``window`` seconds, by "fading" with a score
     of 1 for this failure and less for earlier ones, halved per window.

@@ -1,4 +1,4 @@
-"""Checkpoint pattern of a run: work, snapshots and writes, repeated on the run's nominal clock.
+"""Checkpoint pattern of a run: the repeated sequence of work, snapshots and their writes.
 
 The nominal clock counts the seconds that the healthy cluster takes from the first step on, snapshots included; a
 failure sets it back to the end of a snapshot, and a slow cluster makes it run slower. So the work done, the snapshots
@@ -25,7 +25,7 @@ _GRID = 2.0**20  # of a second: sums over many weeks are exact, so that cycles e
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Cost of one snapshot: training stops for ``stall``, then slows down by ``slowed`` during ``write``.
+    """Cost of a snapshot: training stops for ``stall`` s, then is slower by the share ``slowed`` for ``write`` s.
 
     A blocking checkpoint is all stall. The snapshot is safe once the write is done.
     """
@@ -36,7 +36,7 @@ class Saving:
 
 
 def steps_of_write(saving: Saving, step: float) -> int:
-    """Return the number of steps done during a write; an interval below it never keeps up."""
+    """Return the number of steps done during a snapshot's write; no shorter interval keeps up."""
     return max(1, math.ceil(saving.write * (1 - saving.slowed) / step * (1 - 1e-12)))
 
 
@@ -72,7 +72,7 @@ class CheckpointPattern:
 
     @property
     def each(self) -> float:
-        """Seconds per step with its share of validations."""
+        """Time (s) per step, including its share of validation."""
         return self.step + self.validation
 
     @cached_property
@@ -82,7 +82,7 @@ class CheckpointPattern:
 
     @cached_property
     def phases(self) -> list[list[tuple[str, float, float]]]:
-        """Phases of each cycle as (kind, seconds, steps): write (work during a write), work, verify, stall."""
+        """Phases before each snapshot of a pattern (write with work, work, verify, stall): (kind, s, steps)."""
         rows = []
 
         def on_grid(seconds: float) -> float:
@@ -107,22 +107,22 @@ class CheckpointPattern:
 
     @cached_property
     def ends(self) -> Floats:
-        """Nominal seconds within a period at which each cycle begins, and at which the last ends."""
+        """Times (s) within a pattern at which its intervals between snapshots begin, and the last ends."""
         return self._table["at"][::4]
 
     @cached_property
     def period(self) -> float:
-        """Seconds of a whole pattern."""
+        """Duration (s) of one whole pattern."""
         return float(self.ends[-1])
 
     def end(self, snapshot: Ints) -> Floats:
-        """Return when the n-th snapshot has been taken (nominal seconds); the 0th is the run's begin."""
+        """Return the nominal time (s) at which snapshot n has been taken; snapshot 0 is the run's start."""
         if self.cycles == 1:
             return np.asarray(snapshot * self.period)
         return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
 
     def _split(self, at: Floats) -> tuple[Ints, Floats]:
-        """Return the whole periods before a nominal time, and the seconds in the current one."""
+        """Return the number of whole patterns before a nominal time, and the seconds since the last one."""
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
         early = rest < 0  # rounding
@@ -131,7 +131,7 @@ class CheckpointPattern:
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
     def spent(self, what: str, at: Floats) -> Floats:
-        """Return the ``steps``, or seconds of ``write``, ``verify`` or ``stall``, until a nominal time.
+        """Return the total ``steps``, or seconds of ``write``, ``verify`` or ``stall``, by a nominal time.
 
         The seconds of ``write`` are part of the work.
         """
@@ -140,7 +140,7 @@ class CheckpointPattern:
         return whole * float(self._table[what][-1]) + more
 
     def at_steps(self, steps: float) -> float:
-        """Return the nominal time at which ``steps`` steps are done."""
+        """Return the nominal time (s) at which ``steps`` steps are done."""
         each = self.steps * self.cycles
         whole = int(np.ceil(steps / each)) - 1 if steps else 0
         known, rest = self._table["steps"], steps - whole * each
@@ -151,25 +151,25 @@ class CheckpointPattern:
 
     @cached_property
     def safe_within(self) -> Floats:
-        """Times within a period at which its snapshots become safe, the initial one first."""
+        """Times (s) within a pattern at which its snapshots are completely written, the initial one first."""
         return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[:-1], self.phases, strict=True)])
 
     def taken(self, at: Floats) -> Ints:
-        """Return the number of snapshots taken by a nominal time, safe or not."""
+        """Return the number of snapshots taken by a nominal time, completely written or not."""
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
 
     def safe(self, at: Floats) -> Ints:
-        """Return the latest snapshot whose write is done by a nominal time; -1 if none."""
+        """Return the number of the latest snapshot completely written by a nominal time; -1 if none."""
         whole, rest = self._split(at)
         return whole * self.cycles + np.searchsorted(self.safe_within, rest, side="right") - 1
 
     def next_end(self, at: Floats) -> Floats:
-        """Return when the snapshot that ends the current cycle will have been taken."""
+        """Return the nominal time (s) at which the next snapshot will have been taken."""
         return self.end(self.taken(at) + 1)
 
     def next_verified(self, at: Floats) -> Floats:
-        """Return when the current cycle's verification ends, or the next cycle's if it is over."""
+        """Return the nominal time (s) at which the next verification of a snapshot ends."""
         stalls = np.array([cycle[-1][1] for cycle in self.phases])
         snapshot = self.taken(at) + 1
         found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
@@ -177,5 +177,5 @@ class CheckpointPattern:
         return np.asarray(np.where(found >= at, found, later))
 
     def begun(self, at: Floats) -> Floats:
-        """Return when the current cycle began; a failure during a snapshot is not in the cycle after it."""
+        """Return the nominal time (s) at which the latest snapshot was taken."""
         return self.end(self.taken(at))

@@ -33,10 +33,10 @@ _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or 
 
 
 class DevicePower(Spec):
-    """Power of an accelerator (W): ``idle``, at its limit (``full``), and of the rest of its node.
+    """Power draw (W) of a GPU when ``idle`` and at its limit (``full``), and of the rest of its node.
 
-    A node has ``gpus`` of them; its rest draws ``node`` (None: unknown, not counted). ``communication`` is the
-    utilisation from idle to full while bytes move, ``waiting`` where a collective waits for its peers.
+    A node has ``gpus`` GPUs; its rest draws ``node`` (None: unknown, not counted). ``communication`` is the utilisation
+    from idle to full while bytes move, ``waiting`` where a collective waits for its peers.
     """
 
     idle: Watts
@@ -53,12 +53,12 @@ class DevicePower(Spec):
 
     @property
     def beside(self) -> float:
-        """Power of the rest of a node, per GPU (W)."""
+        """Power (W) of the rest of a node, per GPU."""
         return (self.node or 0.0) / self.gpus
 
 
 def device_power(device: str) -> DevicePower:
-    """Return the power of a device in the catalogue; InputError if its figures are not known."""
+    """Return the power figures of a device in the catalogue; InputError if it has none."""
     known = presets("power.yaml")
     if device not in known:
         raise InputError(
@@ -69,9 +69,9 @@ def device_power(device: str) -> DevicePower:
 
 
 def run_power(device: str, own: PowerSpec) -> DevicePower | None:
-    """Return the power of a run's device, which the run may override; None if neither knows it.
+    """Return the power figures of a run's device: the catalogue's, overridden by the scenario's.
 
-    InputError if the run states a part of it, and the catalogue does not know the rest.
+    None if neither has any. InputError if the run states some of them, and the catalogue does not know the rest.
     """
     names, known = ("idle", "full", "node", "communication", "waiting"), device in presets("power.yaml")
     given = {name: value for name in names if (value := getattr(own, name)) is not None}
@@ -104,7 +104,7 @@ class PowerCurve:
         return self.joules / float(self.instants[-1] - self.instants[0])
 
     def smoothed(self, window: float) -> Floats:
-        """Return the mean power (W) over a sliding window (s), at each change of its slope."""
+        """Return the mean power (W) in a sliding window (s), at the positions where its slope changes."""
         energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
         begin, end = float(self.instants[0]), float(self.instants[-1])
         if window >= end - begin:
@@ -114,7 +114,7 @@ class PowerCurve:
         return np.asarray(passed / window)
 
     def swing(self, window: float = 0.0) -> float:
-        """Return the peak-to-peak power (W) of means over a window (capacitors hide shorter swings)."""
+        """Return the peak-to-peak power (W), averaged over a window (s) if given."""
         watts = self.smoothed(window) if window else self.watts
         return float(watts.max() - watts.min())
 
@@ -129,10 +129,10 @@ def power_curve(
     *,
     step: float | None = None,
 ) -> PowerCurve:
-    """Return the power curve of spans: rank, seconds, utilisation; those of a rank add up, to 1 at most.
+    """Return a job's power over a step from spans, each with its rank, start and end (s), and utilisation.
 
-    ``weights`` is the number of GPUs that each rank represents (all ranks there are: those without spans idle);
-    ``step`` the seconds of the step (default: until the last span's end).
+    Concurrent spans of a rank add up, to 1 at most. ``weights`` is the number of GPUs that each rank represents (all
+    ranks there are: those without spans idle); ``step`` the seconds of the step (default: until the last span's end).
     """
     until = float(end.max()) if step is None else step
     who, at = np.concatenate([rank, rank]), np.concatenate([start, end])
@@ -156,7 +156,7 @@ def power_curve(
 
 
 def category_watts(fate: str, draw: DevicePower, step: float, gpus: int) -> float:
-    """Return the power (W) of all GPUs and nodes of a job in a time category.
+    """Return the power (W) of all GPUs and nodes of a job in a time category (such as lost, restart).
 
     Where a job trains, or redoes lost work, it draws ``step`` (in total, ``PowerCurve.mean``); where all wait in a
     collective, as for a hung peer or a snapshot, ``waiting``; where it is stopped, idle.
@@ -167,7 +167,7 @@ def category_watts(fate: str, draw: DevicePower, step: float, gpus: int) -> floa
 
 
 def step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:
-    """Return the power curve of a simulated step (W).
+    """Return the power (W) of the whole job over a simulated step.
 
     ``draw`` defaults to that of the scenario's device (InputError if it is not known). Computation of layers has as
     utilisation its FLOP/s relative to the rate at which the chip meets its power limit (``power`` x ``sustained`` of

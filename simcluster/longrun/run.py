@@ -1,14 +1,14 @@
-"""Long run in numbers, and its outcomes: seconds, counts and laws; built from a scenario by ``longrun/studies``.
+"""Numerical description of a long run (failures, restarts, spares) and the outcomes of its simulation.
 
-The model of a run, in SimPy (``events``, which also writes a log) and compiled (``simulation``):
-
+``longrun/studies`` builds it from a scenario. The model of a run, in SimPy (``events``, which also writes a log) and
+compiled (``simulation``):
 * Training follows the checkpoint pattern on a *nominal clock* (``pattern``), which runs slower by the *pace* of the
   worst current slowdown of the cluster (a slow device, missing replicas).
 * A *cause* fails after an exponential amount of hazard (or when the life of a part ends), which accumulates while the
   job trains and, if the cause stops it, in an exposed phase of a restart; not while it stands still.
 * A stop of the job is an *outage*: detection, wrong diagnoses, nodes to repair, the wait for spares, and the
-  parts of a restart, one after the other; then training resumes from the latest snapshot that survives, and the work
-  since then is *lost*.  A stop during an exposed part begins a new outage.
+  phases of a restart, one after the other; then training resumes from the latest snapshot that survives, and the work
+  since then is *lost*.  A stop during an exposed phase begins a new outage.
 * The run ends when the last step is done and its checkpoint is safe, or when its time is over.
 """
 
@@ -29,16 +29,16 @@ from simcluster.scenario.run_times import FixedTime, TimeSpec
 
 @dataclass(frozen=True)
 class RecordedFailures:
-    """Recorded failure times of a cause: ``at``, ascending, in seconds of its exposed time; none after the last.
+    """Failure times of a cause from a log: ``at``, ascending, in seconds in which the cause could fail.
 
-    ``lasts`` is the duration of each (s; nan, or by default: drawn by the cause's law).
+    No failure follows the last. ``lasts`` is the duration of each (s; nan, or by default: drawn by the cause's law).
     """
 
     at: tuple[float, ...]
     lasts: tuple[float, ...] = ()
 
     def gap(self, occurrence: int) -> float:
-        """Return the exposed seconds from the previous failure (or the begin) to this one; inf if none."""
+        """Return the exposed seconds from the previous failure (or the start) to this one; inf if none."""
         if occurrence >= len(self.at):
             return math.inf
         return self.at[occurrence] - (self.at[occurrence - 1] if occurrence else 0.0)
@@ -60,7 +60,7 @@ verification and validation."""
 
 @dataclass(frozen=True)
 class DefectiveBatch:
-    """Defective batch: ``machines`` of the job fail ``times`` as often as others, until a repair cures one.
+    """Batch of defective nodes: ``machines`` nodes of a job fail ``times`` as often as others until cured.
 
     A repair cures with probability ``cured``. A node that reaches ``retire`` by the ``rule`` within ``window`` seconds
     (``lives``; 0: never) is replaced for good, which takes ``replaced`` instead of a repair (None: as long as that).
@@ -112,9 +112,9 @@ class FailureMode:
 
 @dataclass(frozen=True)
 class RestartPhase:
-    """One phase of a restart and its duration for each snapshot tier.
+    """Phase of a restart and its duration for each snapshot tier.
 
-    In an ``exposed`` phase causes that stop the job strike; others strike only while it trains.
+    In an ``exposed`` phase causes that stop the job can fail; other causes fail only while it trains.
     """
 
     name: str
@@ -123,13 +123,13 @@ class RestartPhase:
     exposed: bool = True
 
     def law(self, level: int) -> TimeSpec:
-        """Return the distribution of the phase's duration for a snapshot at a tier."""
+        """Return the law of the phase's duration for a snapshot in memory (0) or on storage (1)."""
         return self.storage if level == STORAGE else self.memory
 
 
 @dataclass(frozen=True)
 class Spares:
-    """Spare nodes: the first ones used are ``hot``, then ``warm``, then ``cold``, ready after ``ready``.
+    """Spare nodes of a job: ``hot`` ones are used first, then ``warm``, then ``cold``, ready after ``ready`` s.
 
     Repaired nodes come back as the last of them. ``crews`` repair one node each (None: unlimited).
     """
@@ -155,7 +155,7 @@ class Spares:
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Planned interruption after a snapshot, ``every`` seconds of wall time; a restart is added."""
+    """Planned maintenance of ``lasts`` s, due ``every`` s of wall time; it begins after the next snapshot."""
 
     every: float
     lasts: float
@@ -163,7 +163,9 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class LongRun:
-    """Complete description of a run. ``goal`` is in steps, ``until`` in wall seconds; the run ends at the first.
+    """Complete description of a long run for its simulation.
+
+    ``goal`` is in steps, ``until`` in wall seconds; the run ends at the first.
 
     ``short`` are the paces with 1, 2, ... nodes missing: with up to as many missing the job continues; with more, or
     without any, it waits. A node that returns is taken in where that makes the job faster. ``running`` are the shares
@@ -193,25 +195,25 @@ class LongRun:
 
     @property
     def goal_at(self) -> float:
-        """Nominal time at which the last step is done."""
+        """Nominal time (s) at which the last step is done."""
         return self.pattern.at_steps(self.goal) if math.isfinite(self.goal) else math.inf
 
     @property
     def end_at(self) -> float:
-        """Nominal time at which the last checkpoint is safe."""
+        """Nominal time (s) at which the last checkpoint is completely written."""
         saving = self.pattern.storage
         return self.goal_at + self.pattern.verify + saving.stall + saving.write
 
     @property
     def faster(self) -> list[int]:
-        """Largest number of missing nodes at which the job is faster, by how many are missing now; -1 if none."""
+        """Largest number of missing nodes with which the job is faster, by the number missing now; -1 if none."""
         paces = (1.0, *self.short)
         fewer = [[few for few in range(missing) if paces[few] < pace] for missing, pace in enumerate(paces)]
         return [max(each, default=-1) for each in fewer]
 
     @property
     def exposed(self) -> Floats:
-        """Share of the failure rates that applies, by number of missing nodes (0, 1, ...).
+        """Share of the failure rates that applies, by the number of missing nodes (0, 1, ...).
 
         1 throughout where a log sets the failure times.
         """
@@ -226,17 +228,17 @@ MAINTENANCE, REGROWTH = "maintenance", "machines missing"
 
 
 def cause_names(run: LongRun) -> list[str]:
-    """Return the names of the causes that seconds are counted under."""
+    """Return the names of a run's causes of lost time: its failures, maintenance, and missing nodes."""
     return [*(cause.name for cause in run.causes), MAINTENANCE, REGROWTH]
 
 
 @dataclass
 class Outcomes:
-    """Outcomes of runs, one per row: ``wall`` seconds, ``at`` on the nominal clock, ``steps`` that are kept.
+    """Outcomes of simulated runs, one per row: ``wall`` seconds, ``at`` on the nominal clock, kept ``steps``.
 
-    ``fates[run, fate, cause]`` and ``parts[run, part]`` of restarts are seconds; ``strikes`` and ``outages`` are counts
-    by cause (outages also by ``MAINTENANCE`` and ``REGROWTH``, last); ``weekly[run, week]`` are the steps kept at the
-    end of each week that the run has reached (nan: it has not).
+    ``fates[run, category, cause]`` and ``parts[run, phase]`` of restarts are seconds; ``strikes`` (failures) and
+    ``outages`` are counts by cause (outages also by ``MAINTENANCE`` and ``REGROWTH``, last); ``weekly[run, week]`` are
+    the steps kept at the end of each week that the run has reached (nan: it has not).
     """
 
     run: LongRun
@@ -250,11 +252,11 @@ class Outcomes:
     weekly: Floats
 
     def columns(self) -> dict[str, Any]:
-        """Return all outcomes by field, as they are sent and stored."""
+        """Return all fields as arrays by name, for other processes and for storage."""
         return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
 
     def spent(self) -> dict[str, Floats]:
-        """Return the seconds of each run by time category; they sum to ``wall``."""
+        """Return each run's seconds by time category (productive, checkpoint, lost, ...), which sum to ``wall``."""
         pattern, goal = self.run.pattern, self.run.goal_at
         until = np.minimum(self.at, goal)
         closing = self.at - until
@@ -274,7 +276,7 @@ class Outcomes:
         )
 
     def by_week(self) -> tuple[Floats, Floats]:
-        """Return the goodput of each week and its seconds, [run, week]; the last week of a run may be partial."""
+        """Return goodput and length (s) of each week, [run, week]; a run's last week may be partial."""
         week, weeks = self.run.week, max(1, math.ceil(float(self.wall.max()) / self.run.week - 1e-9))
         lasts = np.clip(self.wall[:, None] - np.arange(weeks) * week, 0.0, week)
         ends = np.full(lasts.shape, np.nan)
@@ -289,7 +291,7 @@ _COLUMNS = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
 
 
 class GatheredOutcomes:
-    """Storage for the outcomes of ``count`` runs, filled in chunks in any order."""
+    """Collector of the outcomes of ``count`` runs, filled in chunks in any order."""
 
     def __init__(self, run: LongRun, count: int) -> None:
         self._run, self._count = run, count
@@ -297,7 +299,7 @@ class GatheredOutcomes:
         self._weekly: dict[int, Floats] = {}
 
     def add(self, first: int, chunk: Mapping[str, Any]) -> None:
-        """Add the runs from ``first`` on: fields of ``Outcomes`` by name."""
+        """Store a chunk of runs, numbered from ``first``: fields of ``Outcomes`` by name."""
         for name in _COLUMNS:
             rows = chunk[name]
             if name not in self._found:
@@ -306,7 +308,7 @@ class GatheredOutcomes:
         self._weekly[first] = chunk["weekly"]
 
     def outcomes(self) -> Outcomes:
-        """Return the outcomes, once every run is there."""
+        """Return the outcomes of all runs, once every chunk is stored."""
         weekly = np.full((self._count, max(rows.shape[1] for rows in self._weekly.values())), np.nan)
         for first, rows in self._weekly.items():
             weekly[first : first + len(rows), : rows.shape[1]] = rows

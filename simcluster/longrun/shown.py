@@ -1,4 +1,4 @@
-"""One-line Python displays of long runs, budgets and first scenarios, and lists of built-in things."""
+"""One-line Python displays of long-run results, and lists of built-in failures, loss laws and questions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ LINES: Mapping[str, Callable[[Any], str]] = {
 
 
 def list_failures() -> Iterator[tuple[str, str, str]]:
-    """Yield the built-in published failures of clusters, for ``simcluster list``."""
+    """Yield name, description and source of each built-in failure set, for ``simcluster list``."""
     from simcluster.longrun.catalogue import watched_failures
 
     for each in watched_failures():
@@ -92,14 +92,14 @@ def list_failures() -> Iterator[tuple[str, str, str]]:
 
 
 def list_laws() -> Iterator[tuple[str, str, str]]:
-    """Yield the built-in loss laws, for ``simcluster list``."""
+    """Yield name, description and source of each built-in loss law, for ``simcluster list``."""
     for name, entry in presets("loss_laws.yaml").items():
         numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
         yield name, f"form {entry['form']}: {numbers}", str(entry.get("source", ""))
 
 
 def list_questions() -> Iterator[tuple[str, str, str]]:
-    """Yield the questions of ``simcluster advise``, for ``simcluster list``."""
+    """Yield name and description of each question of ``simcluster advise``, for ``simcluster list``."""
     from simcluster.longrun.studies.advice import ADVICE
     from simcluster.show.registry.kinds import first_sentence
 

@@ -1,4 +1,4 @@
-"""Random numbers by purpose: counter-based streams, one per entity, kind and occurrence.
+"""Random numbers of long runs: counter-based streams, one per purpose, with numbers by run and occurrence.
 
 The numbers of an occurrence (the 7th failure of "gpu", how long its repair takes) are the same in a run whatever else
 happens, in whatever order and process, and under every policy: runs that differ in one thing share all other draws
@@ -25,7 +25,7 @@ class KeptStream:
         self._blocks: list[Floats] = []
 
     def of(self, occurrence: int) -> Floats:
-        """Return the numbers of an occurrence, shape (1, draws)."""
+        """Return the random numbers of an occurrence, an array of shape (1, draws)."""
         block, place = divmod(occurrence, BLOCK)
         while block >= len(self._blocks):
             numbers = np.empty((self.draws, 1, BLOCK))
@@ -36,7 +36,7 @@ class KeptStream:
 
 
 def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
-    """Fill ``out`` (runs, BLOCK) with the numbers of a block of occurrences, for the runs from ``first`` on."""
+    """Fill ``out`` [run, occurrence] with a block of random numbers, for the runs from ``first`` on."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter
     np.random.Generator(bits).random(out=out)

@@ -1,4 +1,4 @@
-"""Number formats and tables of long runs, and numbers for JSON."""
+"""Formats of long-run results: numbers as text, tables, DataFrames, and JSON values."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class _Cells(string.Formatter):
 
 
 def table_block(rows: Iterable[Mapping[str, Any]], columns: Columns, **about: Any) -> list[TableBlock]:
-    """Return the rows as a table, with fields of ``TableBlock`` in ``about``; an empty list without rows."""
+    """Return rows as a list of one table, empty without rows; ``about`` are fields of ``TableBlock``."""
     cells = [cells_of(row, columns) for row in rows]
     return [TableBlock([head for head, _ in columns], cells, **{"indent": 2, **about})] if cells else []
 
 
 def cells_of(row: Mapping[str, Any], columns: Columns) -> list[str]:
-    """Return the cells of a row as text."""
+    """Return a table row's cells as text."""
     return [_Cells().vformat(form, (), row) for _, form in columns]
 
 
 def remark_lines(assumed: Iterable[str], notes: Iterable[str] = ()) -> Lines:
-    """Return the block of an answer's assumptions and notes."""
+    """Return an answer's assumptions and notes as lines of text."""
     return Lines([*assumed_lines(assumed), *(f"note: {note}" for note in notes)], "warning")
 
 
 def make_frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> pd.DataFrame:
-    """Return rows of values as a DataFrame, with one of its columns as the index."""
+    """Return rows of values as a DataFrame; ``columns`` are names with spaces between them, ``index`` one of them."""
     import pandas as pd
 
     table = pd.DataFrame(list(rows), columns=columns.split())
@@ -61,18 +61,18 @@ def make_frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> 
 
 
 def row_of(table: pd.DataFrame, name: str) -> dict[str, float]:
-    """Return a row of a table of numbers, by column."""
+    """Return a row of a DataFrame of numbers as a dict by column."""
     return dict(zip(table.columns, table.loc[name].to_numpy(dtype=float).tolist(), strict=True))
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a DataFrame by column, including a named index."""
+    """Return the rows of a DataFrame as dicts by column, including a named index."""
     frame = table if table.index.name is None else table.reset_index()
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def json_value(value: Any) -> Any:
-    """Return a value for JSON: numbers that are not finite (the interval of one run) become None."""
+    """Return a value for JSON, with None for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(name): json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -86,12 +86,12 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def points(gap: float, half: float) -> str:
-    """Return a difference of shares as text: "1.23 +- 0.04 points"."""
+    """Return a difference of two shares as text in percentage points, such as "1.23 +- 0.04 points"."""
     return f"{format_with_half(100 * gap, 100 * half)} points"
 
 
 def format_with_half(value: float, half: float, digits: int = 2) -> str:
-    """Return a value and half its interval as text, "1.23 +- 0.04"; with more digits if the half would be 0."""
+    """Return a value and half its interval as text, "1.23 +- 0.04", with enough digits that the half is not 0."""
     if half > 0:
         digits = max(digits, min(5, math.ceil(-math.log10(half))))
     return f"{value:,.{digits}f} +- {half:,.{digits}f}"

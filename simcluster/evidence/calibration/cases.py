@@ -1,4 +1,4 @@
-"""Kernels that a calibration measures: transformer training, over the shapes that decide efficiency.
+"""Kernels that a calibration measures: those of transformer training, over the shapes that decide efficiency.
 
 The module imports no library, so that it runs where only PyTorch is installed.
 """
@@ -26,7 +26,7 @@ ATTENTION_BACKENDS = ("flash", "cudnn", "efficient", "math")
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """One kernel, or one situation, to be timed.
+    """Kernel, or host or copy operation, to be timed in a calibration: kind, shape and dtype.
 
     ``op`` is the layout of a matmul (TN, NN, NT), the backend of an attention, or the name of a memory-bound kernel or
     of a launch. A matmul is ``batch`` times (m x k)(k x n); attention has m = n = tokens, k = head size, batch =
@@ -45,12 +45,12 @@ class KernelCase:
     backward: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case as a dict for JSON, without fields at their defaults."""
+        """Return the case as a JSON document without fields at their defaults."""
         return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
 
     @property
     def label(self) -> str:
-        """Display name of the case."""
+        """Display name of the calibration case."""
         shape = " x ".join(str(side) for side in (self.m, self.n, self.k) if side)
         words = [self.kind, self.op, self.dtype]
         words += ["causal"] * self.causal + ["backward"] * self.backward + [f"{self.batch} of"] * (self.batch > 1)
@@ -58,7 +58,7 @@ class KernelCase:
 
 
 def parse_case(data: object) -> KernelCase:
-    """Return the case that ``to_dict`` wrote; raise InputError for anything else."""
+    """Return the calibration case in a JSON document; InputError for anything else."""
     known = {each.name: each for each in fields(KernelCase)}
     if not isinstance(data, dict) or not {"kind", "op", "dtype"} <= data.keys() <= known.keys():
         raise InputError("a case has kind, op and dtype, and may have m, n, k, batch, size, causal, backward")
@@ -78,7 +78,7 @@ def parse_case(data: object) -> KernelCase:
 
 @dataclass(frozen=True, slots=True)
 class CaseSizes:
-    """Sizes of the cases of a calibration, from ``cases.toml``."""
+    """Sizes of the kernels that a calibration measures, as in ``cases.toml``."""
 
     tokens: int
     hidden: list[int]
@@ -93,7 +93,7 @@ class CaseSizes:
 
 
 def list_cases(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ...]:
-    """Return all cases of a calibration, in order and without duplicates.
+    """Return all kernels that a calibration measures, in order and without duplicates.
 
     The quick list covers all kinds with fewer shapes. Raises InputError for an unknown dtype.
     """
@@ -115,7 +115,7 @@ def list_cases(dtype: str, *, on_gpu: bool, quick: bool) -> tuple[KernelCase, ..
 
 
 def _linear_shapes(sizes: CaseSizes) -> Iterator[tuple[int, int]]:
-    """Yield (n, k) of the linear layers of a transformer: QKV, projection and both of the MLP."""
+    """Yield (n, k) of a transformer's linear layers: QKV, output projection, and both of the MLP."""
     for hidden in sizes.hidden:
         yield from ((3 * hidden, hidden), (hidden, hidden), (4 * hidden, hidden), (hidden, 4 * hidden))
 

@@ -1,4 +1,4 @@
-"""Text of the device file that a calibration writes: what was measured, how and when, then the device."""
+"""Text of the device file that a calibration writes: comments on what was measured, then the device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], .
 
 
 def device_text(fit: DeviceFit, table_name: str) -> str:
-    """Return the text of a device file; ``table_name`` is the name of the raw table."""
+    """Return the text of the calibrated device's file; ``table_name`` is the name of the raw table."""
     lines = [f"# {line}".rstrip() for line in _header_lines(fit, table_name)]
     notes = {constant.path: _constant_note(constant.error, constant.at_bound) for constant in fit.constants}
     data = fit.device.model_dump(mode="json", exclude_none=True)
@@ -63,7 +63,7 @@ def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
 
 
 def observations(table: MeasuredTable) -> list[str]:
-    """Return lines on host times, copies, work during copies and clocks, which are not device constants."""
+    """Return remarks on a calibration: host times, copies, overlapped work, clocks, and failed cases."""
     of_kind: dict[str, list[Measurement]] = {}
     for each in table.timed_measurements:
         of_kind.setdefault(each.case.kind, []).append(each)
@@ -94,7 +94,7 @@ def observations(table: MeasuredTable) -> list[str]:
 
 
 def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
-    """Yield mappings as blocks and all else on one line, with a comment after fitted constants."""
+    """Yield a mapping as lines of YAML, with a comment after each fitted constant."""
     indent = "  " * (above.count(".") if above else 0)
     for key, value in data.items():
         path = f"{above}{key}"
@@ -107,7 +107,7 @@ def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = 
 
 
 def _scalar(value: object) -> str:
-    """Return a value as JSON, which is YAML; quantities with the shortest exact prefix."""
+    """Return a value as a JSON literal (valid in YAML), quantities with the shortest exact unit prefix."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
         return json.dumps(_short_quantity(float(quantity[1]), quantity[2]))

@@ -1,4 +1,4 @@
-"""Fit of a device model's constants to the raw table of a calibration, by least squares.
+"""Fit of a device model's constants to the measured kernels of a calibration, by least squares.
 
 Every timed kernel counts by the logarithm of model over measurement. Each kind of kernel has the same total weight, and
 a row further off than 5 % counts less than by its square, so that a library's odd choice for one shape decides nothing.
@@ -31,10 +31,10 @@ _MASK_BYTES = 1  # per element, written by dropout with its result
 
 
 def model_kernel(case: KernelCase) -> Kernel | None:
-    """Return a case as a kernel of the device model; None if it is not one (copies, host time).
+    """Return a calibration case as a kernel of the device model; None for copies and host times.
 
     FLOP and bytes are counted as in planning: operands read once and results written once, causal attention at one
-    half, backward attention with five matmuls. Raises InputError for a size of 0 and for an unknown op.
+    half, backward attention with five matmuls. InputError for a size of 0 and for an unknown op.
     """
     m, n, k, batch, element = case.m, case.n, case.k, case.batch, ELEMENT_BYTES[case.dtype]
     sides = ("m", "n", "batch") if case.kind in ("memory", "launch") else ("m", "n", "k", "batch")
@@ -67,12 +67,12 @@ def model_kernel(case: KernelCase) -> Kernel | None:
 
 
 def attention_name(case: KernelCase) -> str:
-    """Return the kernel's name in a device file: sdpa-flash for PyTorch's built-in FlashAttention."""
+    """Return the attention kernel's name in a device file, such as sdpa-flash."""
     return f"sdpa-{case.op}"
 
 
 def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]]) -> list[float]:
-    """Return the device model's seconds for each case with its kernel."""
+    """Return the device model's time (s) of each calibration case."""
     running: dict[str, Device] = {}  # devices by attention kernel
     found = []
     for case, kernel in timed:
@@ -92,7 +92,7 @@ _STARTS = ((0.75, 0.85), (0.55, 0.95), (0.9, 0.6))  # of power and clock: the fi
 
 @dataclass(frozen=True, slots=True)
 class CalibratedConstant:
-    """A fitted constant of the device; ``error`` is its standard error, None if it is undetermined."""
+    """Constant of a device, fitted by calibration; ``error`` is its standard error, None if undetermined."""
 
     path: str
     start: float
@@ -103,7 +103,7 @@ class CalibratedConstant:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """A timed kernel and its time (s) according to the fitted device."""
+    """Timed kernel of a calibration, and its time (s) according to the fitted device."""
 
     measurement: Measurement
     modelled: float
@@ -116,7 +116,7 @@ class CalibrationRow:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFit:
-    """A device with constants fitted to a table, and its errors on that table."""
+    """Device with constants fitted to calibration measurements, and its errors on them."""
 
     device: Device
     table: MeasuredTable
@@ -125,7 +125,7 @@ class DeviceFit:
     rows: tuple[CalibrationRow, ...]
 
     def rows_by_kind(self) -> dict[str, list[CalibrationRow]]:
-        """Return the rows by kind of case, in the order of measurement."""
+        """Return the timed kernels by kind of case, in the order of measurement."""
         found: dict[str, list[CalibrationRow]] = {}
         for row in self.rows:
             found.setdefault(row.measurement.case.kind, []).append(row)
@@ -133,7 +133,7 @@ class DeviceFit:
 
 
 def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = "measured") -> DeviceFit:
-    """Fit the device model to a table of measurements.
+    """Return a device with constants fitted to the measurements of a calibration.
 
     ``base`` gives what is not measured, and the start of the search; without one, peak and bandwidth are the best
     measured values. Raises InputError if the table has no matmuls or no memory-bound kernels.
@@ -264,13 +264,13 @@ def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
 
 
 def measurement_source(machine: Machine) -> str:
-    """Return a line that states where measured constants come from."""
+    """Return the source line of a device's measured constants: GPU, PyTorch version, and date."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
 
 
 def _fastest_attention(table: MeasuredTable) -> str | None:
-    """Return the fused attention with the highest forward rate, which a program would choose."""
+    """Return the name of the fused attention kernel with the highest forward rate."""
     rates: dict[str, float] = {}
     for each in table.timed_measurements:
         kernel = model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
@@ -281,13 +281,13 @@ def _fastest_attention(table: MeasuredTable) -> str | None:
 
 
 def rms_error(rows: Sequence[CalibrationRow]) -> float:
-    """Return the root mean square of the logarithms of model over measurement."""
+    """Return the root mean square of ln(modelled / measured) over timed kernels."""
     logs = [math.log(row.modelled / row.measurement.seconds) for row in rows]
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
 def catalogue_device(machine: Machine) -> str | None:
-    """Return the name of the built-in device for this GPU, by its driver's name, or None."""
+    """Return the name of the built-in device for this GPU, by the driver's name for it; None if there is none."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():
         if part in name:

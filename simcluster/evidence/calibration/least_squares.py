@@ -19,7 +19,7 @@ from simcluster.documents.diagnostics import did_you_mean, listed
 
 
 def value_at(model: Any, path: str) -> Any:
-    """Return the value at a ``path`` of a model ("matmul.power"); raise InputError if the path does not exist."""
+    """Return the value at a ``path`` of a model, such as "matmul.power"; InputError if it does not exist."""
     current = model
     for place, part in enumerate(path.split(".")):
         fields = current if isinstance(current, Mapping) else getattr(type(current), "model_fields", ())
@@ -55,7 +55,7 @@ _START_MARGIN = 0.01  # of the range: the search starts inside the bounds, where
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A constant to be fitted between two bounds; it is searched by its logarithm unless ``low`` is 0."""
+    """Constant to be fitted between two bounds, searched by its logarithm unless ``low`` is 0."""
 
     name: str
     start: float
@@ -67,11 +67,11 @@ class Parameter:
             raise InputError(f"{self.name}: start {self.start:g} must lie within bounds {self.low:g} to {self.high:g}")
 
     def to_search(self, value: float) -> float:
-        """Return the search coordinate of a value."""
+        """Return the search coordinate of a constant's value."""
         return math.log(value) if self.low > 0 else value / self.high
 
     def from_search(self, value: float) -> float:
-        """Return the value of a search coordinate, clipped to the bounds."""
+        """Return the constant's value at a search coordinate, clipped to the bounds."""
         return min(max(math.exp(value) if self.low > 0 else value * self.high, self.low), self.high)
 
 
@@ -93,12 +93,12 @@ def least_squares(
     parameters: Sequence[Parameter], residuals: Residuals, *, loss: Loss = "squares", step: float = 1e-3,
     most: int = 60, tolerance: float = 1e-6,
 ) -> Solution:  # fmt: skip
-    """Find the constants with the smallest loss within their bounds, from their starts.
+    """Fit constants within their bounds, from their start values, by least squares or a robust loss.
 
     ``step`` is the relative step of the derivatives (of the upper bound, if the lower one is 0), which should be well
     above the roughness of the residuals; ``most`` limits the points tried, without derivatives. Standard errors are
-    those of the linearised problem, from the residuals of the rows that depend on a constant. Raises InputError without
-    scipy, and for fewer residuals than constants.
+    those of the linearised problem, from the residuals of the rows that depend on a constant. InputError without scipy,
+    and for fewer residuals than constants.
     """
     optimize = _import_scipy().optimize
     seen: dict[tuple[float, ...], Floats] = {}
@@ -113,7 +113,7 @@ def least_squares(
     high = np.array([each.to_search(each.high) for each in parameters])
 
     def slopes_at(point: Floats) -> Floats:
-        """Return differences by the same step for every constant, away from its bound."""
+        """Return finite differences of the residuals, with the same step for every constant."""
         here, columns = wanted(point), []
         for place, x in enumerate(point):
             other = point.copy()
@@ -143,7 +143,7 @@ def _standard_errors(
     parameters: Sequence[Parameter], values: Sequence[float], slopes: Floats, weights: Floats, residuals: Floats,
     edges: Sequence[bool],
 ) -> tuple[float | None, ...]:  # fmt: skip
-    """Return sandwich standard errors (Huber, White): each row's residual and weight, rows independent."""
+    """Return robust (Huber-White sandwich) standard errors of the fitted constants, for independent rows."""
     free = len(slopes) - len(parameters)
     seen = [
         place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _NO_SLOPE
@@ -162,7 +162,7 @@ def _standard_errors(
 
 
 def rbf_interpolator(places: Floats, rows: Floats) -> Callable[[Floats], Floats]:
-    """Return an interpolator of vectors between points: cubic radial basis functions and a linear part."""
+    """Return an interpolator of vectors between points, by cubic radial basis functions."""
     made: Callable[[Floats], Floats] = _import_scipy().interpolate.RBFInterpolator(
         places, rows, kernel="cubic", degree=1
     )

@@ -1,4 +1,4 @@
-"""Raw table of a calibration: JSON lines, the machine first, then one line per measured case.
+"""Raw table of a calibration: a file of JSON lines, the machine first, then one line per measured kernel.
 
 Each line is on disk before the next case begins, so that an interrupted run can resume. The module imports no library,
 so that it runs where only PyTorch is installed.
@@ -37,7 +37,7 @@ _MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e6
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The measured device, the software and the date; bytes, Hz and W, with 0 or "" if unknown."""
+    """Measured machine of a calibration: device, software and date; bytes, Hz and W, 0 or "" if unknown."""
 
     device: str
     kind: str
@@ -56,7 +56,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Timing of one case, in seconds per call.
+    """Timing of one calibration case, in seconds per call.
 
     ``seconds`` is the median of ``repeats`` timed batches of ``calls`` each, ``low`` and ``high`` their quartiles,
     ``fastest`` the shortest. ``alone`` is the time without concurrent copies (kind ``beside``). ``clock`` (Hz),
@@ -80,14 +80,14 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """A machine and its measurements, in the order of measurement."""
+    """Raw table of a calibration: the machine and its measurements, in order."""
 
     machine: Machine
     measurements: tuple[Measurement, ...]
 
     @property
     def timed_measurements(self) -> tuple[Measurement, ...]:
-        """Measurements that have a time."""
+        """Measurements that have a time, without failed cases."""
         return tuple(each for each in self.measurements if not each.failed)
 
 
@@ -95,13 +95,13 @@ def summarize(
     case: KernelCase, seconds: Sequence[float], calls: int, *, alone: float = 0.0,
     sensed: Mapping[str, Any] | None = None,
 ) -> Measurement:  # fmt: skip
-    """Return the measurement that summarizes timed batches (s per call); ``sensed`` has clock, power, temperature."""
+    """Return the measurement of a case from its timed batches (s per call) and sensor readings."""
     low, median, high = quantiles(seconds, n=4, method="inclusive")
     return Measurement(case, median, low, high, min(seconds), len(seconds), calls, alone, **(sensed or {}))
 
 
 def read_raw_table(path: Path) -> MeasuredTable:
-    """Read the raw table in a file; raise InputError, naming the line, if it is invalid.
+    """Read the raw table of a calibration from a file; InputError, naming the line, if invalid.
 
     An incomplete last line, which a killed run left, is ignored.
     """
@@ -159,7 +159,7 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the given fields of a dataclass; raise InputError for unknown names or wrong types."""
+    """Return the fields of a dataclass read from a file; InputError for unknown names or wrong types."""
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
         if name not in given:
@@ -175,7 +175,7 @@ def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequ
 
 
 class TableFile:
-    """A raw table that is being measured; ``measured_cases`` need not be measured again."""
+    """Raw table of a calibration that is being measured; ``measured_cases`` need not be measured again."""
 
     def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
         self._path = path
@@ -195,7 +195,7 @@ class TableFile:
         write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
 
     def add(self, measurement: Measurement) -> None:
-        """Append a measurement; its line is on disk when this returns."""
+        """Append a measurement to the file; its line is on disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
         append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))
         self.measured_cases.add(measurement.case)

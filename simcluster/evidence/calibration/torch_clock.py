@@ -1,4 +1,4 @@
-"""Timing of work by CUDA events or the host's clock, and sensors of a GPU.
+"""Timing of kernels by CUDA events or the host's clock, and sensors of a GPU.
 
 A batch has enough calls that reading the clock does not matter. Before the first timed batch, the work runs until
 clocks and power have settled.
@@ -22,17 +22,17 @@ _MAX_REPEATS = 400
 
 
 class TimingEffort:
-    """Timing budget per case: seconds of warm-up, of measuring and per batch, and the fewest batches."""
+    """Time budget for timing one case: seconds of warm-up, in total and per batch, and fewest batches."""
 
     def __init__(self, *, quick: bool) -> None:
         self.warm_up, self.total, self.batch, self.fewest = (0.01, 0.03, 5e-4, 7) if quick else (0.15, 0.3, 2e-3, 20)
 
     def calls_per_batch(self, once: float) -> int:
-        """Return the number of calls in a batch of work that takes ``once`` s."""
+        """Return the number of calls in a batch of work that takes ``once`` seconds per call."""
         return max(1, min(_MAX_CALLS, math.ceil(self.batch / max(once, 1e-7))))
 
     def num_batches(self, batch: float) -> int:
-        """Return the number of batches to time, each of ``batch`` s."""
+        """Return the number of batches to time if one takes ``batch`` seconds."""
         return max(self.fewest, min(_MAX_REPEATS, math.ceil(self.total / max(batch, 1e-7))))
 
 
@@ -40,7 +40,7 @@ class HostClock:
     """Timer of work on the CPU."""
 
     def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """Return the seconds per call of every batch, and the number of calls in a batch."""
+        """Return the time (s) per call of every batch on the CPU, and the number of calls in a batch."""
         prepared.run(0)
         start = perf_counter()
         for place in range(3):
@@ -61,11 +61,11 @@ class HostClock:
         return found, calls
 
     def wait(self) -> None:
-        """Do nothing: CPU work is synchronous."""
+        """Return at once, as work on the CPU is synchronous."""
 
 
 class CudaClock:
-    """Timer of work on a GPU; short kernels run from a CUDA graph, so that the host's speed does not matter."""
+    """Timer of work on a GPU; short kernels run from a CUDA graph, so that the host's speed has no effect."""
 
     def __init__(self) -> None:
         self._torch = import_torch()
@@ -75,7 +75,7 @@ class CudaClock:
         self._torch.cuda.synchronize()
 
     def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
-        """Return the seconds per call of every batch, and the number of calls in a batch."""
+        """Return the time (s) per call of every batch on the GPU, and the number of calls in a batch."""
         for place in range(3):
             prepared.run(place)
         self.wait()
@@ -93,7 +93,7 @@ class CudaClock:
         return self._time_batches(batch, calls, pace.num_batches(once * calls)), calls
 
     def _capture_graph(self, prepared: PreparedCase, calls: int) -> Callable[[], object] | None:
-        """Return a replay of a batch's calls as one CUDA graph; None if they cannot be captured."""
+        """Return a function that replays a batch of calls as one CUDA graph; None if it cannot be captured."""
         torch = self._torch
         graph = torch.cuda.CUDAGraph()
         try:
@@ -117,7 +117,7 @@ class CudaClock:
 
 
 def describe_machine(device: Any, date: str) -> Machine:
-    """Return what PyTorch and the driver report about a device."""
+    """Return what PyTorch and the driver report about a device: name, memory, versions and limits."""
     torch = import_torch()
     if device.type != "cuda":
         import platform
@@ -139,7 +139,7 @@ def describe_machine(device: Any, date: str) -> Machine:
 
 
 def parse_number(text: str) -> float:
-    """Return a number that nvidia-smi printed; 0 for "[N/A]"."""
+    """Return the number that nvidia-smi printed; 0 for "[N/A]"."""
     try:
         value = float(text)
     except ValueError:
@@ -148,7 +148,7 @@ def parse_number(text: str) -> float:
 
 
 def query_driver(query: str, device: Any) -> list[str]:
-    """Return the fields that nvidia-smi reports; an empty list if it is not installed."""
+    """Return the fields that nvidia-smi reports for a device; an empty list if it is not installed."""
     process = _start_query(query, device)
     return _finish_query(process) if process else []
 
@@ -181,7 +181,7 @@ class Sensor:
         self._process = _start_query(_QUERY, device) if device.type == "cuda" else None
 
     def read(self) -> dict[str, float]:
-        """Return clock (Hz), power (W) and temperature (C); empty if unavailable."""
+        """Return the GPU's clock (Hz), power (W) and temperature (C); empty if unavailable."""
         answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:
             return {}

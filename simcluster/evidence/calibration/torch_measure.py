@@ -1,4 +1,4 @@
-"""Measurement of every case of a calibration on one device, written to the table at once."""
+"""Measurement of all calibration cases on one device, each written to the raw table at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPY_BYTES = 256e6  # of a concurrent copy; on a CPU 16 times smaller
 
 
 def find_device(name: str) -> Any:
-    """Return PyTorch's device by name ("cuda", "cuda:1" or "cpu"); raise InputError if it does not exist."""
+    """Return the PyTorch device with a name ("cuda", "cuda:1" or "cpu"); InputError if it does not exist."""
     torch = import_torch()
     try:
         device = torch.device(name)
@@ -42,7 +42,7 @@ def find_device(name: str) -> Any:
 
 
 class KernelBench:
-    """A device on which kernel cases are timed."""
+    """Device on which calibration cases are timed with PyTorch."""
 
     def __init__(self, name: str, *, quick: bool, date: str) -> None:
         self._torch = import_torch()
@@ -57,7 +57,7 @@ class KernelBench:
         return bool(self.device.type == "cuda")
 
     def measure_all(self, cases: Sequence[KernelCase], table: TableFile, progress: Progress) -> None:
-        """Measure all cases that are not in the table yet."""
+        """Measure all calibration cases that are not in the table yet."""
         for done, case in enumerate(cases, start=1):
             if case in table.measured_cases:
                 continue
@@ -66,7 +66,7 @@ class KernelBench:
             progress(done, len(cases), measurement)
 
     def measure(self, case: KernelCase) -> Measurement:
-        """Return the measurement of one case; if it cannot run here, with PyTorch's error."""
+        """Return the measurement of one calibration case; if it cannot run here, with PyTorch's error."""
         self._torch.manual_seed(0)
         try:
             with self._torch.no_grad() if not case.backward else self._torch.enable_grad():
@@ -119,7 +119,7 @@ class KernelBench:
         return both
 
     def _time_issue(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
-        """Time the host per call, while the GPU's queue is not full."""
+        """Time the host's issue of a call, while the GPU's queue is not full."""
         found = []
         for repeat in range(2 + self._pace.fewest):
             self._clock.wait()
@@ -141,7 +141,7 @@ class KernelBench:
         return PreparedCase(lambda place: to.copy_(source, non_blocking=True), 1, graph=False)
 
     def _measure_overlap(self, case: KernelCase) -> Measurement:
-        """Time the work of a case alone, then during copies on another stream (CPU: another thread)."""
+        """Time the work of a case alone, then concurrently with copies (GPU: another stream; CPU: thread)."""
         work, copy = case.op.split(" beside copy ")
         inner = KernelCase("matmul", "TN", case.dtype, case.m, case.n, case.k) if work == "matmul" else \
             KernelCase("memory", work, case.dtype, case.m, case.n)  # fmt: skip

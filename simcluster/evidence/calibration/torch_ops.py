@@ -1,6 +1,6 @@
-"""Kernels of each calibration case in PyTorch, with several rounds of tensors so that none is in cache.
+"""Kernels of each calibration case in PyTorch, with tensors too large in total to stay in cache.
 
-Only this module and those that time its kernels import PyTorch.
+Several rounds of tensors. Only this module and those that time its kernels import PyTorch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def import_torch() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """A case ready to run, with ``rounds`` sets of tensors; ``graph``: a CUDA graph can capture it."""
+    """Calibration case ready to run, with ``rounds`` sets of tensors; ``graph``: a CUDA graph can capture it."""
 
     run: Run
     rounds: int
@@ -42,13 +42,13 @@ class PreparedCase:
 
 
 def torch_dtype(name: str) -> Any:
-    """Return PyTorch's dtype of a name."""
+    """Return the PyTorch dtype with a name such as "bf16"."""
     torch = import_torch()
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
 def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
-    """Prepare the tensors of a case on a device with ``cache`` B of cache, filled with noise.
+    """Prepare a calibration case with random tensors on a device that has ``cache`` bytes of cache.
 
     Zeros would draw less power. Raises PyTorch's errors if the case cannot run there.
     """
@@ -60,14 +60,14 @@ def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
 
 
 def num_rounds(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
-    """Return how many sets of tensors pass through three times the cache, within the memory limit."""
+    """Return the number of sets of tensors that exceed the cache three times, within the memory limit."""
     size = max(case_bytes(case), 1.0)
     most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
     return max(1, min(_MAX_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))
 
 
 def case_bytes(case: KernelCase) -> float:
-    """Return the approximate bytes of the tensors of one round."""
+    """Return the approximate bytes of the tensors of one run of a calibration case."""
     element = ELEMENT_BYTES[case.dtype]
     if case.kind == "memory":
         return 3.0 * element * case.m * case.n
@@ -96,7 +96,7 @@ def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
 
 
 def _fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
-    """Return an fp8 matmul with one scale per tensor and a bf16 result, as in Transformer Engine and torchao."""
+    """Return a function that runs an fp8 matmul with one scale per tensor and a bf16 result."""
     torch = import_torch()
     a = _noise(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
     b = _noise(device, "bf16", case.n, case.k).to(torch_dtype("fp8")).t()

@@ -1,1 +1,1 @@
-"""Commands that validate, fit and calibrate."""
+"""Entry points of the commands that validate, fit and calibrate the simulator."""

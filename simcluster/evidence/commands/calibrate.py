@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure a device, or read its table; then fit its constants and write the device file."""
+    """Measure a device, or read its raw table, then fit its constants and write the device file."""
     output = args.output
     if args.table and (args.measure_only or args.restart):
         raise InputError("--from fits a table without measuring; remove --measure-only and --restart")

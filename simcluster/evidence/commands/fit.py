@@ -1,4 +1,4 @@
-"""``simcluster fit``: refit the declared constants by least squares on their rows, with cross-validation."""
+"""``simcluster fit``: refit model constants to measured rows, with cross-validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOSSES = {"squares": "least squares", "robust": "robust least squares", "absolu
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the fits of a file and print their constants, errors and cross-validation."""
+    """Run the fits in a file and print their constants, errors and cross-validation."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     file = load_fits(args.file)

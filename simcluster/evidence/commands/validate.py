@@ -1,4 +1,4 @@
-"""``simcluster validate``: compare predictions with measured steps, pipelines, memory and collectives."""
+"""``simcluster validate``: compare predicted with measured training steps, pipelines, memory and collectives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN_PARTS = ("forward", "backward", "bubble", "optimizer")  # shown even if a
 
 
 def run(args: argparse.Namespace) -> None:
-    """Validate studies: simulate their rows, then print and draw the errors."""
+    """Validate studies: simulate their rows, then print and plot the errors."""
     if args.workers < 1:
         raise InputError(f"--workers {args.workers}: give 1 or more")
     if args.store:

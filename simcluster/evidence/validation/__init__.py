@@ -1,4 +1,4 @@
-"""Validation against measured runs: study files, their tables, the simulated rows and the scores."""
+"""Validation of the simulator against measured runs: study files, simulated rows, and scores."""
 
 from simcluster.evidence.validation.reports import overall
 from simcluster.evidence.validation.step_studies import data_folder

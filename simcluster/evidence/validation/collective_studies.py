@@ -1,4 +1,4 @@
-"""Studies of single collectives: NCCL's predicted time for every measured size, by set, all-reduces first."""
+"""Validation studies of single collectives: predicted against measured time for every message size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOPOLOGIES = {
 
 @dataclass(frozen=True, slots=True)
 class TimedCollective:
-    """One measured collective: ``size`` B of the full buffer; ``algorithm`` is None if NCCL chooses."""
+    """Measured run of one collective; ``size`` B of the full buffer, ``algorithm`` None if NCCL chooses."""
 
     collective: str
     nodes: int
@@ -49,7 +49,7 @@ Forecast = tuple[float, str]
 
 
 def formula_forecast(call: TimedCollective) -> Forecast:
-    """Return the time of a collective by the NCCL model of ``traffic.nccl``, without other traffic."""
+    """Return the predicted time of a collective on idle links by NCCL's tuning model (``traffic.nccl``)."""
     shape: Any = {"nodes": call.nodes, "gpus_per_node": call.gpus_per_node}
     shape |= {"size": call.size, "platform": call.platform}
     if call.collective in EXCHANGES:
@@ -92,7 +92,7 @@ PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {
 
 
 def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
-    """Return the report of a collective study; raise InputError if the table lacks its columns."""
+    """Return the validation report of a collective study; InputError if its table lacks columns."""
     columns = [(("columns", meaning), column) for meaning, column in study.columns if column is not None]
     measured = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, unfit = select_rows(file, table, [*columns, *measured])

@@ -1,4 +1,4 @@
-"""The fit file: which constants were fitted, within which bounds, on which measured rows.
+"""Format of a fit file: the constants to fit, their bounds, and the measured rows that they are fitted to.
 
 A constant is a path of a scenario (``cluster.device.matmul.power``, ``software.kernel``, ``training.dropout``) or a
 number of a study (``constants.slowdown``). No constant is fitted for one model or one row: all rows of its fit share
@@ -54,7 +54,7 @@ ConstantPath = Annotated[str, BeforeValidator(_check_constant_path)]
 
 
 class FittedConstant(Spec):
-    """Declaration of one constant to be fitted.
+    """Declaration of a constant to fit: its scenario path, bounds, unfitted value, and source.
 
     ``path`` is its path (or several paths with the same value); ``follow`` has paths whose values are multiples of it.
     ``bounds`` limit it. ``unfitted`` is its value without a fit: where the search starts, and what is used for a study
@@ -80,10 +80,10 @@ class FittedConstant(Spec):
 
 
 class StudyRows(Spec):
-    """Rows of a study that satisfy ``where`` (in addition to the study's ``where``).
+    """Rows of a validation study that a fit uses: those that satisfy ``where``.
 
-    Formulas know the columns, and ``row``, the number of the row. ``model`` and ``scale`` are the groups that
-    cross-validation leaves out together.
+    In addition to the study's ``where``. Formulas know the columns, and ``row``, the number of the row. ``model`` and
+    ``scale`` are the groups that cross-validation leaves out together.
     """
 
     study: str
@@ -93,7 +93,7 @@ class StudyRows(Spec):
 
 
 class KernelRows(Spec):
-    """Measured kernels of a device: a CSV file among the measured data, in a known ``format``.
+    """Measured kernels of a device that a fit uses: a CSV file in the data folder, in a known ``format``.
 
     ``simumax``: matmuls with their efficiency, the shape as text, layout as in ``simcluster calibrate``.
     """
@@ -105,10 +105,11 @@ class KernelRows(Spec):
 
 
 class Fit(Spec):
-    """Constants that are fitted together, and their rows; ``loss`` is of ln(predicted / measured).
+    """Declaration of a fit: constants that are fitted together, the rows to fit them to, and the loss.
 
-    ``step``: distance of extra simulated points from the solution, as a fraction of each constant (of the upper bound,
-    if the lower one is 0), for the slopes; it should be well above the roughness of the rows' times.
+    ``loss`` is of ln(predicted / measured). ``step``: distance of extra simulated points from the solution, as a
+    fraction of each constant (of the upper bound, if the lower one is 0), for the slopes; it should be well above the
+    roughness of the rows' times.
     """
 
     about: str = ""
@@ -119,7 +120,7 @@ class Fit(Spec):
 
 
 class Fits(Spec):
-    """Contents of a fit file."""
+    """Contents of a fit file: the declared fits by name."""
 
     about: str = ""
     fits: Annotated[dict[Name, Fit], Field(min_length=1)]
@@ -127,18 +128,18 @@ class Fits(Spec):
 
 @dataclass(frozen=True, slots=True)
 class FitFile:
-    """A fit file with the document that it was read from."""
+    """Loaded fit file: its fits, and the document that they were read from."""
 
     fits: Fits
     document: Document
 
     def error(self, fit: str, message: object) -> InputError:
-        """Return an error about one fit of the file."""
+        """Return an InputError about one fit, with its place in the file."""
         return self.document.error(("fits", fit), str(message))
 
 
 def load_fits(path: str | Path | None = None) -> FitFile:
-    """Load the fits of a file, or the built-in ones; raise InputError that names file, line, key and a fix."""
+    """Load the fits in a file, or the built-in ones; InputError if invalid."""
     document = read_document(path if path is not None else builtin_fits())
     return FitFile(validate(Fits, document), document)
 
@@ -149,7 +150,7 @@ def builtin_fits() -> Path:
 
 
 def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
-    """Return the fits of these names (default: all); raise InputError for an unknown name."""
+    """Return the fits with these names (default: all fits in the file); InputError for an unknown name."""
     known = file.fits.fits
     for name in names:
         if name not in known:

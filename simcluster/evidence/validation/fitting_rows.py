@@ -1,4 +1,4 @@
-"""Measured rows of a fit: how each is simulated for given values of the constants, here or in a worker."""
+"""Measured rows of a fit, each a step, pipeline or kernel that is simulated with given values of the constants."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ _SCENARIOS: dict[str, Scenario] = {}  # per process: a row is simulated at a doz
 
 @dataclass(frozen=True, slots=True)
 class StepRun:
-    """A measured training step, or its measured part (``parts`` and ``less`` of the study)."""
+    """Measured training step of a fit, or a measured part of a step."""
 
     run_key: str
     task: RowTask
 
     def scenario(self, more: Sequence[tuple[str, Any]] = ()) -> Scenario:
-        """Return the row's scenario, cached unless changed by ``more``."""
+        """Return the scenario of the measured step, cached unless changed by ``more``."""
         if more:
             return self.task.scenario(more)
         if self.run_key not in _SCENARIOS:
@@ -66,14 +66,14 @@ class StepRun:
         return _SCENARIOS[self.run_key]
 
     def simulate(self, settings: Settings) -> RowResult:
-        """Return the row's seconds and step counts with these values of the constants."""
+        """Return the simulated time (s) and counts of the step with these values of the constants."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE_PREFIX, SOFTWARE_PREFIX))]
         outside = [pair for pair in settings if pair not in inside]
         found = self.task.simulate(lambda more: _with_constants(self.scenario((*outside, *more)), inside))
         return found.step_time, found.facts
 
     def current_value(self, path: str) -> float:
-        """Return the value at a constant's path without the fit."""
+        """Return the built-in value of the constant at ``path``."""
         scenario = self.scenario()
         if path.startswith(DEVICE_PREFIX):
             return _constant_value(
@@ -101,7 +101,7 @@ def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """A measured pipeline of given pass times, whose constants are the study's."""
+    """Measured pipeline of a fit, simulated from given pass times; its constants are the study's."""
 
     run_key: str
     file: StudyFile
@@ -109,7 +109,7 @@ class PipelineRun:
     row: Row
 
     def simulate(self, settings: Settings) -> RowResult:
-        """Return the row's seconds with these values of the study's constants."""
+        """Return the simulated time (s) of the pipeline with these values of the study's constants."""
         constants = dict(self.study.constants)
         for path, value in settings:
             constants[path.removeprefix(CONSTANT_PREFIX)] = StudyConstant(value=value, source="being fitted")
@@ -120,13 +120,13 @@ class PipelineRun:
         return task.simulate().step_time, None
 
     def current_value(self, path: str) -> float:
-        """Return the value at a constant's path without the fit."""
+        """Return the study's current value of the constant at ``path``."""
         return _constant_value({"constants": self.study.constants}, f"{path}.value", path)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """A measured kernel, timed in isolation."""
+    """Measured kernel of a fit, timed in isolation."""
 
     run_key: str
     device: Device
@@ -134,14 +134,14 @@ class KernelRun:
     precision: str
 
     def simulate(self, settings: Settings) -> RowResult:
-        """Return the kernel's seconds with these values of the device's constants."""
+        """Return the modelled time (s) of the kernel with these values of the device's constants."""
         device = self.device
         for path, value in settings:
             device = with_value(device, path.removeprefix(DEVICE_PREFIX), value)
         return kernel_seconds(device, self.kernel, precision=self.precision), None
 
     def current_value(self, path: str) -> float:
-        """Return the value at a constant's path without the fit."""
+        """Return the device's current value of the constant at ``path``."""
         return _constant_value(self.device, path.removeprefix(DEVICE_PREFIX), path)
 
 
@@ -151,7 +151,7 @@ SampleRun = StepRun | PipelineRun | KernelRun
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measured row: its label, its study, and its groups in cross-validation.
+    """Measured row of a fit: its label, its study, how to simulate it, and its cross-validation groups.
 
     ``measured`` returns its seconds from the counts of the simulated job.
     """
@@ -164,7 +164,7 @@ class Sample:
     scale: str = ""
 
     def compare(self, answer: RowResult) -> tuple[float, float]:
-        """Return (predicted, measured) seconds; raise InputError if one is not positive."""
+        """Return (predicted, measured) time (s) of the row; InputError if one is not positive."""
         seconds, facts = answer
         if not seconds > 0:
             raise InputError(f"{self.label}: the measured part of the step takes {seconds:g} s; it must be above zero")
@@ -179,9 +179,9 @@ def _constant_value(model: object, path: str, name: str) -> float:
 
 
 def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | MissingTable:
-    """Return the rows of a fit in order; or what is missing, if a table is not available.
+    """Return the measured rows of a fit in order, or what is missing if a table is not available.
 
-    Raises InputError, naming the fit, if a study or a table lacks what the fit needs.
+    InputError, naming the fit, if a study or a table lacks what the fit needs.
     """
     found: list[Sample] = []
     for rows in file.fits.fits[fit].rows:
@@ -196,7 +196,7 @@ def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mi
 
 
 def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingTable:
-    """Return the rows of a study, in order; raise InputError if none is selected."""
+    """Return a study's measured rows for a fit, in order; InputError if no row is selected."""
     file = load_study(rows.study)
     study = file.study
     if not isinstance(study, StepStudy | ScheduleStudy):
@@ -258,7 +258,7 @@ def _kernel_samples(rows: KernelRows, data: Path | None) -> list[Sample] | Missi
 
 
 def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
-    """Return a matmul of SimuMax's tables; its rate is a fraction of the peak in the same row."""
+    """Return a row of SimuMax's matmul tables as a sample; its rate is a fraction of the peak in that row."""
     try:
         shape = dict(_SHAPE.findall(row.texts["shape"]))
         batch, m, n, k = (int(shape[side]) for side in "bmnk")

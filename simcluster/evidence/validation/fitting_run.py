@@ -1,4 +1,4 @@
-"""Fits of declared constants on measured rows, with cross-validation on rows that are left out."""
+"""Fits of model constants to measured rows, with cross-validation on groups of excluded rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Progress = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class FittedValue:
-    """One constant: its unfitted, current and fitted value, and the standard error."""
+    """Constant of a fit: its unfitted, current and fitted value, and the standard error."""
 
     name: str
     declared: FittedConstant
@@ -43,13 +43,13 @@ class FittedValue:
 
     @property
     def relative_change(self) -> float:
-        """Fitted over current value, minus 1."""
+        """Fitted value over current value, minus 1."""
         return self.value / self.today - 1.0 if self.today else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class FitRow:
-    """A row's measured seconds, and its predictions with fitted, unfitted and current constants."""
+    """Measured row of a fit: measured time (s), and predictions with fitted, unfitted and current constants."""
 
     sample: Sample
     measured: float
@@ -59,13 +59,13 @@ class FitRow:
 
     @property
     def error(self) -> float:
-        """Predicted over measured time, minus 1."""
+        """Predicted over measured time, minus 1, with the fitted constants."""
         return self.fitted / self.measured - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """Result of cross-validation by one kind of group: each group is predicted from the others.
+    """Result of cross-validation by model, scale or study: each group is predicted from the others.
 
     ``error`` is the mean |error| over all rows, ``ratio`` its ratio to the error of the same rows when none is left
     out. ``skipped`` states why there is no result.
@@ -83,7 +83,7 @@ class CrossValidation:
 
 @dataclass(frozen=True, slots=True)
 class FitEffort:
-    """Number of simulations of a fit: ``rows`` distinct rows at ``points`` points.
+    """Size of a fit: the number of distinct rows that were simulated, and of constant values (points) tried.
 
     Between points rows are interpolated. ``error`` is the worst interpolation error of a row at the solution and its
     neighbours, before these were simulated; ``fold_error`` the same at the simulated folds of the cross-validation
@@ -98,7 +98,7 @@ class FitEffort:
 
 @dataclass(frozen=True, slots=True)
 class FitOutcome:
-    """Result of one fit; ``skipped`` states why there is none. Residuals of rows are simulated, not interpolated."""
+    """Result of a fit, with simulated residuals of its rows; ``skipped`` states why there is none."""
 
     name: str
     fit: Fit
@@ -110,11 +110,11 @@ class FitOutcome:
     skipped: str = ""
 
     def errors(self, which: str = "fitted") -> list[float]:
-        """Return |predicted / measured - 1| of the rows: ``fitted``, ``unfitted`` or ``today``."""
+        """Return |predicted / measured - 1| of each row, with fitted, unfitted or current ("today") constants."""
         return [abs(getattr(row, which) / row.measured - 1.0) for row in self.rows]
 
     def mean_error(self, which: str = "fitted") -> float:
-        """Return the mean absolute error of the rows: ``fitted``, ``unfitted`` or ``today``."""
+        """Return the mean absolute error of the rows with fitted, unfitted or current ("today") constants."""
         return float(np.mean(self.errors(which)))
 
 
@@ -122,7 +122,7 @@ def run_fits(
     file: FitFile, names: Sequence[str], *, data: Path | None = None, workers: int = 1, cross_validate: bool = True,
     progress: Progress = lambda fit, what: None,
 ) -> list[FitOutcome]:  # fmt: skip
-    """Run every named fit, in order.
+    """Run the named fits of a file, in order, and return their results.
 
     All tables are read and all rows checked before anything is simulated. Raises InputError for a fit whose paths its
     rows lack, and for a row that cannot be predicted.
@@ -176,7 +176,7 @@ def _run_fit(
 
 
 def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
-    """Return the current value of each constant; raise InputError if rows that share it differ."""
+    """Return the built-in value of each constant; InputError if rows that share a constant differ."""
     found = []
     for name, constant in fit.constants.items():
         values = [(each.label, each.run.current_value(path)) for each in samples for path in constant.path]
@@ -189,7 +189,7 @@ def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
 
 
 def _make_folds(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
-    """Return the folds of the cross-validation by model, scale or study, or why there are none."""
+    """Return the cross-validation folds by model, scale or study, or the reason why there are none."""
     groups: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):
         groups.setdefault(getattr(sample, by), []).append(place)
@@ -208,7 +208,7 @@ def _cross_validate(
     by: str, folds: Sequence[Fold], values: Mapping[tuple[str, str], Values], unfitted: Values, responses: RowResponses,
     fitted: float,
 ) -> CrossValidation:  # fmt: skip
-    """Predict each group with constants fitted on the others; a sole study with the unfitted ones."""
+    """Predict each group of rows with constants fitted on the others; a sole study with unfitted constants."""
     used = {fold.group: values.get((by, fold.group), unfitted) for fold in folds}
     errors = {fold.group: np.abs(np.expm1(responses.interpolate(used[fold.group])[list(fold.out)])) for fold in folds}
     rows = np.concatenate(list(errors.values()))

@@ -1,16 +1,16 @@
-"""Search for the constants of a fit by least squares on interpolated rows, for all rows and for each fold.
+"""Least-squares search for the constants of a fit, on row times interpolated between simulated points.
 
-The logarithm of a step's time is a smooth function of the logarithm of a constant (a sum of times, some of which are
-proportional to its inverse), so a few points determine it. A point is one value of every constant; all rows are
-simulated at a point, equal rows once. Between points their residuals are interpolated by cubic radial basis functions
-with a linear part, through points of any number and position: with one constant that is the natural cubic spline
-(Wendland, Scattered Data Approximation, 2005, chapter 8). Where one kind of kernel is no longer limited by a constant
-there is a kink, and the interpolation is only as good as the points are near: the search adds points there.
-
-The fit on all rows comes first: the solution is simulated and becomes a further point, until the interpolation is off
-by at most ``TOLERANCE`` there and at neighbours by the fit's ``step`` (nearer ones, if that is not enough), so that the
-slopes are those of a fit that simulates every trial. Then the folds of the cross-validation are fitted without
-simulations of their own, unless one leads far from all points: then all rows are simulated there too.
+For all rows, and for each fold of the cross-validation. The logarithm of a step's time is a smooth function of the
+logarithm of a constant (a sum of times, some of which are proportional to its inverse), so a few points determine it. A
+point is one value of every constant; all rows are simulated at a point, equal rows once. Between points their residuals
+are interpolated by cubic radial basis functions with a linear part, through points of any number and position: with one
+constant that is the natural cubic spline (Wendland, Scattered Data Approximation, 2005, chapter 8). Where one kind of
+kernel is no longer limited by a constant there is a kink, and the interpolation is only as good as the points are near:
+the search adds points there. The fit on all rows comes first: the solution is simulated and becomes a further point,
+until the interpolation is off by at most ``TOLERANCE`` there and at neighbours by the fit's ``step`` (nearer ones, if
+that is not enough), so that the slopes are those of a fit that simulates every trial. Then the folds of the
+cross-validation are fitted without separate simulations, unless one leads far from all points: then all rows are
+simulated there too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MIN_POINT_DISTANCE = 0.02
 
 
 def simulate_sample(task: tuple[SampleRun, Settings]) -> RowResult:
-    """Simulate a sample's run with these constants, here or in a worker process."""
+    """Simulate a measured row of a fit with given values of the constants, here or in a worker process."""
     run, settings = task
     return run.simulate(settings)
 
 
 class RowResponses:
-    """The rows of a fit as functions of its constants; points are simulated on request and cached."""
+    """Predicted times of a fit's rows as functions of its constants, simulated on request and cached."""
 
     def __init__(
         self, fit: Fit, samples: Sequence[Sample], ask: SimulateRows, progress: Callable[[str], object]
@@ -66,16 +66,16 @@ class RowResponses:
 
     @property
     def num_distinct_rows(self) -> int:
-        """Number of rows that are simulated; the others are equal to one of these."""
+        """Number of distinct rows that are simulated; the other rows equal one of them."""
         return len(self._first)
 
     @property
     def num_points(self) -> int:
-        """Number of points at which the rows were simulated."""
+        """Number of points (values of all constants) at which the rows were simulated."""
         return len(self._known)
 
     def simulate_point(self, values: Values) -> list[tuple[float, float]]:
-        """Return (predicted, measured) seconds of every row at a point; raise InputError if a row fails."""
+        """Return (predicted, measured) time (s) of every row at a point; InputError if a row fails."""
         if values not in self._known:
             settings = tuple(
                 (path, value * factor)
@@ -95,11 +95,11 @@ class RowResponses:
         return self._known[values]
 
     def residuals(self, values: Values) -> Floats:
-        """Return ln(predicted / measured) of every row, simulated."""
+        """Return ln(predicted / measured) of every row, simulated at a point."""
         return np.array([np.log(predicted / measured) for predicted, measured in self.simulate_point(values)])
 
     def interpolate(self, values: Sequence[float]) -> Floats:
-        """Return ln(predicted / measured) of every row, interpolated between simulated points."""
+        """Return ln(predicted / measured) of every row at a point, interpolated between simulated points."""
         if self._surface is None:
             places = np.array([self._normalize(each) for each in self._inside])
             rows = np.array([self.residuals(each) for each in self._inside])
@@ -113,13 +113,14 @@ class RowResponses:
         return float(np.abs(np.expm1(before - self.residuals(values))).max())
 
     def best_point(self, rows: Sequence[int]) -> Values:
-        """Return the simulated point with the smallest error of these rows."""
+        """Return the simulated point with the smallest mean absolute error of the selected rows."""
         return min(self._inside, key=lambda each: float(np.abs(self.residuals(each)[list(rows)]).mean()))
 
     def simulate_first_points(self, further: Sequence[Values]) -> None:
-        """Simulate the first points: those given within the bounds, the middle, and corners not close to them.
+        """Simulate the first points of a search: given ones within the bounds, the middle, and corners.
 
-        With more than three constants there are too many corners; one constant is then varied at a time.
+        Corners close to given points are not simulated. With more than three constants there are too many corners; one
+        constant is then varied at a time.
         """
         count = len(self.fit.constants)
         if count <= _MOST_CORNERS:
@@ -142,7 +143,7 @@ class RowResponses:
                 )
 
     def neighbours(self, values: Values, width: float) -> list[tuple[Values, Values]]:
-        """Return points below and above in one constant each, by ``width`` of the fit's ``step``."""
+        """Return the points below and above a point in each constant, by ``width`` of the fit's ``step``."""
         found = []
         for one, constant in enumerate(self._constants):
             here = constant.to_search(values[one])
@@ -151,20 +152,20 @@ class RowResponses:
         return found
 
     def step_distances(self, one: Sequence[float], two: Sequence[float]) -> Floats:
-        """Return the distance of two points in each constant, in steps of the fit."""
+        """Return the distance between two points in each constant, in steps of the fit."""
         return np.abs(self._search_values(one) - self._search_values(two)) / self.fit.step
 
     def nearest_distance(self, values: Sequence[float]) -> float:
-        """Return the largest distance in a constant to the nearest point, in steps of the fit."""
+        """Return the distance (in steps of the fit, largest over constants) to the nearest simulated point."""
         return min((float(self.step_distances(values, each).max()) for each in self._inside), default=np.inf)
 
     def snap(self, values: Values) -> Values:
-        """Return the simulated point next to these values if it is near enough, else the values."""
+        """Return the nearest simulated point if it is close enough, else the values unchanged."""
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
         return near if self.step_distances(values, near).max() <= MIN_POINT_DISTANCE else values
 
     def parameters(self, values: Sequence[float]) -> list[Parameter]:
-        """Return the parameters of a search that starts at these values."""
+        """Return the parameters for a least-squares search that starts at these values."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
     def _within(self, values: Values) -> bool:
@@ -174,7 +175,7 @@ class RowResponses:
         return np.array([each.to_search(value) for each, value in zip(self._constants, values, strict=True)])
 
     def _normalize(self, values: Sequence[float]) -> Floats:
-        """Return search coordinates scaled to -1..1 between the bounds."""
+        """Return a point in search coordinates, scaled to -1..1 between the bounds."""
         return 2.0 * (self._search_values(values) - self._low) / (self._high - self._low) - 1.0
 
 
@@ -194,7 +195,7 @@ _NO_EFFECT = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A group of rows that is left out (``out``), and the remaining rows, by index."""
+    """Fold of a cross-validation: the excluded group of rows (``out``), and the remaining rows, by index."""
 
     by: str
     group: str
@@ -204,7 +205,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Solution on all rows, the values of every fold, and the interpolation errors.
+    """Result of a search: constants fitted to all rows and to each fold, and interpolation errors.
 
     ``error`` is the worst row's at the solution and its neighbours, ``fold_error`` the worst row's at the simulated
     folds (None if all were near points); ``converged``: both are at most ``TOLERANCE``.
@@ -218,7 +219,7 @@ class SearchResult:
 
 
 def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchResult:
-    """Find the constants on all rows, and without each fold; raise InputError if a row cannot be simulated."""
+    """Find the constants that fit all rows, and those without each fold; InputError if a row fails."""
     whole, error, settled = _fit_all_rows(responses)
     found, fold_error = _fit_folds(responses, folds, whole.values, rounds=_MAX_ROUNDS * len(folds) if settled else 0)
     return SearchResult(
@@ -227,7 +228,7 @@ def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchRe
 
 
 def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
-    """Simulate the solution and its neighbours until neither changes the fit any more.
+    """Fit all rows, simulating the solution and its neighbours until neither changes the fit any more.
 
     Rows that are rough at every scale never converge: neighbours are off, however near.
     """
@@ -257,7 +258,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
 
 
 def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> float:
-    """Return how far the solution moved from the centre, in the constant that moved most; 1 is little.
+    """Return how far the solution moved in the constant that moved most; 1 or less is negligible.
 
     The unit is half a step of the fit, or a tenth of the standard error if larger.
     """
@@ -278,7 +279,7 @@ def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> 
 def _fit_folds(
     responses: RowResponses, folds: Sequence[Fold], whole: Values, *, rounds: int
 ) -> tuple[tuple[Values, ...], float | None]:
-    """Return each fold's values; a solution far from all points is simulated until the error is small."""
+    """Return the constants fitted without each fold; solutions far from all points are simulated."""
     off: dict[int, float] = {}  # last errors of simulated folds
     found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
     for _ in range(rounds):
@@ -293,7 +294,7 @@ def _fit_folds(
 
 
 def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Values | None = None) -> Solution:
-    """Return the least-squares solution on interpolated rows, from the best point and from ``start``."""
+    """Return the least-squares solution on interpolated rows, searched from the best point and ``start``."""
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best_point(places), *([start] if start else [])])
 

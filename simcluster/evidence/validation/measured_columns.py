@@ -1,4 +1,4 @@
-"""The measured columns of a study's table, as seconds or bytes whatever quantity the source gives.
+"""Measured columns of a study's table, converted to seconds or bytes from the source's quantity and unit.
 
 Times are scored in seconds, so that studies can be compared.
 """
@@ -38,7 +38,7 @@ CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
 
 
 class InlineTable(Spec):
-    """A short table within the study file: column names, and rows of equal length (null: empty cell)."""
+    """Short table within a study file: column names, and rows of equal length (null: empty cell)."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[CellValue, ...], ...]
@@ -62,7 +62,7 @@ class InlineTable(Spec):
 
 
 class StudyHead(Spec):
-    """Fields common to all studies.
+    """Fields common to all validation studies: name, source, table, row filter, and assumptions.
 
     ``source`` is the paper and table, ``original`` where published runs can be found. ``table`` is the table itself, or
     the name of a CSV file in the directory of measured data ("x.csv"), or a path relative to the study ("./x.csv").
@@ -102,7 +102,7 @@ def _check_flop(value: object) -> object:
 
 
 class MeasuredColumn(Spec):
-    """The column that gives the speed of a step.
+    """Column of a study's table that gives the measured speed of a training step.
 
     Rates of FLOP and MFU need the source's count of a step's FLOP: "model" (3 x forward, causal attention at one half),
     "hardware" (with recompute), or the source's formula over the columns. For a part of a step, ``parts`` are the
@@ -130,7 +130,7 @@ class MeasuredColumn(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], facts: StepCounts) -> float:
-        """Return seconds of the measured step; raise InputError unless the cell is positive."""
+        """Return the measured step time (s) in a row; InputError unless the cell is positive."""
         value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "step_time":
             return value
@@ -153,7 +153,7 @@ class MeasuredColumn(Spec):
 
 
 class MeasuredTime(Spec):
-    """A column that gives the speed of a collective; the first one that is not empty counts."""
+    """Column of a study's table with the measured speed of a collective; the first non-empty one counts."""
 
     column: str
     quantity: Literal["time", "bus_bandwidth", "algorithm_bandwidth"]
@@ -165,7 +165,7 @@ class MeasuredTime(Spec):
         return self
 
     def seconds(self, cells: Mapping[str, Cell], collective: str, ranks: int, size: float) -> float:
-        """Return seconds of the measured collective; raise InputError unless the cell is positive."""
+        """Return the measured time (s) of a collective in a row; InputError unless the cell is positive."""
         value = positive_cell(cells, self.column) * _UNITS[self.quantity][self.unit]
         if self.quantity == "time":
             return value
@@ -174,7 +174,7 @@ class MeasuredTime(Spec):
 
 
 class MeasuredBytes(Spec):
-    """A column of bytes per GPU; cells may be empty.
+    """Column of a study's table that gives measured bytes per GPU; cells may be empty.
 
     ``quantity``: all allocated memory, the model state (parameters, gradients, optimizer), or activations. ``of``: the
     stage that holds most, or the mean over the stages. In "%", the column is relative to the same row with the values
@@ -195,11 +195,11 @@ class MeasuredBytes(Spec):
 
     @property
     def scale(self) -> float:
-        """Bytes per unit; for %, the fraction of the baseline."""
+        """Bytes per unit of the column; for %, the fraction of the baseline."""
         return 0.01 if self.unit == "%" else _BYTES[self.unit]
 
     def predicted_bytes(self, footprints: tuple[Footprint, ...]) -> float:
-        """Return the predicted bytes, from the footprint of each stage."""
+        """Return the predicted bytes for the column, from the memory footprint of each pipeline stage."""
         if self.of == "mean":
             return sum(map(self._stage_bytes, footprints)) / len(footprints)
         return self._stage_bytes(max(footprints, key=lambda footprint: footprint.total))
@@ -215,7 +215,7 @@ class MeasuredBytes(Spec):
 
 
 def positive_cell(cells: Mapping[str, Cell], column: str) -> float:
-    """Return a cell as a positive number; raise InputError if it is not one."""
+    """Return the positive number in a row's column; InputError if the cell has none."""
     value = cells[column]
     if not is_number(value) or value <= 0:
         raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else shown(value)}")

@@ -1,4 +1,4 @@
-"""Reports of validated studies: points, scores, and every row without a prediction, with the reason."""
+"""Reports of validated studies: predicted and measured points, scores, and rows that were not predicted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Role = Literal["fitted", "held out", "degraded"]
 
 @dataclass(frozen=True, slots=True)
 class ScoredPoint:
-    """One measured run and its prediction, in seconds (memory studies: bytes).
+    """Measured run and its prediction, in seconds (memory studies: bytes).
 
     ``group`` is a set of runs within the study; ``breakdown`` is where the predicted step time goes (s); ``note`` is a
     remark; ``size`` is the bytes of a collective, 0 for a step; ``kind`` the kind of a simulated step's run.
@@ -41,20 +41,20 @@ class ScoredPoint:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus 1: positive if the prediction is too slow."""
+        """Predicted over measured value, minus 1: positive if the prediction is too large."""
         return self.predicted / self.measured - 1.0
 
     @property
     def log_error(self) -> float:
-        """|ln(predicted / measured)|: equal for half and for twice."""
+        """|ln(predicted / measured)|: equal for half and for twice the measured value."""
         return abs(math.log(self.predicted / self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Errors of ``rows`` predictions, as fractions.
+    """Errors of ``rows`` predictions as fractions: mean and worst absolute error, and bias.
 
-    ``mean`` and ``worst`` are absolute errors, ``bias`` the signed mean: positive if predictions are too long.
+    ``bias`` is the signed mean: positive if predictions are too long.
     """
 
     rows: int
@@ -63,23 +63,23 @@ class Score:
     bias: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return the score as a dict for JSON."""
+        """Return the score as a JSON document."""
         return {"rows": self.rows, "mean_error": self.mean, "worst_error": self.worst, "bias": self.bias}
 
 
 def relative_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """Return the score by arithmetic means of predicted / measured - 1; None without points."""
+    """Return the score of points by arithmetic means of predicted / measured - 1; None without points."""
     return mean_score([point.error for point in points]) if points else None
 
 
 def mean_score(errors: Sequence[float]) -> Score:
-    """Return the score by arithmetic means of one or more errors."""
+    """Return the score of one or more errors by arithmetic means."""
     sizes = [abs(error) for error in errors]
     return Score(len(errors), math.fsum(sizes) / len(sizes), max(sizes), math.fsum(errors) / len(errors))
 
 
 def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
-    """Return the score by geometric means, for times over many orders of magnitude; None without points."""
+    """Return the score of points by geometric means (times over many magnitudes); None without points."""
     if not points:
         return None
     of_logs = mean_score([math.log(point.predicted / point.measured) for point in points])
@@ -88,7 +88,7 @@ def geometric_score(points: Sequence[ScoredPoint]) -> Score | None:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """A row that could not be predicted or compared, with the reason."""
+    """Row of a study that could not be predicted or compared, with the reason."""
 
     label: str
     group: str
@@ -97,7 +97,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """Points that are scored together: a study of steps, or a set of collectives of one kind.
+    """Points of a study that are scored together: all steps, or one collective of a set.
 
     ``fitted``: constants were fitted on these rows; ``degraded``: the study states that they are too slow, and ``why``.
     ``score`` covers the points that count, ``small`` the small sizes, ``by`` the points with one value of a column:
@@ -116,11 +116,11 @@ class ScoredPart:
 
     @property
     def meets_aim(self) -> bool | None:
-        """Whether the error is below the aim; None if there is no aim or no score."""
+        """Whether the mean error is below the study's aim; None if there is no aim or no score."""
         return None if self.aim is None or self.score is None else self.score.mean < self.aim
 
     def to_dict(self, unit: str) -> dict[str, Any]:
-        """Return the part as a dict for JSON, measured in this unit."""
+        """Return the scored points as a JSON document, with measured values in ``unit``."""
         rows = [
             _without_empty(
                 {
@@ -147,9 +147,9 @@ def _without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Report of one study: its parts in order of display; ``skipped`` is the reason if there are none.
+    """Validation report of one study: its scored parts in order of display, and rows not predicted.
 
-    ``left_out`` counts the rows that the study itself excludes, by reason.
+    ``skipped`` is the reason if there are none. ``left_out`` counts the rows that the study itself excludes, by reason.
     """
 
     file: StudyFile
@@ -160,22 +160,22 @@ class Report:
 
     @property
     def study(self) -> AnyStudy:
-        """The study of the report."""
+        """Study that the report is about."""
         return self.file.study
 
     @property
     def points(self) -> list[ScoredPoint]:
-        """All points of the report."""
+        """All measured and predicted points of the report."""
         return [point for part in self.parts for point in part.points]
 
     def worst_points(self, count: int) -> list[ScoredPoint]:
-        """Return the points with the largest errors, among those that count."""
+        """Return the ``count`` points with the largest errors, without degraded sets and small sizes."""
         small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
         counted = (point for part in self.parts if part.role != "degraded" for point in part.points)
         return sorted((each for each in counted if each.size >= small), key=lambda point: -point.log_error)[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict for JSON: seconds, bytes, and errors as fractions."""
+        """Return the report as a JSON document: seconds, bytes, and errors as fractions."""
         study = self.study
         head = {"study": study.name, "kind": study.kind, "file": self.file.document.source, "source": study.source}
         if self.skipped:
@@ -190,7 +190,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """A study checked against its table: one task per row, or the reason why the row has none.
+    """Study checked against its table: a simulation task per row, or the reason why the row has none.
 
     ``simulate`` of a task, perhaps in a worker process, returns the row's result or raises InputError. ``report`` makes
     the report from the results or reasons.
@@ -205,7 +205,7 @@ def make_report(
     file: StudyFile, study: StepStudy | MemoryStudy | ScheduleStudy, rows: Sequence[Row], left_out: int,
     points_of: Callable[[Row, str, Any], Iterable[ScoredPoint]], answers: Sequence[Any],
 ) -> Report:  # fmt: skip
-    """Return the report of a study with one score; ``left_out`` counts the rows that its ``where`` excludes.
+    """Return the validation report of a study with one score; ``left_out`` counts the rows it excludes.
 
     ``points_of`` returns the points of a row, its label and its result; it raises InputError if nothing can be
     compared.
@@ -234,9 +234,10 @@ def make_report(
 
 @dataclass(frozen=True, slots=True)
 class OverallScores:
-    """Scores over all studies: steps by arithmetic means, large collectives by geometric means.
+    """Scores over all validated studies: steps by arithmetic means, collectives by geometric means.
 
-    ``schedules`` are steps with given pass times; times that a source calculated do not count.
+    Only large collectives count. ``schedules`` are steps with given pass times; times that a source calculated do not
+    count.
     """
 
     steps: Score | None
@@ -248,13 +249,13 @@ class OverallScores:
     skipped_studies: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scores as a dict for JSON."""
+        """Return the scores over all studies as a JSON document."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: value.to_dict() if isinstance(value, Score) else value for name, value in found.items()}
 
 
 def overall(reports: Sequence[Report]) -> OverallScores:
-    """Return the scores over all rows of all studies; degraded sets and small sizes do not count."""
+    """Return the scores over all rows of all studies, without degraded sets and small sizes."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         found = []

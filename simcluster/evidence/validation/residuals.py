@@ -1,4 +1,4 @@
-"""Prediction intervals of step times: quantiles of validation residuals by kind of run, as a small table.
+"""Prediction intervals of step times: quantiles of validation residuals by kind of run.
 
 A residual is ln(measured / predicted) of one row of a study of steps. A group's interval goes from its quantile (1 -
 level) / 2 to the opposite one, at ranks that hold for one more run of the group (split conformal prediction; Vovk,
@@ -29,7 +29,7 @@ MIN_STUDIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One validated row: ln(measured / predicted), its study, and its kind of run."""
+    """Residual of a validated row: ln(measured / predicted), its study, and its kind of run."""
 
     value: float
     study: str
@@ -37,7 +37,7 @@ class Residual:
 
 
 def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
-    """Return the residuals of all rows of studies of whole steps."""
+    """Return the residuals of all validated rows that are whole training steps."""
     return [
         Residual(-math.log(point.predicted / point.measured), report.study.name, point.kind)
         for report in reports
@@ -48,7 +48,7 @@ def collect_residuals(reports: Iterable[Report]) -> list[Residual]:
 
 
 def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[str, Any]:
-    """Return the table that ``scenario.likely`` reads: interval factors and row counts for each group."""
+    """Return a table of interval factors and row counts by group of runs, as ``scenario.likely`` reads it."""
     names: dict[str, list[Residual]] = {}
     for each in residuals:
         for name in each.kind.groups:
@@ -63,7 +63,7 @@ def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[
 
 
 def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
-    """Return the prediction errors of each study, by kind of run, for ``scenario.likely.nearest``."""
+    """Return a table of the prediction errors of each study, by kind of run."""
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)
@@ -80,7 +80,7 @@ Coverage = Mapping[str, tuple[int, int]]
 
 
 def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
-    """Return for each row whether it lies in the interval learned from all other studies."""
+    """Return for each residual whether it lies in the interval learned from all other studies."""
     tables = {
         study: interval_table([each for each in residuals if each.study != study])
         for study in dict.fromkeys(each.study for each in residuals)
@@ -90,7 +90,7 @@ def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
 
 
 def count_coverage(names: Sequence[str], within: Sequence[bool]) -> Coverage:
-    """Return (rows within their intervals, rows) for each name: a study or kind of each row."""
+    """Return (rows within their intervals, rows) by name: a study or kind of run for each row."""
     rows, found = Counter(names), Counter(name for name, is_in in zip(names, within, strict=True) if is_in)
     return {name: (found[name], many) for name, many in rows.items()}
 
@@ -110,9 +110,9 @@ def _value_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
 
 
 def _quantile(values: Floats, weights: Floats, part: float) -> float:
-    """Return the smallest value at which ``part`` of the weight is reached, one more run (weight 1) counted beyond.
+    """Return the smallest value at which a share ``part`` of the total weight is reached.
 
-    The largest value, if there are too few.
+    One more run (weight 1) is counted beyond. The largest value, if there are too few.
     """
     order = np.argsort(values)
     reached = np.cumsum(weights[order])
@@ -121,7 +121,7 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
 
 
 def table_text(residuals: Sequence[Residual], command: str) -> str:
-    """Return the interval table as the text of the built-in file, with its coverage."""
+    """Return the text of the built-in interval file: the interval table, with its coverage in comments."""
     table, within = interval_table(residuals), within_intervals(residuals)
     studies = count_coverage([each.study for each in residuals], within)
     kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPU generation and sharding

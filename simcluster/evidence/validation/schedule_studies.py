@@ -1,4 +1,4 @@
-"""Studies of pipelines with measured pass times: each row is simulated from these, and its step time compared."""
+"""Validation studies of pipeline schedules: step times simulated from measured pass times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUM_STEPS = 3  # if stages continue into the next step: from the second on all 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSchedule:
-    """Result of a row: seconds from step to step, their breakdown on the mean rank, and the measured time."""
+    """Result of a simulated pipeline row: step time (s), its breakdown on the mean rank, and measured time."""
 
     step_time: float
     breakdown: Mapping[str, float]
@@ -36,13 +36,13 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTask:
-    """One row as a pipeline to simulate: arguments of ``simulate_costs``, and the measured seconds per step."""
+    """Row of a schedule study: arguments of ``simulate_costs``, and the measured step time (s)."""
 
     pipeline: Mapping[str, Any]
     measured: float
 
     def simulate(self) -> SimulatedSchedule:
-        """Simulate the row; raise InputError if the pipeline is invalid."""
+        """Simulate the pipeline of a row; InputError if it is invalid."""
         run = simulate_costs(**self.pipeline)
         seconds = seconds_between_steps(run)
         states = dict(run.times.breakdown)
@@ -51,7 +51,7 @@ class ScheduleTask:
 
 
 def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]) -> StudyPlan:
-    """Return the tasks of a schedule study; raise InputError if the table lacks its columns."""
+    """Return the simulation tasks of a schedule study; InputError if its table lacks columns."""
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     groups = [(("by", index), column) for index, column in enumerate(study.by)]
     rows, left_out = select_rows(file, table, [(("schedule", "column"), study.schedule.column), *labels, *groups])
@@ -146,7 +146,7 @@ class _RowReader:
         return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
 
     def _slice_costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
-        """Return the pass times of each slice: those of the mean slice, scaled by size and slowdown."""
+        """Return the pass times of each model slice: the mean slice's, scaled by relative size and slowdown."""
         slices = len(route)
         slower = 1 + self._number("slowdown", self._study.slowdown)
         seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}

@@ -1,4 +1,4 @@
-"""Tables of studies, and studies of training jobs: each row is a scenario to simulate or plan.
+"""Validation studies of training steps and memory: tables of measured runs, each row a scenario.
 
 The long tables of measured runs are not part of the project. They lie in a directory that ``--data`` or the environment
 variable SIMCLUSTER_DATA names; a study whose file is missing is skipped, with that reason.
@@ -40,15 +40,15 @@ ENVIRONMENT = "SIMCLUSTER_DATA"
 
 @dataclass(frozen=True, slots=True)
 class MissingTable:
-    """A table that is not available; ``reason`` states where it was expected, and where the original is."""
+    """Table of measured runs that is not available; ``reason`` states where it and the original should be."""
 
     reason: str
 
 
 def data_folder(given: str | None) -> Path | None:
-    """Return the directory of measured data: ``given``, else that of SIMCLUSTER_DATA, else None.
+    """Return the directory of measured data: ``given``, or $SIMCLUSTER_DATA; None if neither is set.
 
-    Raises InputError if the named directory does not exist.
+    InputError if the named directory does not exist.
     """
     name, what = (given, "--data") if given is not None else (os.environ.get(ENVIRONMENT), ENVIRONMENT)
     if not name:
@@ -59,7 +59,7 @@ def data_folder(given: str | None) -> Path | None:
 
 
 def read_study_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | MissingTable:
-    """Return the rows of a study's table, in order; raise InputError, naming the line, for an invalid CSV file."""
+    """Return the rows of a study's table in order; InputError, naming the line, for an invalid CSV file."""
     table = file.study.table
     if isinstance(table, InlineTable):
         return tuple(
@@ -88,9 +88,9 @@ RequestedNames = Iterable[tuple[tuple[str | int, ...], str | None]]
 def select_rows(
     file: StudyFile, rows: Sequence[Row], columns: RequestedNames = (), formulas: RequestedNames = ()
 ) -> tuple[tuple[Row, ...], int]:
-    """Return the rows that satisfy the study's ``where``, and the number of others.
+    """Return the rows that satisfy the study's ``where``, and the number of excluded rows.
 
-    Raises InputError if none does, for the first column that the table lacks, and as ``check_formulas``.
+    InputError if none does, for the first column that the table lacks, and as ``check_formulas``.
     """
     for path, column in columns:
         if column not in rows[0].cells:
@@ -130,9 +130,10 @@ Changes = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RowTask:
-    """One row as a scenario to simulate: the base, the row's changes, and the folder of paths in the base.
+    """Row of a study as a scenario to simulate: the base scenario, and the row's changes to it.
 
-    ``parts`` of the breakdown count (empty: all), minus those of the scenario with the changes ``less``.
+    ``folder`` is that of paths in the base. ``parts`` of the breakdown count (empty: all), minus those of the scenario
+    with the changes ``less``.
     """
 
     base: Mapping[str, Any] | str
@@ -142,11 +143,11 @@ class RowTask:
     less: tuple[tuple[str, Any], ...] = ()
 
     def scenario(self, more: Changes = ()) -> Scenario:
-        """Return the row's scenario, with ``more`` changed; raise InputError if it is invalid."""
+        """Return the row's scenario with further changes ``more``; InputError if it is invalid."""
         return Base(self.base, str(self.folder)).scenario((*self.changes, *more))
 
     def simulate(self, scenario_of: Callable[[Changes], Scenario] | None = None) -> SimulatedRow:
-        """Simulate the row; raise InputError if its scenario is invalid.
+        """Simulate the row's scenario, or the measured part of its step; InputError if it is invalid.
 
         ``scenario_of`` (a function of further changes) replaces ``scenario``, for other constants than the built-in
         ones.
@@ -169,7 +170,7 @@ class RowTask:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRow:
-    """Result of a simulated row: seconds of the step and its breakdown, counts, warnings, kind of run."""
+    """Result of a simulated row: step time (s), breakdown, counts, warnings, and kind of run."""
 
     step_time: float
     breakdown: Mapping[str, float]
@@ -179,7 +180,7 @@ class SimulatedRow:
 
 
 def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> StudyPlan:
-    """Return the tasks of a step study; raise InputError if the table lacks its columns."""
+    """Return the simulation tasks of a step study; InputError if its table lacks columns."""
     counted = study.measured.flop in ("model", "hardware")
     flop = [] if counted else [(("measured", "flop"), study.measured.flop)]
     rows, left_out = _select_scenario_rows(file, study, table, [(("measured", "column"), study.measured.column)], flop)
@@ -196,7 +197,7 @@ def plan_steps(file: StudyFile, study: StepStudy, table: tuple[Row, ...]) -> Stu
 
 
 def report_memory(file: StudyFile, study: MemoryStudy, table: tuple[Row, ...]) -> Report:
-    """Return the report of a memory study; raise InputError if the table lacks its columns."""
+    """Return the validation report of a memory study; InputError if its table lacks columns."""
     columns = [(("measured", index, "column"), each.column) for index, each in enumerate(study.measured)]
     rows, left_out = _select_scenario_rows(file, study, table, columns)
     tasks = [_row_task(file, study, row) for row in rows]
@@ -207,7 +208,7 @@ def _select_scenario_rows(
     file: StudyFile, study: ScenarioStudy, table: tuple[Row, ...], columns: RequestedNames,
     formulas: RequestedNames = (),
 ) -> tuple[tuple[Row, ...], int]:  # fmt: skip
-    """Return ``select_rows``, also checking the columns and formulas that make scenarios."""
+    """Return the selected rows, and the number of others, after checking all columns and formulas."""
     placed = [(("columns", column), column) for column in study.columns]
     labels = [(("label", index), column) for index, column in enumerate(study.label)]
     derived: list[tuple[tuple[str | int, ...], str | None]] = [
@@ -224,7 +225,7 @@ def _select_scenario_rows(
 
 
 def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
-    """Return the row as a scenario task; or the reason, if a cell has no meaning in this study."""
+    """Return a row as a scenario to simulate; or the reason, if a cell has no meaning in the study."""
     changes: list[tuple[str, Any]] = list(study.set.items())
     try:
         for name, column in study.columns.items():
@@ -240,7 +241,7 @@ def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
 
 
 def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[str, Any]]:
-    """Yield the scenario changes of one cell; none for an empty one."""
+    """Yield the scenario changes (path, value) of one table cell; none for an empty cell."""
     cell, text = row.cells[name], row.texts[name]
     if cell is None:
         return

@@ -1,4 +1,4 @@
-"""The study file: a table of measured runs, how its columns map to scenarios, and how predictions are scored.
+"""Format of a study file: measured runs, how their columns map to scenarios, and how predictions are scored.
 
 A study contains a short table of a paper, as facts with their source; a long table stays where it is published, and the
 study names its CSV file. Kinds: ``steps`` are training steps on a base scenario, ``memory`` what scenarios hold per
@@ -39,14 +39,14 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 
 
 class StudyConstant(Spec):
-    """A number of a study, and its source: a reference, or the rows that it was fitted on."""
+    """Constant of a study, and its source: a reference, or the rows that it was fitted on."""
 
     value: float
     source: Annotated[str, Field(min_length=1)]
 
 
 class ScheduleChoice(Spec):
-    """A pipeline schedule and its parameters.
+    """Pipeline schedule of a study, and its parameters.
 
     ``memory_limit`` and ``weight_memory`` are of zb-auto, ``group_size`` of interleaved.
 
@@ -69,14 +69,14 @@ class ScheduleChoice(Spec):
 
 
 class ScheduleColumn(Spec):
-    """The column that names the schedule, and the meaning of its values."""
+    """Column of a study's table that names the pipeline schedule, and the meaning of its values."""
 
     column: str
     values: dict[str, ScheduleChoice]
 
 
 class PassTimes(Spec):
-    """Seconds (formulas) of one microbatch's passes on the mean stage, of messages, launches and the optimizer.
+    """Times (s, as formulas) of one microbatch's passes on the mean stage, of messages, launches and optimizer.
 
     ``launch`` is added to a pass, ``send_launch`` to one with a message. ``send`` may depend on the boundary that the
     message crosses, by ``from_stage`` and ``to_stage``: messages between nodes take longer than those inside, as in
@@ -93,7 +93,7 @@ class PassTimes(Spec):
 
 
 class SliceSizes(Spec):
-    """Relative work of the first slice of the model, of an inner one, and of the last."""
+    """Relative work of the first slice of a model, of an inner slice, and of the last slice."""
 
     first: FormulaText
     inner: FormulaText
@@ -101,7 +101,7 @@ class SliceSizes(Spec):
 
 
 class ScheduleStudy(StudyHead):
-    """A study of pipelines with given pass times.
+    """Study of pipeline schedules with given pass times, compared with measured step times.
 
     All formulas know the columns, the ``constants``, and what ``derive`` has computed before, in order. ``costs`` are
     of the mean stage; ``slices`` gives relative sizes of slices for each kind of pass; ``slowdown`` is by how much
@@ -134,7 +134,7 @@ class ScheduleStudy(StudyHead):
 
 
 class DerivedValue(Spec):
-    """A scenario value computed by a formula from a row's cells."""
+    """Scenario value that a formula computes from a row's cells."""
 
     formula: FormulaText
 
@@ -170,7 +170,7 @@ def _parse_column(value: object) -> object:
 
 
 class ScenarioStudy(StudyHead):
-    """Fields common to studies of scenarios.
+    """Fields common to studies whose rows are scenarios: base scenario, column mapping, labels, and aim.
 
     ``scenario`` is the base: a scenario file relative to the study, a built-in name, or the document itself. ``set``
     changes it for all rows, ``columns`` by row, then ``derive`` by formulas over the row. ``label`` names the columns
@@ -188,14 +188,14 @@ class ScenarioStudy(StudyHead):
 
 
 class StepStudy(ScenarioStudy):
-    """A study of measured training steps."""
+    """Study of measured training steps."""
 
     kind: Literal["steps"]
     measured: MeasuredColumn
 
 
 class MemoryStudy(ScenarioStudy):
-    """A study of measured bytes per GPU of training jobs; memory is planned, not simulated."""
+    """Study of measured memory per GPU of training jobs; the prediction is planned, not simulated."""
 
     kind: Literal["memory"]
     measured: tuple[MeasuredBytes, ...]
@@ -218,7 +218,7 @@ Version = Annotated[str, BeforeValidator(_check_version)]
 
 
 class MeasuredSet(Spec):
-    """Properties of one set of measured runs.
+    """Properties of one set of measured collectives in a study: platform, algorithm, aim, and exclusions.
 
     ``fitted`` are the collectives on which the platform's constants were fitted; all others are held out. ``algorithm``
     is one of NCCL's, or "column" for the row's value (default: NCCL chooses). ``degraded`` states why the runs are too
@@ -240,7 +240,7 @@ class MeasuredSet(Spec):
 
 
 class CollectiveColumns(Spec):
-    """Columns that identify the collective; ``size`` is the full buffer in B, as nccl-tests counts it."""
+    """Columns of a table that identify a collective; ``size`` is the full buffer in B, as in nccl-tests."""
 
     set: str
     gpu: str
@@ -253,7 +253,7 @@ class CollectiveColumns(Spec):
 
 
 class CollectiveStudy(StudyHead):
-    """A study of measured collectives.
+    """Study of measured collectives.
 
     ``predictor``: the ``formula`` of NCCL's effective model, or a simulation on the ``network`` of the platform's
     topology; they agree where the links are idle and as fast as NCCL assumes. The platform of a row is its set's, else
@@ -280,20 +280,20 @@ _STUDY: DocumentKinds[AnyStudy] = DocumentKinds(Study)
 
 @dataclass(frozen=True, slots=True)
 class StudyFile:
-    """A study and the document that it was read from, which knows the line of every key."""
+    """Loaded study file: the study, and the document, which knows the line of every key."""
 
     study: AnyStudy
     document: Document
 
     def error(self, path: Iterable[str | int], message: object) -> InputError:
-        """Return an error about one key of the file."""
+        """Return an InputError about one key of the study file."""
         return self.document.error(tuple(path), str(message))
 
 
 def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> StudyFile:
-    """Load the study in a file, or the built-in one of that name, with its scenario changed for all rows.
+    """Load the study in a file or the built-in study of that name, with overrides of its scenario.
 
-    Raises InputError that names file, line, key and a fix, and for a change that the rows would override.
+    InputError that names file, line, key and a fix, and for a change that the rows would override.
     """
     document = read_document(_study_path(Path(path)))
     if "kind" not in document.data:

@@ -1,4 +1,4 @@
-"""Validation of studies: all are checked first, then their rows are simulated, optionally in worker processes."""
+"""Validation of studies: checks of all studies, then simulation of their rows, optionally in worker processes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def validate_studies(
     files: Sequence[StudyFile], *, data: Path | None = None, workers: int = 1,
     progress: Progress = lambda name, done, runs: None, ended: Callable[[Report], object] = lambda report: None,
 ) -> list[Report]:  # fmt: skip
-    """Return the report of every study, in order; ``ended`` is called with each as soon as it is complete.
+    """Validate studies; return a report of each, in order.
 
-    ``data`` is the directory of measured runs. Equal runs of a study are simulated once; no process waits for the end
-    of a study. Raises InputError, before any simulation, for a study whose table cannot be read or lacks a column; a
-    row that cannot be simulated is in its report.
+    ``ended`` is called with each report as soon as it is complete. ``data`` is the directory of measured runs. Equal
+    runs of a study are simulated once; no process waits for the end of a study. InputError, before any simulation, for
+    a study whose table cannot be read or lacks a column; a row that cannot be simulated is in its report.
     """
     prepared: list[Report | StudyPlan] = []
     for file in files:
@@ -72,7 +72,7 @@ def _simulate_task(task: Any) -> Any:
 
 @contextmanager
 def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> Iterator[Runner]:
-    """Yield a function that maps ``call`` over tasks, here or in processes; results keep the order of tasks.
+    """Yield a function that maps ``call`` over tasks, here or in worker processes, keeping their order.
 
     ``piece`` tasks are sent together (default: a 64th of a process's share).
     """
@@ -88,6 +88,6 @@ def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> 
 
 
 def _ignore_interrupts() -> None:
-    """Ignore interrupts: a terminal interrupts all of its processes, and the one that began these ends them."""
+    """Ignore interrupts in a worker process, as the parent process ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

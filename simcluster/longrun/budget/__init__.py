@@ -1,1 +1,1 @@
-"""Estimates from counts alone: memory, time and cost of a training run, and the loss it reaches. No simulation."""
+"""Estimates without simulation: memory, time, cost and loss of a training run, from parameter and token counts."""

@@ -1,12 +1,9 @@
-"""Critical batch size, and the worth of repeated tokens.
+"""Critical batch size, and the value of repeated training tokens.
 
     S = S_min (1 + B_crit / B)          E = E_min (1 + B / B_crit)          (S / S_min - 1) (E / E_min - 1) = 1
-
 E are tokens, S steps of B tokens, B_crit = E_min / S_min (McCandlish et al. 2018, arXiv:1812.06162). What a law of loss
 calls D is taken as E_min: a batch far below the critical one.
-
     D' = U (1 + R (1 - e^(-(D / U - 1) / R)))          D tokens of U unique ones, R = 15.39: four epochs are worth 3.73
-
 Muennighoff et al. 2023, arXiv:2305.16264.
 """
 
@@ -22,33 +19,33 @@ KAPLAN_TOKENS, KAPLAN_ALPHA = 2e8, 0.21
 
 
 def kaplan_critical_batch(loss: float) -> float:
-    """Return the critical batch size in tokens at a loss, for a model of any size."""
+    """Return the critical batch size (tokens) at a loss by Kaplan et al., for a model of any size."""
     return float(KAPLAN_TOKENS / loss ** (1 / KAPLAN_ALPHA))
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalBatch:
-    """Critical batch size (``tokens``) of a run that takes ``least_tokens`` at small batches."""
+    """Critical batch size (``tokens``) of a run, with the tokens that the run needs at small batches."""
 
     tokens: float
     least_tokens: float
 
     @property
     def least_steps(self) -> float:
-        """Number of steps S_min in the limit of infinitely large batches."""
+        """Number of steps in the limit of infinitely large batches."""
         return self.least_tokens / self.tokens
 
     def steps_at(self, batch: float) -> float:
-        """Return the number of steps at a batch size in tokens."""
+        """Return the number of steps that a run needs at a batch size (tokens)."""
         return self.least_steps * (1 + self.tokens / batch)
 
     def tokens_at(self, batch: float) -> float:
-        """Return the tokens needed at a batch size in tokens: steps x batch."""
+        """Return the number of tokens that a run needs at a batch size (tokens)."""
         return self.least_tokens * (1 + batch / self.tokens)
 
 
 def effective_amount(seen: float, unique: float, fading: float) -> float:
-    """Return the worth of ``seen`` tokens in fresh ones, at most unique x (1 + ``fading``)."""
+    """Return how many fresh tokens are worth as much as ``seen`` tokens, of which only ``unique`` differ."""
     if seen <= unique:
         return seen
     if math.isinf(seen):
@@ -57,7 +54,7 @@ def effective_amount(seen: float, unique: float, fading: float) -> float:
 
 
 def required_amount(worth: float, unique: float, fading: float) -> float:
-    """Return how many tokens must be seen to be worth ``worth`` fresh ones; infinite if no repetition suffices."""
+    """Return the number of tokens to train on to equal ``worth`` fresh ones; infinity if none does."""
     if worth <= unique:
         return worth
     left = 1 - (worth / unique - 1) / fading
@@ -68,8 +65,8 @@ def required_amount(worth: float, unique: float, fading: float) -> float:
 class RepeatedData:
     """Loss law for ``unique`` tokens, which are repeated when a run needs more.
 
-    Surplus parameters fade as well: those above the best for the unique tokens. A law without constants of its own for
-    this takes those of ``muennighoff``.
+    Surplus parameters fade as well: those above the best for the unique tokens. A law without constants for this takes
+    those of ``muennighoff``.
     """
 
     law: LossLaw
@@ -77,34 +74,34 @@ class RepeatedData:
 
     @property
     def fading(self) -> Repeated:
-        """Decay constants of repeated data."""
+        """Decay constants of the value of repeated data."""
         found = self.law.repeated or loss_law("muennighoff").repeated
         assert found is not None
         return found
 
     @property
     def borrowed(self) -> bool:
-        """Whether the decay constants are those of another law."""
+        """Whether the decay constants are taken from another law."""
         return self.law.repeated is None
 
     def tokens(self, seen: float) -> float:
-        """Return the worth of ``seen`` tokens in fresh tokens."""
+        """Return how many fresh tokens are worth as much as ``seen`` tokens of these data."""
         return effective_amount(seen, self.unique, self.fading.tokens)
 
     def parameters(self, count: float) -> float:
-        """Return the effective number of parameters on these data."""
+        """Return how many of ``count`` parameters are effective when trained on these data."""
         return effective_amount(
             count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters
         )
 
     def loss(self, parameters: float, seen: float) -> float:
-        """Return the loss L(N', D') of a model after ``seen`` tokens, repeated ones among them."""
+        """Return the loss (nats per token) of a model after ``seen`` tokens, counting repeated ones."""
         if seen <= self.unique:
             return self.law.loss(parameters, seen)
         return self.law.loss(self.parameters(parameters), self.tokens(seen))
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the tokens to train on until a loss is reached; infinite where it never is."""
+        """Return the number of tokens until a model reaches a loss; infinity if it never does."""
         fresh = self.law.tokens_to(loss, parameters)
         if fresh <= self.unique:
             return fresh

@@ -49,7 +49,7 @@ class LossFit:
     worst: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fit as JSON: CONTRACT.md, scaling's ``fit``."""
+        """Return the fitted law as a JSON document (CONTRACT.md, scaling's ``fit``)."""
         law = self.law
         return {
             **{name: getattr(law, name) for name in law.errors}, "errors": law.errors, "rows": self.rows,
@@ -59,7 +59,7 @@ class LossFit:
 
 
 def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: int = 0) -> LossFit:
-    """Fit a loss law to rows with columns parameters, loss, and tokens or compute (FLOP).
+    """Return the loss law fitted to rows with columns parameters, loss, and tokens or compute (FLOP).
 
     The ``left_out`` rows of highest loss are excluded; standard errors come from ``draws`` bootstrap draws. InputError
     for invalid rows, too few, or identical ones.
@@ -128,7 +128,7 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
 
 
 def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
-    """Return residuals of the log loss, and their derivatives [row, constant]."""
+    """Return the residuals of the log loss at constants ``point``, and their derivatives [row, constant]."""
     a, b, e, alpha, beta = point
     sizes, tokens = logs[:, 0], logs[:, 1]
     terms = np.stack([a - alpha * sizes, b - beta * tokens, np.full_like(sizes, e)])
@@ -148,7 +148,7 @@ def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
 
 
 def _exp(power: float) -> float:
-    """Return e to a power; InputError on overflow, where the rows do not determine a constant."""
+    """Return e to a power; InputError on overflow, when the rows do not determine a constant."""
     if not power < _MOST_POWER:
         raise InputError(
             "the rows do not determine the constants: without some of them one overflows; give runs of more "
@@ -171,7 +171,7 @@ def _bootstrap_errors(best: Floats, logs: Floats, draws: int) -> dict[str, float
 
 
 def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
-    """Return the column names of parameters, tokens, compute and loss in a table; None for a missing one."""
+    """Return the column names of parameters, tokens, compute and loss in a table; None if missing."""
     return {
         name: next((column for column in rows[0].texts if column.strip() in spellings), None)
         for name, spellings in _NAMES.items()
@@ -179,7 +179,7 @@ def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
 
 
 def read_positive(row: Row, column: str | None, source: str) -> float:
-    """Return the number in a column of a row; raise InputError unless it is positive."""
+    """Return the number in a row's column; InputError unless it is positive."""
     assert column is not None
     value = row.cells[column]
     if not is_number(value) or value <= 0:
@@ -213,26 +213,26 @@ class ComputeLaw:
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def loss(self, compute: float) -> float:
-        """Return the loss (nats per token) of the best model for a compute budget in FLOP."""
+        """Return the loss (nats per token) of the best model for a compute budget (FLOP)."""
         return float(self.L_inf + self.a * compute**-self.alpha)
 
     def compute_to(self, loss: float) -> float | None:
-        """Return the FLOP needed to reach a loss; None if no compute reaches it."""
+        """Return the compute (FLOP) needed to reach a loss; None if no compute reaches it."""
         if loss <= self.L_inf:
             return None
         power = math.log(self.a / (loss - self.L_inf)) / self.alpha
         return math.exp(power) if power < 700 else None
 
     def beyond(self, compute: float) -> float:
-        """Return by what factor a compute lies outside the range of the fitted runs; 1 inside it."""
+        """Return the factor by which a compute lies outside the range of the fitted runs; 1 if inside."""
         return max(1.0, compute / self.compute[1], self.compute[0] / compute)
 
     def formula(self) -> str:
-        """Return the law with its constants, as text."""
+        """Return the law's formula with its constants as text."""
         return f"L = {self.L_inf:.5g} + {self.a:.5g} / C^{self.alpha:.4f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the law as JSON: CONTRACT.md, scaling's ``fit``."""
+        """Return the fitted law as a JSON document (CONTRACT.md, scaling's ``fit``)."""
         return {
             **{name: getattr(self, name) for name in CONSTANTS}, "errors": dict(self.errors), "rows": self.rows,
             "left_out": self.left_out, "objective": self.objective, "largest_error": self.worst,
@@ -247,10 +247,10 @@ def has_compute_only(rows: Sequence[Row]) -> bool:
 
 
 def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> ComputeLaw:
-    """Fit a loss law to rows with columns compute (FLOP) and loss (Huber, delta 1e-3).
+    """Return the loss law in compute fitted to rows with columns compute (FLOP) and loss.
 
-    Two rows determine two constants: L_inf is then 0, a pure power law. The ``left_out`` rows of highest loss are
-    excluded. InputError for fewer rows, rows of equal compute, and losses that do not fall.
+    By Huber losses of delta 1e-3. Two rows determine two constants: L_inf is then 0, a pure power law. The ``left_out``
+    rows of highest loss are excluded. InputError for fewer rows, rows of equal compute, and losses that do not fall.
     """
     columns = columns_of_rows(rows)
     if columns["loss"] is None or columns["compute"] is None:
@@ -267,7 +267,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
 
 
 def _fit_to_compute(table: Floats, left_out: int) -> ComputeLaw:
-    """Fit L = L_inf + b exp(-alpha u) with u = ln C minus its mean, so that constants have similar sizes."""
+    """Fit L = L_inf + b exp(-alpha u), with u = ln C minus its mean so that constants have similar sizes."""
     from scipy.optimize import least_squares
 
     middle, logs = float(np.log(table[:, 0]).mean()), np.log(table[:, 1])

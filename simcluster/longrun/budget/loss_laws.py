@@ -1,4 +1,4 @@
-"""Loss laws: the loss of N parameters on D tokens, the best N for a budget, the cheapest model for a loss.
+"""Loss laws: the loss of N parameters on D tokens, the best N for a budget, and the cheapest model for a loss.
 
     L(N, D) = E + (A / N^alpha + B / D^beta)^power          C = 6 N D FLOP          (power is 1 but for Kaplan's law)
 
@@ -34,7 +34,7 @@ Interval = tuple[Annotated[float, Field(strict=False, ge=0)], Annotated[float, F
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """Model of ``parameters`` trained on ``tokens``, and its ``loss`` (None where a law gives none)."""
+    """Size of a model (``parameters``), its training ``tokens``, and its ``loss`` (None if a law gives none)."""
 
     parameters: float
     tokens: float
@@ -42,17 +42,17 @@ class ModelSize:
 
     @property
     def compute(self) -> float:
-        """Training FLOP, without attention."""
+        """Training compute (FLOP), without attention."""
         return FLOP_PER_TOKEN * self.parameters * self.tokens
 
     @property
     def tokens_per_parameter(self) -> float:
-        """Training tokens per parameter; 20 by the rule of thumb."""
+        """Training tokens per parameter; about 20 is compute-optimal by rule of thumb."""
         return self.tokens / self.parameters
 
 
 class Repeated(Spec):
-    """Decay constants of repeated data, for ``tokens`` (R_D*) and surplus ``parameters`` (R_N*)."""
+    """Decay constants of repeated data: for ``tokens`` (R_D*) and for surplus ``parameters`` (R_N*)."""
 
     tokens: Number
     parameters: Number
@@ -82,26 +82,26 @@ class LossLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """Return the law with its constants, in one line."""
+        """Return the law's formula with its constants as one line of text."""
         both = f"{self.A:.5g} / N^{self.alpha:.4g} + {self.B:.5g} / D^{self.beta:.4g}"
         ahead = f"{self.E:.5g} + " if self.E else ""
         return f"L = {ahead}{both}" if self.power == 1 else f"L = {ahead}({both})^{self.power:.4g}"
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Return the loss L(N, D); for infinitely many tokens, the floor."""
+        """Return the loss (nats per token) of N ``parameters`` after D ``tokens``; D may be infinite."""
         return float(self.E + (self.A / parameters**self.alpha + self.B / tokens**self.beta) ** self.power)
 
     def floor(self, parameters: float) -> float:
-        """Return the lower bound of the loss of a model of this size, for any number of tokens."""
+        """Return the lowest loss that a model of this size can reach with any number of tokens."""
         return self.loss(parameters, math.inf)
 
     def tokens_to(self, loss: float, parameters: float) -> float:
-        """Return the tokens until a model of this size reaches a loss; infinite if it never does."""
+        """Return the number of tokens until a model of this size reaches a loss; infinity if it never does."""
         left = self._room(loss) - self.A / parameters**self.alpha
         return _inverse(self.B, left, self.beta)
 
     def optimum(self, compute: float) -> ModelSize:
-        """Return the model of lowest loss for a compute budget: N = G (C/6)^(beta / (alpha + beta)), D = C / (6 N)."""
+        """Return the model of lowest loss for a compute budget C (FLOP); N = G (C/6)^(beta / (alpha + beta))."""
         both = self.alpha + self.beta
         pairs = compute / FLOP_PER_TOKEN
         found = (self.alpha * self.A / (self.beta * self.B)) ** (1 / both) * pairs ** (self.beta / both)
@@ -112,7 +112,7 @@ class LossLaw(Spec):
         return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
     def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
-        """Return the model that reaches a loss for the least FLOP, including serving; None if none does.
+        """Return the model that reaches a loss with the least compute, including serving; None if none does.
 
         Minimises 6 N D(N, L) + 2 N served. Without serving this is the optimum, in closed form; with it the model is
         smaller and trained longer, and the zero of the derivative is found by bisection.
@@ -141,21 +141,21 @@ class LossLaw(Spec):
         return size(high)
 
     def beyond(self, size: ModelSize) -> str:
-        """Return how far a model lies outside the law's range, e.g. "N x 3.3, D x 12"; empty inside it."""
+        """Return how far a model lies outside the law's range, such as "N x 3.3, D x 12"; empty if inside."""
         return _describe_outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
     def range_words(self) -> str:
-        """Return the range of the fitted runs, as text."""
+        """Return the range of model sizes and tokens that the law was fitted on, as text."""
         return _describe_range({"parameters": self.parameters, "tokens": self.tokens})
 
     def _room(self, loss: float) -> float:
-        """Return the loss left for both terms above the irreducible one; negative below it."""
+        """Return the loss that remains for the parameter and token terms; negative below the irreducible loss."""
         above = loss - self.E
         return float(above ** (1 / self.power)) if above > 0 else -1.0
 
 
 class TokenLaw(Spec):
-    """Law of the compute-optimal token count, tokens = A C^alpha; it gives no loss."""
+    """Law of the compute-optimal token count, tokens = A C^alpha with C in FLOP; it gives no loss."""
 
     name: str = "own"
     form: Literal["tokens"]
@@ -167,20 +167,20 @@ class TokenLaw(Spec):
     source: str = ""
 
     def formula(self) -> str:
-        """Return the law with its constants, in one line."""
+        """Return the law's formula with its constants as one line of text."""
         return f"D = {self.A:.4g} C^{self.alpha:.4g}"
 
     def optimum(self, compute: float) -> ModelSize:
-        """Return the compute-optimal tokens for a compute budget, and the parameters that follow."""
+        """Return the compute-optimal tokens for a compute budget (FLOP), and the parameters that follow."""
         tokens = self.A * compute**self.alpha
         return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
 
     def beyond(self, size: ModelSize) -> str:
-        """Return how far the compute of a model lies outside the law's range, as text; empty inside it."""
+        """Return how far a model's compute lies outside the law's range, as text; empty if inside."""
         return _describe_outside({"C": (size.compute, self.compute)})
 
     def range_words(self) -> str:
-        """Return the range of the fitted runs, as text."""
+        """Return the range of compute that the law was fitted on, as text."""
         return _describe_range({"FLOP": self.compute})
 
 
@@ -200,7 +200,7 @@ class KaplanConstants(Spec):
     source: str = ""
 
     def as_law(self) -> LossLaw:
-        """Return the equivalent ``LossLaw``."""
+        """Return the equivalent law in the standard form."""
         ratio = self.alpha_n / self.alpha_d
         same = {name: getattr(self, name) for name in ("name", "parameters", "tokens", "counts", "also", "source")}
         return LossLaw(E=0.0, A=self.Nc**ratio, alpha=ratio, B=self.Dc, beta=1.0, power=self.alpha_d, **same)
@@ -212,7 +212,7 @@ _FORMS: dict[str, type[LossLaw | TokenLaw | KaplanConstants]] = {
 
 
 def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | TokenLaw:
-    """Return a law by name, or from a mapping with ``form`` and its constants; InputError otherwise."""
+    """Return a loss or token law by name, or from a mapping with its ``form`` and constants."""
     if isinstance(what, LossLaw | TokenLaw):
         return what
     if isinstance(what, str):
@@ -231,7 +231,7 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
 
 
 def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
-    """Return a loss law by name or mapping; InputError for a law that gives no loss."""
+    """Return a loss law by name, or from a mapping; InputError for a law that gives only token counts."""
     law = any_law(what)
     if isinstance(law, TokenLaw):
         raise InputError(f"the law {law.name} ({law.formula()}) gives the best token count, but no loss")
@@ -239,7 +239,7 @@ def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
 
 
 def law_names() -> tuple[str, ...]:
-    """Return the names of the built-in laws, in the order of the catalogue."""
+    """Return the names of the built-in loss laws, in the order of the catalogue."""
     return tuple(presets("loss_laws.yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Memory, time and cost of a training run, estimated from counts alone.
+"""Memory, time and cost of a training run, estimated without simulation from parameter and token counts.
 
     work = 6 x parameters x tokens         seconds = work / (GPUs x peak x MFU)         dollars = GPU-hours x price
 
@@ -27,7 +27,7 @@ from simcluster.studies.state_ladder import DEFAULT_RECIPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls(Shown):
-    """Limits of a training run in memory, time and cost, with the counts they follow from.
+    """Estimated memory, time and cost of a training run, with the counts that they follow from.
 
     A limit is None if an input is missing. ``peak`` is dense FLOP/s of one GPU, ``memory`` its bytes. Without ``mfu``
     all times and costs are those at peak, which no run reaches (``at_peak``). ``recipe`` is None if only a total of
@@ -79,7 +79,7 @@ class Walls(Shown):
     bought_days: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document (CONTRACT.md, "Walls and states"); null where an input is missing."""
+        """Return the estimates as a JSON document; null where an input is missing (CONTRACT.md, "Walls and states")."""
 
         def values(*names: str) -> dict[str, Any]:
             return {name: getattr(self, name) for name in names}
@@ -113,7 +113,7 @@ def walls(
     bytes_per_parameter: float | None = None,
     zero: int = 3,
 ) -> Walls:
-    """Estimate memory, time and cost of a run of "70B" parameters on "15T" tokens.
+    """Estimate memory, time and cost of a training run from counts such as "70B" parameters and "15T" tokens.
 
     Counts are numbers, or text with k, M, B, T. ``device`` is a name from the catalogue or a file, which state peak and
     memory. No default is assumed for the MFU or the price. InputError for an input that is not a number, or that
@@ -146,7 +146,7 @@ def _check_inputs(
     tokens: object, mfu: object, achievable: object, price: object, days: object, budget: object, recipe: object,
     bytes_per_parameter: object, zero: int,
 ) -> None:  # fmt: skip
-    """Raise InputError for an input that another one needs or excludes."""
+    """Raise InputError for an input that lacks one it needs, or that another input excludes."""
     problems = (
         (days is not None and tokens is None,
          "the GPUs needed for a number of days depend on the tokens; give them, as in 2T"),
@@ -167,7 +167,7 @@ def _check_inputs(
 
 
 def _compute_limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return times and costs; missing numbers are nan here, and None in the answer."""
+    """Return times and costs by name; None if an input is missing."""
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
     rate, count = peak * (1.0 if given["mfu"] is None else mfu), math.nan if gpus is None else gpus
@@ -195,7 +195,7 @@ def _compute_limits(size: float, peak: float, gpus: int | None, given: dict[str,
 
 
 def walls_answer(run: Walls) -> Answer:
-    """Return the answer's blocks: memory, time, cost and budget where the inputs allow, with all assumptions."""
+    """Return the printed answer: memory, time, cost and budget as far as the inputs allow."""
     tokens = "" if run.tokens is None else f" on {format_count(run.tokens)} tokens"
     number = "" if run.gpus is None else f"{run.gpus:,} x "
     gpu = f"{run.device} ({run.memory / 1e9:.4g} GB, {run.peak / 1e12:.4g} TFLOP/s in {run.precision})"

@@ -1,4 +1,4 @@
-"""``simcluster advise``: answers to planning questions about a long run, as a sentence, a table and a picture."""
+"""``simcluster advise``: answers to planning questions about a long run, as a sentence, a table and a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.show.pictures import picture
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate what the question needs; print the answer and its assumptions."""
+    """Answer a planning question: simulate what it needs, then print the answer and its assumptions."""
     options: dict[str, Any] = {
         name: _parse_share(name, text) for name in ("slower", "target") if (text := getattr(args, name)) is not None
     }

@@ -1,4 +1,4 @@
-"""``simcluster check``: a launch checklist with a number and remedies for each point; and a small version to try."""
+"""``simcluster check``: a launch checklist with a number and remedies for each point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcluster.show.blocks import Lines, text_of
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the scenario, check and print all points; write the small version."""
+    """Simulate the scenario, print its launch checklist, and write the small version if requested."""
     found = check(args.scenario, overrides_of(args, args.scenario))
     small = found.small if args.small else None
     document = found.to_dict() | ({} if small is None else {"small": small.to_dict()})

@@ -1,4 +1,4 @@
-"""``simcluster failures``: failure rates fitted to a log; with --list, the built-in failures."""
+"""``simcluster failures``: failure rates fitted to a failure log, or (with --list) the built-in failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_A_LOG = ("log", "scenario", "columns", "began", "days", "by", "source", "out
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit a failure log and print the result, or list the built-in failures."""
+    """Fit failure rates to a log and print the result, or list the built-in failures."""
     if args.list:
         given = [name for name in _OF_A_LOG if getattr(args, name)]
         if given:

@@ -1,4 +1,4 @@
-"""``simcluster new``: a first scenario for a model on a cluster, with a layout that fits and every key explained."""
+"""``simcluster new``: a first scenario for a model on a cluster, with a layout that fits and comments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.show.blocks import Lines
 
 
 def run(args: argparse.Namespace) -> None:
-    """Find a layout, then print the scenario or write it to a file."""
+    """Find a layout that fits, then print the new scenario or write it to a file."""
     found = first_scenario(
         args.model,
         args.cluster,

@@ -1,4 +1,4 @@
-"""``simcluster scaling``: answers of a loss law about a budget, a model or a loss."""
+"""``simcluster scaling``: answers of a loss law about a compute budget, a model or a loss."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _QUESTION_OPTIONS = ("compute", "gpus", "days", "mfu", "parameters", "tokens", "
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fit a law if requested, print the answer, and draw the pictures."""
+    """Fit a loss law if requested, print the answer to the question, and draw the plots."""
     given = {name: value for name in _QUESTION_OPTIONS if (value := getattr(args, name)) is not None}
     if args.leave_out and not args.fit:
         raise InputError("--leave-out excludes rows from a fit; give the rows: --fit rows.csv")

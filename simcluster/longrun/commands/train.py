@@ -35,7 +35,7 @@ _OF_SEVERAL = ("measure", "output")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load the scenario, check the output paths, simulate, print, and write files."""
+    """Simulate the long run of a scenario, or compare policies; print the results and write files."""
     if args.played is not None and args.played < 1:
         raise InputError(f"--played {args.played}: simulate at least one run")
     begun = time.perf_counter()
@@ -131,7 +131,7 @@ def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
 
 
 def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
-    """Return policies by name: the scenario, each combination of --vary, and each --against."""
+    """Return the policies to compare by name: the scenario, each --vary combination, and each --against."""
     found: list[tuple[str, Policy]] = [(scenario.name, scenario)]
     grid = [expand_vary(text) for text in args.vary]
     for path, _ in grid:
@@ -159,7 +159,7 @@ def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Polic
 
 
 def _parse_changes(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the changes in text such as "run.spares.hot=8 run.noticed='5 min'"."""
+    """Yield (path, value) of each change in text such as "run.spares.hot=8 run.noticed='5 min'"."""
     try:
         words = shlex.split(text)
     except ValueError as problem:

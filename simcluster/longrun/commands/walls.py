@@ -1,4 +1,4 @@
-"""``simcluster walls``: memory, time and cost of a run, estimated from its parameters and tokens."""
+"""``simcluster walls``: memory, time and cost of a training run, estimated from its parameters and tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcluster.longrun.budget.walls import walls
 
 
 def run(args: argparse.Namespace) -> None:
-    """Compute the estimates and print them."""
+    """Estimate memory, time and cost of a training run, and print them."""
     found = walls(
         args.parameters,
         args.tokens,

@@ -1,4 +1,4 @@
-"""Reference simulation of a run in SimPy, with a log: processes for the job, each cause, and each repair."""
+"""Reference simulation of long runs in SimPy, with an event log."""
 
 from simcluster.longrun.events.job import simulate_with_log
 

@@ -1,7 +1,8 @@
-"""SimPy job of one run: it trains along the checkpoint pattern, handles each interruption, and resumes.
+"""SimPy processes of one simulated run: training, the failures of each cause, and recovery.
 
-Causes are processes: each accumulates hazard while the job is exposed to it, fails, and begins anew. ``simulation`` is
-the same compiled, for one run or thousands, without a log.
+The job trains along the checkpoint pattern, handles each interruption, and resumes. Each cause accumulates hazard while
+the job is exposed to it, fails, and begins anew. ``simulation`` is the same compiled, for one run or thousands, without
+a log.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, DefectiveBatch, Failur
 
 
 def start_causes(job: JobState) -> None:
-    """Start a process for every cause, and another for the extra failures of its defective batch."""
+    """Start a SimPy process for every failure cause, and one for the extra failures of its defective batch."""
     for number, cause in enumerate(job.run.causes):
         batch = None if cause.bad is None else DefectiveNodes(job, cause, cause.bad)
         job.env.process(_run_cause(job, number, cause, batch, extra=False))
@@ -44,7 +45,7 @@ def start_causes(job: JobState) -> None:
 def _run_cause(
     job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, *, extra: bool
 ) -> SimProcess:
-    """Let a cause fail repeatedly, or (``extra``) its defective batch beyond the rate of other nodes."""
+    """Produce the failures of a cause or, with ``extra``, the additional failures of its defective nodes."""
     parts = None if cause.lives is None else PartLives(cause.lives, cause.name, job)
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
@@ -94,7 +95,7 @@ def _fail(job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes 
 
 
 class DefectiveNodes:
-    """Remaining defective nodes of a cause, and the hazard they have accumulated beyond other nodes."""
+    """Remaining defective nodes of a cause, and the extra hazard that they have accumulated."""
 
     def __init__(self, job: JobState, cause: FailureMode, batch: DefectiveBatch) -> None:
         self.job, self.cause, self.batch = job, cause, batch
@@ -104,15 +105,15 @@ class DefectiveNodes:
 
     @property
     def rate(self) -> float:
-        """Extra failure rate of the defective nodes (1/s of exposed time); it only falls."""
+        """Extra failure rate of the remaining defective nodes (1/s of exposed time)."""
         return len(self.times) * self.each * (self.batch.times - 1)
 
     def used(self) -> float:
-        """Return the hazard that the defective nodes have accumulated so far."""
+        """Return the extra hazard that the defective nodes have accumulated so far."""
         return self._used + self.rate * (self.job.exposure.seconds(stops=self.cause.stops) - self._since)
 
     def to_go(self, hazard: float) -> Callable[[], float]:
-        """Return a function for the exposed seconds until ``hazard`` more accumulates; inf without defective nodes."""
+        """Return a function that gives the exposed seconds until ``hazard`` more accumulates; inf without nodes."""
         until = self.used() + hazard
         return lambda: (until - self.used()) / self.rate if self.rate else math.inf
 
@@ -132,7 +133,7 @@ class DefectiveNodes:
 
 
 class PartLives:
-    """Lives of a cause's parts: the initial ones in the order of their ends, and their replacements."""
+    """Lifetimes of a cause's parts: the initial ones in the order of their failures, and their replacements."""
 
     def __init__(self, lives: Lives, name: str, job: JobState) -> None:
         self.lives, self.name, self.job = lives, name, job
@@ -141,7 +142,7 @@ class PartLives:
         self.young: list[float] = []
 
     def next(self, unit: float) -> float:
-        """Return the exposed seconds to the next end of a life; ``unit`` is exponential with mean 1."""
+        """Return the exposed seconds to the next part failure; ``unit`` is exponential with mean 1."""
         if self.first is None:
             self.first = float(self.lives.first(np.array([self.at]), self.failed, np.array([unit]))[0])
         found = min([self.first, *self.young])
@@ -149,7 +150,7 @@ class PartLives:
         return gap
 
     def ended(self, occurrence: int) -> None:
-        """Replace the part that has ended by a new one."""
+        """Replace the part that has just failed by a new one."""
         if self.first == self.at:
             self.failed, self.first = self.failed + 1, None
         else:
@@ -163,7 +164,7 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 
 
 def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcomes, list[RunRow]]:
-    """Return outcome and log of run ``number`` of a seed; InputError if it would practically never end."""
+    """Simulate run ``number`` of a seed in SimPy; return its outcome and log rows."""
     check_end(run)
     job = JobState(run, seed, number)
     weekly: list[float] = []

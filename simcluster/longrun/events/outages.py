@@ -1,4 +1,4 @@
-"""Outages of a run: slow devices, silent errors, planned stops, and the phases from a stop to training again."""
+"""Outages of a simulated run: slow devices, silent errors, planned stops, and the phases of a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.longrun.run import MAINTENANCE, REGROWTH, FailureMode
 
 
 def plan_outage(job: JobState, number: int) -> None:
-    """Plan an outage after the next snapshot, or add to the one that is already planned."""
+    """Plan an outage after the next snapshot, or add a cause to the outage that is already planned."""
     if math.isinf(job.planned.at):
         job.planned.number = number
         move_planned_outage(job)
@@ -23,12 +23,12 @@ def plan_outage(job: JobState, number: int) -> None:
 
 
 def move_planned_outage(job: JobState) -> None:
-    """Move the planned outage to the next snapshot from here."""
+    """Move the planned outage to the next snapshot after the current time."""
     job.planned.at = float(job.run.pattern.next_end(np.array([job.now_at()]))[0])
 
 
 def schedule_maintenance(job: JobState, every: float) -> SimProcess:
-    """Make maintenance fall due periodically."""
+    """Run a SimPy process that makes maintenance due ``every`` seconds."""
     while True:
         yield job.env.timeout(every)
         if (MAINTENANCE, -1) not in job.due:
@@ -37,7 +37,7 @@ def schedule_maintenance(job: JobState, every: float) -> SimProcess:
 
 
 def await_repairs(job: JobState) -> SimProcess:
-    """Wait until enough nodes are back to make the job faster; they join after the next snapshot."""
+    """Wait until enough nodes are repaired to speed up the job; they join it after the next snapshot."""
     back = job.watched
     yield job.env.timeout(back - job.env.now)
     if job.missing and job.watched == back:
@@ -45,7 +45,7 @@ def await_repairs(job: JobState) -> SimProcess:
 
 
 def corrupt_weights(job: JobState, number: int, cause: FailureMode, occurrence: int) -> None:
-    """Make the weights wrong from now on, until a verification or a person finds out."""
+    """Mark the weights as wrong from now on, and schedule when a verification or a person finds out."""
     wrong, pattern = job.wrong, job.run.pattern
     if math.isfinite(wrong.since):
         return
@@ -66,14 +66,14 @@ def _find_error(job: JobState, number: int, count: int, lasts: float) -> SimProc
 
 
 def clean_snapshot(job: JobState) -> int:
-    """Return the latest kept stored snapshot with correct weights, or the run's begin."""
+    """Return the number of the latest stored snapshot with correct weights; 0 if none is kept."""
     pattern = job.run.pattern
     before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
     return before if before >= job.safe(STORAGE) - (pattern.keep - 1) * pattern.cycles else 0
 
 
 def slow_down(job: JobState, number: int, cause: FailureMode, occurrence: int) -> SimProcess:
-    """Slow a device down for a period; it may be noticed before the period is over."""
+    """Slow one device down for a random time, until it is noticed or the time is over."""
     assert cause.paces is not None
     uniform = job.uniform(cause.name, "spell", occurrence, 2)[0]
     level = int(np.searchsorted(np.cumsum(cause.shares)[:-1], uniform[0], side="right"))
@@ -98,7 +98,7 @@ def slow_down(job: JobState, number: int, cause: FailureMode, occurrence: int) -
 
 
 def worst_pace(job: JobState) -> tuple[float, int, str]:
-    """Return the pace of the job's worst slowdown, its cause, and the device."""
+    """Return the job's worst current slowdown as (pace, number of its cause, device)."""
     pace, number, which = 1.0, -1, ""
     for slow in job.slow:
         if slow.pace > pace:
@@ -108,7 +108,7 @@ def worst_pace(job: JobState) -> tuple[float, int, str]:
 
 
 def spend_time(job: JobState, seconds: float, fate: str, number: int, which: str = "") -> SimProcess:
-    """Let time pass without training, logged under a time category."""
+    """Let ``seconds`` pass without training, logged under a time category and a cause."""
     if seconds > 0:
         job.record.begin(fate, number, which)
         yield job.env.timeout(seconds)
@@ -116,7 +116,7 @@ def spend_time(job: JobState, seconds: float, fate: str, number: int, which: str
 
 
 def pause_job(job: JobState, number: int, occurrence: int) -> SimProcess:
-    """Let the job stand still for a while; stop it if that is longer than the timeout."""
+    """Pause the job for the duration of a failure; stop it if that is longer than the timeout."""
     cause = job.run.causes[number]
     seconds = job.lasts(cause, occurrence)
     if seconds <= job.run.timeout:
@@ -128,7 +128,7 @@ def pause_job(job: JobState, number: int, occurrence: int) -> SimProcess:
 
 
 def stop_job(job: JobState, number: int, target: int, *, planned: bool = False, paused: float = 0.0) -> SimProcess:
-    """Stop the job, after a pause of ``paused`` seconds, and resume from the snapshot ``target``."""
+    """Stop the job, after a pause of ``paused`` seconds, and restart it from the snapshot ``target``."""
     job.expose("")
     run, name, occurrence = job.run, job.names[number], int(job.outages[number])
     cause = run.causes[number] if number < len(run.causes) else None
@@ -170,7 +170,7 @@ def _pick_device(job: JobState, cause: FailureMode, what: str, occurrence: int) 
 
 
 def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
-    """Set training back to a snapshot; return the tier of the snapshots that are loaded."""
+    """Set training back to snapshot ``target``; return the tier (memory or storage) that is loaded."""
     back, stored = float(job.run.pattern.end(np.array([target]))[0]), job.safe(STORAGE)
     job.record.lost(number, job.at - back, job.at)
     job.at = back
@@ -186,7 +186,7 @@ def _go_back(job: JobState, number: int, target: int, planned: bool) -> int:
 
 
 def _replace_nodes(job: JobState, leaves: int, number: int, which: str) -> SimProcess:
-    """Send nodes of the cause ``leaves`` to repair; use spares, or let the job wait."""
+    """Send the failed nodes of cause ``leaves`` to repair, take spares, and wait if there are too few."""
     spares = job.run.spares
     if spares.unlimited:
         return

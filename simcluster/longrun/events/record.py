@@ -1,4 +1,4 @@
-"""Time account of one run, and its log."""
+"""Time account and event log of one simulated run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TRAINING, STRIKE = "training", "strike"
 
 
 class RunRow(NamedTuple):
-    """Log row: what the job did from ``begin`` to ``end`` (wall seconds), the cause, and the part.
+    """Row of a run's log: what the job did from ``begin`` to ``end`` (wall s), and for which cause.
 
-    ``which`` names the part; ``at`` is the nominal time at the end; a row of training has the ``steps`` and
-    ``snapshots`` in it. Rows without length are instants: a failure, or lost work.
+    ``which`` names the device, or the phase of a restart; ``at`` is the nominal time at the end; a row of training has
+    the ``steps`` and ``snapshots`` in it. Rows without length are instants: a failure, or lost work.
     """
 
     begin: float
@@ -31,7 +31,7 @@ class RunRow(NamedTuple):
 
 
 class RunRecord:
-    """Time account and log of a run; ``names`` are the causes, ``parts`` the phases of a restart."""
+    """Time account and event log of a run: seconds by category and cause, and by phase of a restart."""
 
     def __init__(self, env: simpy.Environment, names: Sequence[str], parts: Sequence[str]) -> None:
         self.env, self.names, self.part_names = env, names, list(parts)
@@ -42,11 +42,11 @@ class RunRecord:
         self._begun, self._doing = 0.0, ("", -1, "")
 
     def add(self, fate: str, number: int, seconds: float) -> None:
-        """Add seconds to a time category, by a cause."""
+        """Add seconds to a time category, charged to cause ``number``."""
         self.fates[0, FATES.index(fate), number] += seconds
 
     def lost(self, number: int, seconds: float, at: float) -> None:
-        """Log that a cause has undone training (s)."""
+        """Log that a failure of cause ``number`` has undone ``seconds`` of training."""
         self.add("lost", number, seconds)
         if seconds > 0:
             self.log.append(RunRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
@@ -56,11 +56,11 @@ class RunRecord:
         self.strikes.append(RunRow(self.env.now, self.env.now, STRIKE, cause, "", at))
 
     def begin(self, fate: str, number: int, which: str) -> None:
-        """Record that the job stands still from now on."""
+        """Record that the job stops training now, the time category, and the cause."""
         self._begun, self._doing = self.env.now, (fate, number, which)
 
     def end(self, at: float) -> None:
-        """Log the standstill that ends now."""
+        """Log the time without training that ends now."""
         (fate, number, which), self._doing = self._doing, ("", -1, "")
         seconds = self.env.now - self._begun
         if not fate or seconds <= 0:
@@ -71,7 +71,7 @@ class RunRecord:
         self.log.append(RunRow(self._begun, self.env.now, fate, self.names[number], which, at))
 
     def trained(self, row: RunRow) -> None:
-        """Log a stretch of training, extending the previous one if nothing came between."""
+        """Log a period of training, merged with the previous one if nothing came between."""
         last = self.log[-1] if self.log else None
         if last is not None and last.what == row.what == TRAINING and last[3:5] == row[3:5] and last.end == row.begin:
             row = row._replace(begin=last.begin, steps=last.steps + row.steps, snapshots=last.snapshots + row.snapshots)

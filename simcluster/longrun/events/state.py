@@ -1,4 +1,4 @@
-"""State of the job in the SimPy simulation: position, exposure, due events, spare nodes and repair crews."""
+"""State of the job in the SimPy simulation: position, exposure to failures, due events, and nodes in repair."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RepairShop:
         return len(self.back)
 
     def send(self, repair: float) -> None:
-        """Send a node to repair, which takes a crew ``repair`` seconds."""
+        """Send a node to repair, which occupies a crew for ``repair`` seconds."""
         start = self.env.now
         if self.crews:
             crew = self.crews.index(min(self.crews))
@@ -42,20 +42,20 @@ class RepairShop:
         self.back.append(start + repair)
 
     def ready(self, needed: int) -> float:
-        """Return the seconds until ``needed`` spares taken now are ready."""
+        """Return the seconds until ``needed`` spare nodes taken now are ready."""
         times, out = self.spares.ready_times, self.out
         if not times or (self.short and out >= len(times)):
             return 0.0
         return times[min(out + needed - 1, len(times) - 1)]
 
     def until(self, out: int) -> float:
-        """Return when no more than ``out`` nodes are in repair; at least 0 are allowed."""
+        """Return the time at which at most ``out`` nodes are in repair; infinity if ``out`` is negative."""
         if out < 0:
             return math.inf
         return sorted(self.back)[-1 - out] if self.out > out else self.env.now
 
     def next_back(self) -> float:
-        """Return when the next node comes back; inf if none is in repair."""
+        """Return the time at which the next node returns from repair; infinity if none is there."""
         return min((back for back in self.back if back > self.env.now + TIME_TOLERANCE), default=math.inf)
 
 
@@ -63,7 +63,7 @@ SimProcess = Generator[simpy.Event, Any, None]
 
 
 class Exposure:
-    """Causes that the job is exposed ``to``: none (""), those that stop it ("stop"), or "all".
+    """Failures that can occur now: none (""), those of causes that stop the job ("stop"), or "all".
 
     It is "stop" while a job loads in a restart, "all" while it trains. Exposed seconds pass at a ``pace``, the share of
     the nodes that run.
@@ -76,23 +76,23 @@ class Exposure:
         self._loaded, self._trained, self._since = 0.0, 0.0, 0.0
 
     def is_on(self, *, stops: bool) -> bool:
-        """Return whether a cause can fail now: one that ``stops`` the job, or one that fails only in training."""
+        """Return whether a cause can fail now, given whether it ``stops`` the job."""
         return self.to == "all" or (stops and self.to == "stop")
 
     def seconds(self, *, stops: bool) -> float:
-        """Return how long (s) the job has been exposed to such a cause so far."""
+        """Return the time (s) so far in which causes that stop the job, or other causes, could fail."""
         more = (self.env.now - self._since) * self.pace if self.is_on(stops=stops) else 0.0
         return (self._loaded if stops else self._trained) + more
 
     def change(self, to: str, pace: float) -> None:
-        """Change the exposure, and wake the causes that wait for it."""
+        """Change which failures can occur, and wake the causes that wait for this."""
         self._loaded, self._trained = self.seconds(stops=True), self.seconds(stops=False)
         self.to, self.pace, self._since = to, pace, self.env.now
         changed, self.changed = self.changed, self.env.event()
         changed.succeed()
 
     def passes(self, left: Callable[[], float], *, stops: bool) -> SimProcess:
-        """Wait until the exposed seconds ``left`` have run down, at most as fast as the clock."""
+        """Wait until the exposed seconds that ``left`` returns have passed."""
         now = self.env.now
         while now + (seconds := left()) > now + TIME_TOLERANCE:
             if not self.is_on(stops=stops):
@@ -106,7 +106,7 @@ class Exposure:
 
 @dataclass(eq=False)
 class SlowDevice:
-    """Slow device: the pace of the job with it, its cause and name, and whether it has been noticed."""
+    """Slow device in the SimPy simulation: pace of the job, cause, name, and whether it has been noticed."""
 
     number: int
     pace: float
@@ -116,7 +116,7 @@ class SlowDevice:
 
 @dataclass(frozen=True)
 class TrainingStretch:
-    """Current stretch of training: its nominal (``at``) and wall (``begun``) begin, pace and cause."""
+    """Current period of undisturbed training: its start (nominal and wall time), pace, and what slows it."""
 
     at: float
     begun: float
@@ -127,7 +127,7 @@ class TrainingStretch:
 
 @dataclass
 class PlannedOutage:
-    """Outage after the next snapshot: nominal time, cause, nodes to replace, and whether for maintenance."""
+    """Outage planned after the next snapshot: nominal time, cause, nodes to replace, maintenance or not."""
 
     at: float = math.inf
     number: int = -1
@@ -137,7 +137,7 @@ class PlannedOutage:
 
 @dataclass
 class WrongWeights:
-    """Wrong weights: since when, by which cause, when a verification finds them, and their ``count``."""
+    """Weights spoilt by a silent error: since when, cause, when a verification finds it; ``count`` of errors."""
 
     since: float = math.inf
     number: int = -1
@@ -145,14 +145,15 @@ class WrongWeights:
     count: int = 0
 
     def gone(self) -> None:
-        """Make the weights right again."""
+        """Mark the weights as correct again."""
         self.since = self.verified_at = math.inf
 
 
 class JobState:
-    """State of a job: ``at`` on the nominal clock, ``least[level]`` to which it goes back, and its exposure.
+    """State of a job in the SimPy simulation: nominal time ``at``, oldest snapshots, pending failures and events.
 
-    ``struck`` are causes (number, occurrence) that the job has to handle, ``due`` other events that are due.
+    ``least[tier]`` is the snapshot to which it goes back at least. ``struck`` are failures (cause, occurrence) that the
+    job has to handle, ``due`` other events that are due.
     """
 
     def __init__(self, run: LongRun, seed: int, number: int) -> None:
@@ -178,25 +179,25 @@ class JobState:
         self.repairs = np.zeros(len(self.names), dtype=np.int64)
 
     def uniform(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
-        """Return the random numbers of an occurrence, shape (1, draws)."""
+        """Return the random numbers of an occurrence of a named event, an array of shape (1, draws)."""
         stream = self._streams.get((name, what, draws))
         if stream is None:
             stream = self._streams[name, what, draws] = KeptStream(self.seed, self.number, f"{name}.{what}", draws)
         return stream.of(occurrence)
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
-        """Return the seconds that a law draws for an occurrence."""
+        """Return a duration (s) drawn from a law, for an occurrence of a named event."""
         if not law.draws:
             return law.mean
         return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
 
     def lasts(self, cause: FailureMode, occurrence: int) -> float:
-        """Return the duration (s) of a failure, from a log or drawn by the law."""
+        """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
         known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
         return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
 
     def safe(self, level: int) -> int:
-        """Return the latest snapshot that is safe; the run's last one is written by the closing checkpoint."""
+        """Return the number of the latest snapshot that is completely written at a tier."""
         pattern, goal = self.run.pattern, self.run.goal
         last = goal // pattern.steps if math.isfinite(goal) else goal
         found = int(min(last, max(0, int(pattern.safe(np.array([self.at]))[0]))))
@@ -209,27 +210,27 @@ class JobState:
         return self.stretch.at + (self.env.now - self.stretch.begun) / self.stretch.pace
 
     def kept(self, at: float) -> float:
-        """Return the steps that are done at a nominal time."""
+        """Return the number of steps done at a nominal time."""
         steps = self.run.pattern.spent("steps", np.array([min(at, self.run.goal_at)]))
         return min(float(steps[0]), self.run.goal)
 
     def expose(self, to: str) -> None:
-        """Change what the job is exposed to: failures in training, in loading, or none."""
+        """Change which failures can occur: "all" in training, "stop" while loading, or "" for none."""
         if to != self.exposure.to:
             self.exposure.change(to, float(self.shares[self.missing]))
 
     def wake(self) -> None:
-        """Interrupt training to look for due events; a job that stands still handles them when it resumes."""
+        """Interrupt training to handle due events; while the job is stopped they wait until it resumes."""
         assert self.process is not None
         trains = self.exposure.to == "all" or (self.exposure.to and self.struck)
         if trains and self.process.is_alive and self.process is not self.env.active_process:
             self.process.interrupt()
 
     def fall_due(self, what: str, number: int = -1) -> None:
-        """Add an event that the job handles once it trains."""
+        """Add a due event, which the job handles as soon as it trains."""
         self.due.append((what, number))
         self.wake()
 
     def forget(self, what: str) -> None:
-        """Drop all due events of a kind."""
+        """Drop all due events of the kind ``what``."""
         self.due = [due for due in self.due if due[0] != what]

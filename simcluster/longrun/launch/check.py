@@ -1,4 +1,4 @@
-"""Launch checklist of a scenario: points about its step and, if it has a ``run``, about the whole launch."""
+"""Launch checklist of a scenario, about its step and, if it has a ``run``, the whole run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
 
 @checked
 def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
-    """Simulate a scenario's step, and a few runs if it has a ``run``, and check every launch point.
+    """Simulate a scenario's step and, if it has a ``run``, a few runs; return its launch checklist.
 
     ``overrides`` are changes of the scenario. A point that is unknown because the run cannot be simulated fails, with
     the reason. InputError for an invalid scenario.
@@ -68,7 +68,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 
 @dataclass(frozen=True)
 class LaunchCheck(Shown):
-    """Launch checklist of a scenario: its points, verdicts, and what they assume.
+    """Launch checklist of a scenario: its points, their verdicts, and assumptions.
 
     ``result`` is the simulated step; ``overrides`` are those that the scenario was loaded with; ``assumed`` is what the
     points depend on and it does not state. Its ``points`` have a name, verdict, number, rule and remedies each;
@@ -92,17 +92,17 @@ class LaunchCheck(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Table of the points: verdict, found, rule, advice."""
+        """Table of the checklist's points: verdict, finding, rule, advice."""
         names = ("name", "verdict", "found", "rule", "advice")
         return frame_of(({name: getattr(point, name) for name in names} for point in self.points), index="name")
 
     @cached_property
     def small(self) -> SmallVersion:
-        """Scenario for one node, to run for a few steps and compare; InputError if impossible."""
+        """Small version of the scenario for one node, to run for a few steps; InputError if impossible."""
         return small_version(self.result.scenario)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "A launch checklist"."""
+        """Return the checklist as a JSON document (CONTRACT.md, "A launch checklist")."""
         notes = [note.to_dict() for note in self.result.notes()]
         found = {"step_time_s": self.result.step_time, **self.checklist.to_dict()}
         return {**found, "notes": notes, "assumed": list(self.assumed)}
@@ -112,7 +112,7 @@ class LaunchCheck(Shown):
 
 
 def check_answer(found: LaunchCheck) -> Answer:
-    """Return the answer's blocks: a row per point, with rule and remedies below it where it does not pass."""
+    """Return the printed checklist: a row per point, with rule and remedies below it unless it passes."""
     result, given = found.result, list(written(dict(found.overrides)))
     rows = []
     for point in found.points:

@@ -1,4 +1,4 @@
-"""First scenario for a model on a cluster: a file with a layout that fits and every key explained in a comment."""
+"""First scenario for a model on a cluster: a file with a layout that fits and a comment on every key."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _OPTIONAL = (
 
 @dataclass(frozen=True, repr=False)
 class FirstScenario(Shown):
-    """Generated scenario for a model on a cluster: its shortest ``document`` and its ``layout``."""
+    """Generated scenario for a model on a cluster: the shortest ``document``, and its ``layout``."""
 
     document: Mapping[str, Any]
     layout: FirstLayout = field(repr=False)
 
     @cached_property
     def scenario(self) -> Scenario:
-        """Scenario loaded from the document."""
+        """Scenario loaded from the generated document."""
         return from_document(self.document)
 
     def summary(self) -> str:
-        """Return the layout and the memory used per GPU, in one line."""
+        """Return the layout and the memory used per GPU as one line of text."""
         of, device = self.scenario.parallel, self.scenario.cluster.device
         axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
@@ -63,7 +63,7 @@ class FirstScenario(Shown):
         return f"{', '.join(axes)}, {zero}, {recompute}, {batch}: {size}"
 
     def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
-        """Return the commented file, paths relative to ``folder``; ``schema`` adds the line for editors."""
+        """Return the commented file, paths relative to ``folder``; ``schema`` adds the schema line for editors."""
         head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
         return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional_lines()]) + "\n"
 
@@ -96,7 +96,7 @@ class FirstScenario(Shown):
 
 
 def first_answer(found: FirstScenario) -> Answer:
-    """Return the scenario file as an answer block."""
+    """Return the generated scenario file as the printed answer."""
     return [Lines(found.text().splitlines(), "layout")]
 
 
@@ -136,7 +136,7 @@ def _optional_lines() -> Iterator[str]:
 def _with_layout(
     document: dict[str, Any], batch: int | None = None, headroom: float = HEADROOM, folder: Path = Path()
 ) -> tuple[dict[str, Any], FirstLayout, Scenario]:
-    """Return the document with a layout that fits, the layout, and the scenario before; fp16 without bf16."""
+    """Return a scenario document with a layout that fits, the layout, and the scenario without it."""
     document |= {
         "parallel": {},
         "pipeline": {"schedule": "1f1b"},
@@ -185,7 +185,7 @@ def first_scenario(
 def scenario_of_model(
     model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
 ) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
-    """Return the scenario document of an imported model, and notes on its layout; InputError if none fits."""
+    """Return a scenario document for an imported model, and notes on its layout; InputError if none fits."""
     document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
     whole, layout, base = _with_layout(document, folder=folder)
     held, capacity = layout.held / 1e9, base.cluster.device.memory / 1e9

@@ -1,4 +1,4 @@
-"""Launch of a long run for its checklist: the simulated step, the run in numbers, a few runs, and the points."""
+"""Long run as its launch checklist needs it: the simulated step, a few simulated runs, and the checks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ RUNS = 20
 
 @dataclass(frozen=True)
 class Launch:
-    """Long run of a ``whole`` scenario, as its launch checklist needs it.
+    """Long run of a scenario, with its step and a few runs simulated on demand for the launch checklist.
 
-    If it has stages, ``scenario`` is the stage with most tokens, number ``stage`` (from 1; 0: no stages), else the
-    whole. ``states`` are the simulated cluster states of that stage.
+    If the ``whole`` scenario has stages, ``scenario`` is the stage with most tokens, number ``stage`` (from 1; 0: no
+    stages), else the whole. ``states`` are the simulated cluster states of that stage.
     """
 
     whole: Scenario
@@ -40,7 +40,7 @@ class Launch:
 
     @classmethod
     def of(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
-        """Return the launch of a scenario; InputError without a run, or for invalid stages."""
+        """Prepare the launch check of a scenario; InputError without a run, or for invalid stages."""
         section = section_of(whole)
         scenario, number = whole, 0
         if section.stages:
@@ -62,12 +62,12 @@ class Launch:
 
     @cached_property
     def run(self) -> LongRun:
-        """Long run in numbers; InputError if it is invalid."""
+        """Numerical description of the long run; InputError if it is invalid."""
         return long_run_of(self.scenario, self.states)
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the points depend on; none where the run is invalid."""
+        """Assumptions that the checklist depends on; none if the run is invalid."""
         try:
             return tuple(assumptions_of(self.section, self.run))
         except InputError:
@@ -75,7 +75,7 @@ class Launch:
 
     @cached_property
     def played(self) -> TrainingRun | StagedTraining:
-        """A few simulated runs; InputError if one never ends, or takes too long to simulate."""
+        """Results of a few simulated runs; InputError if one never ends, or takes too long to simulate."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
         stage = PreparedStage.of(self.scenario, self.states)
@@ -88,7 +88,7 @@ RUN_PATHS = ("run.", "data.", "training.memory_recipe")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Observation of a launch point: the number behind the verdict, advice, and changes to try, best first."""
+    """Finding of one launch check: verdict, the number behind it, advice, and changes to try, best first."""
 
     verdict: Verdict
     found: str
@@ -98,14 +98,14 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class RunCheck:
-    """Launch point about a long run; ``look`` returns None where it does not apply, InputError fails it."""
+    """Launch check of a long run; ``look`` returns None where it does not apply, and InputError fails it."""
 
     name: str
     rule: str
     look: Callable[[Launch], Observation | None]
 
     def point(self, launch: Launch, again: Again) -> Point | None:
-        """Return the evaluated point with the changes that improve it; None where it does not apply."""
+        """Return the evaluated check with the changes that improve it; None if it does not apply."""
         if (seen := self._seen(launch)) is None:
             return None
         point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
@@ -131,5 +131,5 @@ class RunCheck:
 
 
 def changes_run_only(values: Values) -> bool:
-    """Return whether all changes are of the ``run:`` section, so that the step stays the same."""
+    """Return whether all changes are to a scenario's ``run`` or data, so that the step stays the same."""
     return all(path.startswith(RUN_PATHS) for path in values)

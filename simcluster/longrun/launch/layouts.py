@@ -1,4 +1,4 @@
-"""First layout of a new job: the fastest of a few layouts that fit.
+"""Quick choice of a first layout for a new job: the fastest of a few layouts that fit in memory.
 
 A rough cost orders the layouts; the memory of the best is counted as a run counts it, and the first few that fit are
 simulated. ``studies/search`` finds the best of all.
@@ -35,7 +35,7 @@ _BY_EP = -0.05  # ep gives an expert more tokens
 
 
 class FirstLayout(NamedTuple):
-    """Layout and batch of a new job: ``values`` at dotted paths, ``held`` bytes of the fullest GPU."""
+    """Layout and batch of a new job: ``values`` at dotted paths, and bytes ``held`` on the fullest GPU."""
 
     values: Mapping[str, Any]
     held: float
@@ -52,13 +52,13 @@ class _Candidate(NamedTuple):
 
 
 def usual_batch(base: Scenario) -> int:
-    """Return the default global batch (sequences) of a model trained on all GPUs of ``base``."""
+    """Return the default global batch (sequences) of a model trained on all GPUs of a scenario."""
     tokens = max(_TOKENS, _TOKENS_OF_MIXTURE * base.gpus) if base.model.moe else _TOKENS
     return max(1, tokens // base.model.sequence_length)
 
 
 def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
-    """Return a layout for a scenario without one; ``batch`` is in sequences per step.
+    """Return a layout that fits for a scenario without one; ``batch`` is in sequences per step.
 
     Without a batch it is the ``usual_batch``, rounded up to what the layout needs. InputError where none fits, with the
     closest.

@@ -1,4 +1,4 @@
-"""Launch points of a long run: its budget, its state (checkpoints, memory, spares), and its outcome."""
+"""Launch checks of a long run: its token budget, its checkpoints, memory and spares, and its outcome."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _stage_words(launch: Launch) -> str:
 
 
 def goal_tokens(launch: Launch) -> float:
-    """Return the tokens until the run ends; infinite if only time ends it."""
+    """Return the number of tokens at which a run ends; infinity if only time ends it."""
     section = section_of(launch.whole)
     if section.steps is not None:
         return section.steps * real_tokens_per_step(launch.whole)
@@ -183,7 +183,7 @@ _MOST_SPARES = 2000
 
 
 class SavingCost(NamedTuple):
-    """Cost of checkpoints to first order, as shares of time: ``saving``, ``again`` (redone work), and their sum.
+    """First-order cost of checkpoints as shares of time: saving, redone work (``again``), and their sum.
 
     T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures. An asynchronous write
     is safe only when it ends (B/M more); with copies in peers' memory each kind of failure has its own K.
@@ -195,7 +195,7 @@ class SavingCost(NamedTuple):
 
     @classmethod
     def of(cls, run: LongRun) -> SavingCost:
-        """Return the checkpoint cost of a run."""
+        """Return the first-order checkpoint cost of a long run."""
         pattern, rates = run.pattern, Rates.of(run.causes)
         work = pattern.steps * pattern.each
         near, last = pattern.memory or pattern.storage, pattern.storage

@@ -1,4 +1,4 @@
-"""Small version of a scenario for one node, with the same code paths, to run and compare with predictions.
+"""Small version of a scenario for one node with the same code paths, to run and compare with predictions.
 
 Every axis that the job has stays above 1 where the node has room, first tp, then pp, dp, cp; heads, MLP and vocabulary
 shrink with tp, experts with ep, and the sequence with cp, so that the matrices of a rank keep their shapes; layers
@@ -41,7 +41,7 @@ FieldChange = tuple[str, Any, Any, str]
 
 
 class SmallLayout(NamedTuple):
-    """Sizes of the parallel axes on one node."""
+    """Parallel sizes of a job on one node."""
 
     tp: int
     pp: int
@@ -52,7 +52,7 @@ class SmallLayout(NamedTuple):
 
 @dataclass(frozen=True)
 class SmallVersion:
-    """Scenario for one node, made from ``whole`` by ``changes``; ``layout`` has its parallel axes."""
+    """Small version of the scenario ``whole`` for one node, with ``changes`` and their reasons."""
 
     whole: Scenario = field(repr=False)
     scenario: Scenario = field(repr=False)
@@ -65,7 +65,7 @@ class SmallVersion:
         return simulate_scenario(self.scenario)
 
     def summary(self) -> str:
-        """Return its layout and expected step time, in one line."""
+        """Return the small version's layout and expected step time as one line of text."""
         small, model, cp = self.layout, self.scenario.model, self.whole.parallel.cp
         axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}{f', cp {small.cp}' * (cp > 1)}"
         layers = f"{model.layers} of {self.whole.model.layers} layers"
@@ -77,7 +77,7 @@ class SmallVersion:
         return f"expect {format_seconds(result.step_time)} per step, {size}, MFU {result.mfu:.1%}"
 
     def text(self) -> str:
-        """Return the scenario file, whose head comments give the changes, their reasons, and expected results."""
+        """Return the scenario file of the small version; comments at its head explain the changes."""
         less = self.whole.parallel.tp // self.layout.tp
         rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
@@ -97,7 +97,7 @@ class SmallVersion:
         return f"{head}\n{to_yaml(short_document(self.scenario))}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "A launch checklist"."""
+        """Return the small version as a JSON document (CONTRACT.md, "A launch checklist")."""
         return {
             "step_time_s": self.result.step_time,
             "peak_memory_bytes": self.result.memory.total,
@@ -136,7 +136,7 @@ def small_version(scenario: Scenario) -> SmallVersion:
 
 
 def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
-    """Return the layout with the most axes above 1 (the first ones first), then most GPUs, then largest tp."""
+    """Return the layout for ``gpus`` GPUs that keeps most of the scenario's parallel axes above 1."""
     parallel = scenario.parallel
 
     def worth(sizes: tuple[int, ...]) -> tuple[object, ...]:
@@ -267,7 +267,7 @@ def _fit_layers(scenario: Scenario, layout: SmallLayout, changes: list[FieldChan
 
 
 def short_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the scenario as a short document without defaults; a built-in cluster by name."""
+    """Return a scenario as a short document without defaults, with a built-in cluster by name."""
     document = scenario.model_dump(mode="json", exclude_defaults=True)
     document["model"] = _model_document(scenario.model)
     if scenario.given_faults:

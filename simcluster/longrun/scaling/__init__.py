@@ -1,1 +1,1 @@
-"""Scaling questions: the best model for a budget, the cost of a loss on a cluster, and how many GPUs pay off."""
+"""Scaling questions: the best model for a budget, the training cost to reach a loss, and the number of GPUs."""

@@ -1,4 +1,4 @@
-"""Printed answer of a loss law: budget and model, a loss and its cost, tables, and notes."""
+"""Printed answer of ``simcluster scaling``: budget and best model, cost of a loss, tables, and notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 
 def scaling_answer(found: Scaling) -> Answer:
-    """Return the answer's blocks: law, budget and best model, loss and its cost; then tables and notes."""
+    """Return the printed answer: law, budget and best model, cost to reach a loss, tables, and notes."""
     return [
         Lines([f"{found.law.formula()}   (law {found.law.name})"], "head"),
         Figures([*_budget_facts(found), *_goal_facts(found)]),
@@ -104,7 +104,7 @@ _MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 
 def _laws_table(found: Scaling) -> list[TableBlock]:
-    """Return a table of the best model by each law; a loss that a law does not give is empty."""
+    """Return a table of the best model by each law, without a loss if the law gives none."""
     rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
         ("best by", "{law}"), *_MODEL, ("per parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),

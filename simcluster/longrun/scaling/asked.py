@@ -1,4 +1,4 @@
-"""Requests to a loss law in numbers, the loss of a scenario's run, and simulated variants of a scenario."""
+"""Requests to a loss law as numbers, and the simulated variants of a scenario that they compare."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuRate:
-    """Training rate of one GPU: ``flops`` per second by 6 N D, on how many ``gpus`` (None: unknown).
+    """Training rate of one GPU in FLOP/s, counting 6 FLOP per parameter and token.
 
-    ``words`` is how the rate is known.
+    ``gpus`` is the number of GPUs (None: unknown); ``words`` is how the rate is known.
     """
 
     flops: float
@@ -40,17 +40,17 @@ class GpuRate:
     words: str
 
     def gpu_hours(self, compute: float) -> float:
-        """Return the GPU-hours for a compute in FLOP."""
+        """Return the GPU-hours that a compute (FLOP) takes."""
         return compute / self.flops / 3600
 
     def days(self, compute: float) -> float:
-        """Return the days for a compute in FLOP on all GPUs; on one GPU if their number is unknown."""
+        """Return the days that a compute (FLOP) takes on all GPUs, or on one if their number is unknown."""
         return compute / self.flops / (self.gpus or 1) / DAY
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingRequest:
-    """Request to a loss law: numbers, or None for what was not given.
+    """Request to a loss law as numbers; None for each input that was not given.
 
     ``model`` names the user's model of ``parameters``, to be trained on ``tokens``; ``critical`` is the critical batch
     in tokens, if a loss is known, and ``critical_words`` its source; ``notes`` are assumptions.
@@ -79,7 +79,7 @@ def _parse_count(value: object, what: str) -> float:
 
 
 def request_from_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> ScalingRequest:
-    """Return the request about a model known by its parameter count alone, or about none."""
+    """Return the scaling request for a model given by its parameter count, or for no model."""
     size = None if given["parameters"] is None else _parse_count(given["parameters"], "parameters")
     found, mfu = load_device(device), given["mfu"]
     peak, share = found.peak_flops("bf16"), 1.0 if mfu is None else parse_share(mfu, "mfu")
@@ -90,7 +90,7 @@ def request_from_counts(law: LossLaw, given: Mapping[str, Any], device: str) -> 
 
 
 def request_from_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scenario) -> tuple[ScalingRequest, float]:
-    """Return the request about a scenario's model on its GPUs, and its simulated step time (s).
+    """Return the scaling request for a scenario's model on its GPUs, and its simulated step time (s).
 
     The run of the scenario supplies what is not given: tokens, or days without failures, loss, price. InputError for
     numbers that the scenario itself states.
@@ -149,7 +149,7 @@ def _make_request(
 
 
 def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
-    """Return the parameters of the scenario's model as the law counts them, and notes on that."""
+    """Return the parameter count of the scenario's model as the law counts it, and notes on the count."""
     count = parameters_of(scenario.model)
     size = float(count.active)
     notes = []
@@ -169,7 +169,7 @@ _BATCH = "training.global_batch"
 
 @dataclass(frozen=True, slots=True)
 class ScalingVariant:
-    """Simulated variant of a scenario: ``name``, ``gpus``, batch in tokens, and step time.
+    """Simulated variant of a scenario: ``name``, ``gpus``, batch (tokens), and step time (s).
 
     ``refused`` is why an invalid variant could not be simulated.
     """
@@ -184,7 +184,7 @@ class ScalingVariant:
 def simulate_variants(
     scenario: Scenario, step: float, vary: Mapping[str, Sequence[Any]], *, grows: bool
 ) -> tuple[ScalingVariant, ...]:
-    """Simulate each combination of varied values, or the scenario itself if nothing varies.
+    """Simulate each combination of varied values, or the scenario unchanged if nothing varies.
 
     Where the cluster, its GPUs or dp vary, the job takes the whole cluster, and its batch ``grows`` with it, unless
     that varies as well. InputError if no variant is valid.
@@ -235,7 +235,7 @@ Law = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLoss:
-    """Expected ``loss`` of a run's model on its tokens, the law (``words``), and caveats (``notes``)."""
+    """Expected ``loss`` of a run's model after its tokens, the law (``words``), and caveats (``notes``)."""
 
     loss: float
     words: str
@@ -243,7 +243,7 @@ class ExpectedLoss:
 
 
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
-    """Return the tokens until the scenario's model reaches a loss at small batches; InputError if never."""
+    """Return the number of tokens until the scenario's model reaches a loss at small batches."""
     found = loss_law(law or DEFAULT_LAW)
     size, _ = _counted_parameters(scenario, found)
     tokens = found.tokens_to(loss, size)
@@ -256,7 +256,7 @@ def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
 
 
 def expected_loss(scenario: Scenario, tokens: float) -> ExpectedLoss | None:
-    """Return the expected loss after ``tokens``; None if the run names neither a law nor a loss."""
+    """Return the expected loss of the scenario's model after ``tokens``; None if its run names no law or loss."""
     run = scenario.run
     if run is None or (run.law is None and run.loss is None) or not tokens:
         return None

@@ -1,4 +1,4 @@
-"""From a compute budget to a loss and back: the best model, yours, the cost of a loss, and on how many GPUs."""
+"""Loss for a compute budget and compute for a loss: the best model, yours, their costs, and the number of GPUs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RULE_OF_THUMB = "20 tokens per parameter"
 
 @dataclass(frozen=True, repr=False)
 class Scaling(Shown):
-    """Answer of a loss law about a budget, a model or a loss; infinite numbers mean "never".
+    """Answer of a loss law about a compute budget, a model or a loss; infinite numbers mean "never".
 
     ``compute`` is the FLOP of the budget, or of the user's own model and its tokens; ``best`` the model of the lowest
     loss for it; ``own`` the user's model on the given tokens, or on those that the budget leaves it; ``to_loss`` the
@@ -90,12 +90,12 @@ class Scaling(Shown):
         )  # fmt: skip
 
     def loss_of(self, parameters: float, tokens: float) -> float:
-        """Return the loss of a model, with data repeated if the unique tokens do not suffice."""
+        """Return the loss of a model after ``tokens``, which are repeated if the unique ones do not suffice."""
         return (self.repeated or self.law).loss(parameters, tokens)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Assumptions, and results beyond the range that the law was fitted on."""
+        """Assumptions of the answer, and results outside the range that the law was fitted on."""
         fresh = "best and cheapest models are on fresh data; yours is on the unique tokens"
         return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
 
@@ -127,7 +127,7 @@ class Scaling(Shown):
 
     @property
     def middle(self) -> float:
-        """Compute budget (FLOP) at the centre of the pictures: the user's own, or the cost of the loss."""
+        """Compute budget (FLOP) at the centre of the plots: the user's budget, or the cost of the loss."""
         if self.compute is not None:
             return self.compute
         if self.to_loss is not None and math.isfinite(self.to_loss.tokens):
@@ -136,7 +136,7 @@ class Scaling(Shown):
 
     @cached_property
     def laws(self) -> pd.DataFrame:
-        """Table of each law's best model for the budget.
+        """Table of each law's best model for the compute budget.
 
         Columns parameters, tokens, tokens_per_parameter, loss, own_loss, beyond.
         """
@@ -156,7 +156,7 @@ class Scaling(Shown):
 
     @cached_property
     def isoflop(self) -> pd.DataFrame:
-        """Table of the loss over parameters at five budgets around the user's own.
+        """Table of the loss over model size at five compute budgets around the user's.
 
         From a thirtieth of the best model to thirty times it: compute, parameters, tokens, loss, beyond.
         """
@@ -170,7 +170,7 @@ class Scaling(Shown):
 
     @cached_property
     def costs(self) -> pd.DataFrame:
-        """Table of the cost of losses: model sizes around the best one, and yours, on growing numbers of tokens.
+        """Table of loss and training cost over token counts, for the best model size, its neighbours and yours.
 
         Columns parameters, tokens, loss, compute, gpu_hours, days, dollars, beyond.
         """
@@ -190,7 +190,7 @@ class Scaling(Shown):
 
     @cached_property
     def serving(self) -> pd.DataFrame:
-        """Table of the cheapest model for the loss by the number of tokens served.
+        """Table of the cheapest model to train and serve at the loss, by the number of tokens served.
 
         Columns parameters, tokens, training and all FLOP; empty if no model reaches the loss.
         """
@@ -205,9 +205,9 @@ class Scaling(Shown):
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
-        """Table of the worth of passes over the unique tokens (default: 1T), in fresh tokens.
+        """Table of how many fresh tokens repeated passes over the unique tokens are worth.
 
-        Columns epochs, tokens, worth, of_fresh.
+        Over 1T unique tokens by default. Columns epochs, tokens, worth, of_fresh.
         """
         data = self.repeated or RepeatedData(self.law, 1e12)
         rows = [[many, many * data.unique, data.tokens(many * data.unique)] for many in _EPOCHS]
@@ -216,7 +216,7 @@ class Scaling(Shown):
 
     @cached_property
     def batches(self) -> pd.DataFrame:
-        """Table of steps and tokens to the loss by batch size.
+        """Table of the steps and tokens needed to reach the loss, by batch size.
 
         A row per simulated variant, with step time, days and dollars, or per fraction of the critical batch.
         """
@@ -241,7 +241,7 @@ class Scaling(Shown):
         return make_frame(rows, columns, "variant")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document (CONTRACT.md, "From a budget to a loss"); "never" is null."""
+        """Return the answer as a JSON document; "never" is null (CONTRACT.md, "From a budget to a loss")."""
         asked, rate = self.asked, self.asked.rate
         models = {"best": self.best, "own": self.own, "to_loss": self.to_loss, "cheapest": self.cheapest}
         tables = {"laws": self.laws, "serving": self.serving, "batches": self.batches, "epochs": self.epochs}
@@ -295,7 +295,7 @@ def scaling(
     vary: Mapping[str, Sequence[Any]] | None = None,
     batch: str = "grows",
 ) -> Scaling:
-    """Answer a question about a budget, a model or a loss by a loss law.
+    """Answer a question about a compute budget, a model or a loss by a loss law.
 
     A budget is ``compute`` (FLOP), or ``gpus``, ``days`` and ``mfu`` of a ``device``; a model is a scenario, whose step
     is simulated, or ``parameters``, with its ``tokens``; ``loss`` is the loss to reach, ``serve`` the number of tokens

@@ -1,4 +1,4 @@
-"""Accounts of simulated runs: a row of flat arrays per run."""
+"""Time accounts of compiled simulated runs, as flat arrays with one row per run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if not cython.compiled:
 
 
 class Accounts:
-    """Accounts of runs, of which the one in ``row`` is being written.
+    """Time accounts of simulated runs; the run in ``row`` is being written.
 
     ``weeks`` has, for each run so far, the nominal times at the ends of its weeks.
     """
@@ -30,17 +30,17 @@ class Accounts:
         self.weeks: list[list[float]] = []
 
     def add(self, fate: cython.int, cause: cython.int, seconds: cython.double) -> cython.void:
-        """Add seconds to a time category, by a cause."""
+        """Add seconds to a time category of the current run, charged to a cause."""
         self.fates[(self.row * 8 + fate) * self.names + cause] += seconds
 
     def count(self, counts: cython.p_int, cause: cython.int) -> cython.int:
-        """Count a failure or an outage; return the number of earlier ones."""
+        """Count a failure or an outage of the current run; return the number of earlier ones."""
         place: cython.int = self.row * self.names + cause
         counts[place] += 1
         return counts[place] - 1
 
     def outcomes(self) -> Outcomes:
-        """Return the outcomes of the runs."""
+        """Return the outcomes of all runs."""
         weekly = np.full((len(self.weeks), max(map(len, self.weeks), default=0)), np.nan)
         for row, weeks in zip(weekly, self.weeks, strict=True):
             row[: len(weeks)] = weeks

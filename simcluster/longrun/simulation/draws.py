@@ -24,9 +24,10 @@ _ROOM = 1 << 23
 
 
 class Draws:
-    """Numbered kinds of draws (``add``, ``add_law``, ``add_constant``) of a group of ``count`` runs.
+    """Random draws for a group of ``count`` runs, numbered by kind of draw.
 
-    The runs are ``first`` to ``first + count``; ``value`` returns the draw of the run at ``place`` among them.
+    ``add``, ``add_law`` and ``add_constant`` return the number of a kind. The runs are ``first`` to ``first + count``;
+    ``value`` returns the draw of the run at ``place`` among them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -39,29 +40,29 @@ class Draws:
         self.numbers = self.buffers.doubles("numbers", _ROOM)  # takes memory where it is written
 
     def add_constant(self, value: float) -> int:
-        """Return the number of a draw that always has the same value."""
+        """Register a kind of draw that always has the same value; return its number."""
         self.sources.append(None)
         self.constants.append(value)
         return len(self.sources) - 1
 
     def add(self, stream: str, columns: Sequence[int], transform: Callable[[Floats], Floats]) -> int:
-        """Return the number of a draw: a ``transform`` of uniform numbers, shape (draws, columns)."""
+        """Register a kind of draw, a ``transform`` of uniform numbers [draw, column]; return its number."""
         self.sources.append((stream, columns, transform))
         self.constants.append(0.0)
         return len(self.sources) - 1
 
     def add_law(self, stream: str, law: TimeSpec) -> int:
-        """Return the number of a draw of seconds by a law."""
+        """Register a kind of draw of seconds from a law; return its number."""
         return self.add(stream, range(law.draws), law.quantile) if law.draws else self.add_constant(law.mean)
 
     def start_group(self, first: int, count: int) -> None:
-        """Draw for the runs ``first`` to ``first + count`` from now on."""
+        """Begin to draw for the runs ``first`` to ``first + count``."""
         self.first, self.count, self.place, self.used = first, count, 0, 0
         self.fixed = self.buffers.given_doubles("fixed", self.constants)
         self.begins = self.buffers.given_ints("begins", np.full(len(self.sources) * self.depth, -1))
 
     def value(self, number: cython.int, occurrence: cython.int) -> cython.double:
-        """Return a draw of the chosen run."""
+        """Return the current run's draw of kind ``number`` for an occurrence."""
         block: cython.int = occurrence // 64  # BLOCK, as a constant that the compiler knows
         begin: cython.int = -1
         if block < self.depth:
@@ -73,7 +74,7 @@ class Draws:
         return self.numbers[begin + self.place * 64 + occurrence % 64]
 
     def draw_block(self, number: cython.int, block: cython.int) -> cython.int:
-        """Draw a block for all runs of the group, or for the chosen run alone if that takes too much room."""
+        """Draw a block of occurrences for all runs of the group, or for the current run if room is short."""
         stream, columns, transform = self.sources[number]
         if self.used + self.count * BLOCK > _ROOM:
             self.start_group(self.first + self.place, 1)
@@ -94,12 +95,12 @@ class Draws:
 
 
 def causes_of(run: LongRun) -> list[FailureMode]:
-    """Return the causes, then maintenance and missing nodes, which never fail."""
+    """Return the failure causes of a run, then maintenance and missing nodes as causes of rate 0."""
     return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in cause_names(run)[len(run.causes) :])]
 
 
 def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
-    """Add the draws of a cause, in the same order for all, with repairs of ``machines`` nodes."""
+    """Register all random draws of a cause, in the same order for each, with repairs of ``machines`` nodes."""
     repair = first = cause.repair or ZERO_TIME
     if cause.bad is not None and cause.bad.replaced is not None and cause.repair is not None:
         first = cause.bad.replaced  # of a machine that is retired
@@ -121,7 +122,7 @@ def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> 
 
 
 def _add_pace(cause: FailureMode, draws: Draws) -> None:
-    """Add the draw of a slow device's pace."""
+    """Register the draw of the pace at which a slow device lets the job run."""
     paces, of = cause.paces, cause.column
     if paces is None:
         draws.add_constant(1.0)

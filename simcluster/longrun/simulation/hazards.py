@@ -1,4 +1,4 @@
-"""Next failure of a run, by the hazard that its causes accumulate.
+"""Failure times of a simulated run, from the hazard that its causes accumulate.
 
 A cause fails when the hazard drawn for its occurrence (exponential, mean 1) has accumulated, at its rate, while the job
 is exposed. Rates change only where a defective node is cured, so each column fails at a known second of exposure.
@@ -33,17 +33,17 @@ def _exponential(uniform: Floats) -> Floats:
 
 
 def _uniform(uniform: Floats) -> Floats:
-    """Return the numbers themselves."""
     return uniform[:, 0]
 
 
 class Hazards:
-    """Next failure times by column: one per cause, then one for the extra failures of each defective batch.
+    """Next failure time of each cause of a run, and of each defective batch beyond its cause's rate.
 
-    ``loaded`` and ``trained`` are the exposed seconds so far: to causes that stop a job, which also fail while it
-    loads, and to those that fail only while it trains. Column ``c`` fails at ``when[c]``, the next that stops a job
-    (``stopping``) at ``stop_at`` of ``loaded``, the next of others (``other``) at ``other_at`` of ``trained``. Exposed
-    seconds pass at the pace ``share``, that of the nodes that run.
+    A column is a cause, or (after all causes) the extra failures of a defective batch. ``loaded`` and ``trained`` are
+    the exposed seconds so far: to causes that stop a job, which also fail while it loads, and to those that fail only
+    while it trains. Column ``c`` fails at ``when[c]``, the next that stops a job (``stopping``) at ``stop_at`` of
+    ``loaded``, the next of others (``other``) at ``other_at`` of ``trained``. Exposed seconds pass at the pace
+    ``share``, that of the nodes that run.
     """
 
     def __init__(self, run: LongRun, draws: Draws) -> None:
@@ -70,7 +70,7 @@ class Hazards:
         ]
 
     def clear(self) -> cython.void:
-        """Begin a run: draw when each column first fails."""
+        """Begin a new run: draw the first failure of each column."""
         column: cython.int
         batch: DefectiveMachines | None
         parts: AgingParts | None
@@ -89,7 +89,7 @@ class Hazards:
         self.find_next()
 
     def give(self, column: cython.int) -> cython.void:
-        """Draw when a column fails next."""
+        """Draw the next failure time of a column."""
         unit: cython.double = self.draws.value(self.unit[column], self.seen[column])
         seconds: cython.double = _INF
         if self.struck[column] is not None:
@@ -102,7 +102,7 @@ class Hazards:
         self.when[column] = (self.loaded if self.stops[column] else self.trained) + seconds
 
     def find_next(self) -> cython.void:
-        """Find the columns of both kinds that fail next."""
+        """Find the next failure that stops the job, and the next that does not."""
         column: cython.int
         self.stop_at = self.other_at = _INF
         for column in range(self.count):
@@ -121,7 +121,7 @@ class Hazards:
         return self.stopping if self.stop_at - self.loaded <= self.other_at - self.trained else self.other
 
     def strike(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Let a column fail, and draw its next failure; return whether that retires a node."""
+        """Record a failure of a column and draw its next one; return whether the failure retires a node."""
         if self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
             parts.replace(self.draws.value(parts.life, self.seen[column]))
@@ -132,7 +132,7 @@ class Hazards:
         return retired
 
     def hit_bad(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Decide whether a failure hits a defective node; return whether that node is retired."""
+        """Decide whether a failure is on a defective node; return whether that node is retired."""
         if self.batches[self.cause[column]] is None:
             return False
         batch: DefectiveMachines = self.batches[self.cause[column]]
@@ -149,7 +149,7 @@ class Hazards:
 
 
 class DefectiveMachines:
-    """Defective nodes of a cause: ``left`` of them, each failing ``each`` (1/s) more often than others.
+    """Defective nodes of a cause: ``left`` nodes that each fail ``each`` (1/s) more often than others.
 
     ``on``, ``which`` and ``cures`` are the numbers of a failure's draws.
     """
@@ -162,12 +162,12 @@ class DefectiveMachines:
         self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _uniform) for each in range(3)]
 
     def clear(self) -> cython.void:
-        """Begin a run with all nodes of the batch."""
+        """Begin a new run with all defective nodes."""
         self.left = self.batch.machines
         self.times: list[list[float]] = [[] for _ in range(self.left)] if self.batch.retire else []
 
     def hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
-        """Let one of them fail, which retires it, or may cure it; return whether it is retired."""
+        """Record a failure of a defective node, which may be cured or retired; return whether it is retired."""
         retired: cython.bint = False
         which: cython.double = self.draws.value(self.which, occurrence)
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
@@ -183,7 +183,7 @@ class DefectiveMachines:
 
 
 class AgingParts:
-    """Aging parts of a cause: lives of the initial ones, and when their replacements end.
+    """Parts of a cause that fail by age: lifetimes of the initial ones and of their replacements.
 
     Times are seconds of exposure; ``at`` is the last end, ``first`` the next end of the initial ``parts``, if it is
     ``drawn``; ``failed`` of them have ended. ``life`` is the number of the draw of a new part's life.
@@ -197,13 +197,13 @@ class AgingParts:
         self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.table)
 
     def clear(self) -> cython.void:
-        """Begin a run with the initial parts."""
+        """Begin a new run with the initial parts."""
         self.at, self.first, self.failed = 0.0, 0.0, 0
         self.drawn = False
         self.ends: list[float] = []
 
     def next_gap(self, unit: cython.double) -> cython.double:
-        """Return the seconds from the last end to the next; ``unit`` is exponential with mean 1."""
+        """Return the exposed seconds from the last part failure to the next; ``unit`` is exponential, mean 1."""
         before: cython.double = self.at
         if not self.drawn:
             self.drawn = True
@@ -212,7 +212,7 @@ class AgingParts:
         return self.at - before
 
     def replace(self, life: cython.double) -> cython.void:
-        """Replace the part that has ended by a new one with the given life."""
+        """Replace the part that has failed by a new one with lifetime ``life`` (s)."""
         if self.first == self.at:
             self.failed += 1
             self.drawn = False
@@ -221,7 +221,7 @@ class AgingParts:
         heappush(self.ends, self.at + life)
 
     def later(self, hazard: cython.double) -> cython.double:
-        """Return when a part will have accumulated ``hazard`` more than at the last end."""
+        """Return the exposed seconds at which a part has accumulated ``hazard`` more than at the last failure."""
         if self.closed:
             before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)
             return self.scale * self.power(before + hazard, 1 / self.shape) - self.age
@@ -229,12 +229,12 @@ class AgingParts:
         return self.interpolate(hazard, self.hazards, self.seconds)
 
     def power(self, base: cython.double, exponent: cython.double) -> cython.double:
-        """Return a power by numpy's array loop, whose last bit may differ from C's."""
+        """Return ``base`` to ``exponent`` computed by numpy, whose last bit may differ from C's."""
         self.one[0] = base
         return float((self.one**exponent)[0])
 
     def interpolate(self, x: cython.double, known: list[float], values: list[float]) -> cython.double:
-        """Return the interpolated value at ``x``, equal to ``numpy.interp``."""
+        """Return the linear interpolation at ``x``, equal to ``numpy.interp``."""
         place: cython.int = bisect_right(known, x) - 1
         if place < 0:
             return values[0]

@@ -1,4 +1,4 @@
-"""Event loop of one run; ``longrun/run.py`` describes the model, ``events`` has the same in SimPy."""
+"""Event loop of one compiled simulated run; ``longrun/run.py`` describes the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _INF = math.inf
 
 
 class OneRun:
-    """State of a run: the wall clock ``now``, planned outages, errors, and when events fall due.
+    """State of a simulated run: wall clock ``now``, planned outages, silent errors, and times of due events.
 
     ``turn`` is the end of the week or of the run, ``due`` that of a period of maintenance, ``back_at`` when enough
     nodes are back to make the job faster (wall); ``planned_at`` and ``verified_at`` are on the nominal clock.
@@ -68,7 +68,7 @@ class OneRun:
         self.maintenance = run.maintenance.lasts if run.maintenance else 0.0
 
     def clear(self, row: cython.int) -> cython.void:
-        """Begin a run, whose account is in ``row``."""
+        """Begin a new run, whose time account is in ``row``."""
         cause: cython.int
         self.accounts.row = row
         self.accounts.weeks.append([])
@@ -84,7 +84,7 @@ class OneRun:
         self.back_at = self.planned_at = self.since = self.found_at = self.verified_at = _INF
 
     def simulate(self, row: cython.int) -> cython.void:
-        """Simulate the chosen run of the draws to its end."""
+        """Simulate one run from start to end, with its time account in ``row``."""
         self.clear(row)
         while self.alive:
             self.slow.update(self.paces[self.missing], self.names - 1)
@@ -107,7 +107,7 @@ class OneRun:
         self.accounts.wall[row], self.accounts.at[row] = self.now, self.snapshots.at
 
     def advance(self, passed: cython.double, at: cython.double) -> cython.void:
-        """Train for ``passed`` seconds, up to ``at`` on the nominal clock."""
+        """Train for ``passed`` seconds, up to the nominal time ``at``."""
         slowed: cython.double = passed - (at - self.snapshots.at)
         if slowed > 0 and self.slow.by >= 0:
             self.accounts.add(SLOW, self.slow.by, slowed)
@@ -117,7 +117,7 @@ class OneRun:
         self.hazards.trained += passed * self.hazards.share
 
     def on_clock(self) -> cython.void:
-        """Handle events at a time of the wall clock, one kind after the other."""
+        """Handle all events that are due at the current wall time."""
         cause: cython.int
         while self.now >= self.next_week:
             self.accounts.weeks[self.accounts.row].append(self.snapshots.at)
@@ -145,7 +145,7 @@ class OneRun:
             self.stop(self.silent_cause, self.clean(), False)
 
     def on_work(self) -> cython.void:
-        """Handle events at a nominal time: the end, a failed verification, a planned outage."""
+        """Handle the event at the current nominal time: run end, failed verification, or planned outage."""
         if self.snapshots.at >= self.end_at:
             self.alive = False
         elif self.snapshots.at >= self.verified_at:
@@ -154,7 +154,7 @@ class OneRun:
             self.stop(self.planned_cause, self.snapshots.at, True)
 
     def on_strike(self) -> cython.void:
-        """Handle a failure, by the effect of its cause (a number in ``EFFECTS``)."""
+        """Handle the next failure, by the effect of its cause."""
         column: cython.int = self.hazards.next_column()
         cause: cython.int = self.hazards.cause[column]
         effect: cython.int = self.causes[cause].effect
@@ -173,7 +173,7 @@ class OneRun:
             self.plan(cause)
 
     def seconds_of(self, cause: cython.int, occurrence: cython.int) -> cython.double:
-        """Return the duration (s) of a failure, from a log or drawn by the law."""
+        """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
         if self.struck[cause] is not None:
             known: cython.double = self.struck[cause].lasted(occurrence)
             if known == known:  # not nan
@@ -181,7 +181,7 @@ class OneRun:
         return self.draws.value(cause * self.stride + LASTS, occurrence)
 
     def begin_slow(self, cause: cython.int, occurrence: cython.int) -> cython.void:
-        """Slow a device down."""
+        """Slow a device down for a random time."""
         pace: cython.double = self.draws.value(cause * self.stride + PACE, occurrence)
         end: cython.double = self.now + self.seconds_of(cause, occurrence)
         noticed: cython.double = _INF
@@ -190,7 +190,7 @@ class OneRun:
         self.slow.devices.append(SlowPeriod(cause, pace, end, noticed))
 
     def corrupt(self, cause: cython.int, occurrence: cython.int) -> cython.void:
-        """Make the weights wrong from now on, unless they are already."""
+        """Mark the weights as wrong from now on, unless they are already wrong."""
         if self.since < _INF:
             return
         self.since, self.silent_cause = self.snapshots.at, cause
@@ -201,21 +201,21 @@ class OneRun:
             self.found_at = self.now + self.seconds_of(cause, occurrence)
 
     def clean(self) -> cython.double:
-        """Return the latest kept stored snapshot with correct weights, or the run's begin."""
+        """Return the nominal time of the latest stored snapshot with correct weights; 0 if none is kept."""
         cycles: cython.longlong = self.snapshots.cycles
         before: cython.longlong = self.snapshots.taken(self.since) // cycles * cycles
         oldest: cython.longlong = self.snapshots.taken(self.snapshots.target(True)) - (self.keep - 1) * cycles
         return self.snapshots.end(before) if before >= oldest else 0.0
 
     def pause(self, cause: cython.int, occurrence: cython.int) -> cython.void:
-        """Let the job stand still for a while; stop it if that is longer than the timeout."""
+        """Pause the job for the duration of a failure; stop it if that is longer than the timeout."""
         seconds: cython.double = self.seconds_of(cause, occurrence)
         self.spend(min(seconds, self.timeout), PAUSE, cause)
         if seconds > self.timeout and self.now < self.until:
             self.stop(cause, self.survivor(cause), False)
 
     def plan(self, cause: cython.int) -> cython.void:
-        """Plan an outage after the next snapshot, or add to the one that is already planned."""
+        """Plan an outage after the next snapshot, or add a cause to the outage that is already planned."""
         if self.planned_at == _INF:
             self.planned_cause = cause
             self.planned_at = self.snapshots.next_end()
@@ -223,18 +223,18 @@ class OneRun:
             self.planned_replaces = cause
 
     def survivor(self, cause: cython.int) -> cython.double:
-        """Return the end of the latest snapshot that survives a cause."""
+        """Return the nominal time of the latest snapshot that survives a failure of a cause."""
         return self.snapshots.target(self.snapshots.in_memory and self.causes[cause].stored == 1)
 
     def spend(self, seconds: cython.double, fate: cython.int, cause: cython.int) -> cython.double:
-        """Let time pass without training, not beyond the run's end; return the seconds passed."""
+        """Let time pass without training, until the run's end at most; return the seconds passed."""
         spent: cython.double = min(seconds, max(0.0, self.until - self.now))
         self.now += spent
         self.accounts.add(fate, cause, spent)
         return spent
 
     def stop(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.void:
-        """Stop the job, set it back to a snapshot, and start it again."""
+        """Stop the job, set training back to the snapshot at ``target``, and restart."""
         part: cython.int
         detected: cython.double = 0.0
         loading: cython.double = 0.0
@@ -262,7 +262,7 @@ class OneRun:
         self.load(cause)
 
     def go_back(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.int:
-        """Set training back to a snapshot; return the tier that is loaded: 0 memory, 1 storage."""
+        """Set training back to the snapshot at ``target``; return the tier loaded: 0 memory, 1 storage."""
         tier: cython.int = 1
         stored: cython.double = target
         self.accounts.add(LOST, cause, self.snapshots.at - target)
@@ -277,7 +277,7 @@ class OneRun:
         return tier
 
     def replace_machines(self, leaves: cython.int, cause: cython.int) -> cython.void:
-        """Send nodes of the cause ``leaves`` (-1: none) to repair; use spares, or wait for nodes."""
+        """Send failed nodes of cause ``leaves`` (-1: none) to repair, take spares, or wait for nodes."""
         machine: cython.int
         count: cython.int = self.causes[leaves].leave if leaves >= 0 else 0
         lacks: cython.bint = self.missing > 0
@@ -296,7 +296,7 @@ class OneRun:
             self.wait_for_machines(cause)
 
     def wait_for_machines(self, cause: cython.int) -> cython.void:
-        """Wait until there are enough nodes, or few enough are missing."""
+        """Wait until the job has enough nodes to run, in full or shrunk."""
         self.spend(self.queue.ready_at(self.now, self.spares + self.short) - self.now, WAITING, cause)
         if self.short:
             self.missing = min(max(0, self.queue.out(self.now) - self.spares), self.short)
@@ -306,7 +306,7 @@ class OneRun:
                 self.back_at = self.queue.ready_at(self.now, self.spares + self.faster[self.missing])
 
     def load(self, cause: cython.int) -> cython.void:
-        """Go through the phases of a restart, ending early where a cause fails in an exposed one."""
+        """Run the phases of a restart, ending early if a failure occurs in an exposed phase."""
         part: cython.int
         left: cython.double = max(0.0, self.hazards.stop_at - self.hazards.loaded) / self.hazards.share
         used: cython.double = 0.0

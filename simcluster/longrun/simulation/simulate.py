@@ -1,4 +1,4 @@
-"""Simulation of long runs by number, in groups that share their draws."""
+"""Simulation of many long runs by number, in groups whose random numbers are drawn together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GROUP = 128
 
 
 def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
-    """Return outcomes of ``count`` runs of a seed from ``first`` on; InputError if they practically never end."""
+    """Simulate ``count`` runs of a seed, numbered from ``first``; InputError if they never end."""
     check_compiled()
     check_end(run)
     draws, accounts = Draws(seed), Accounts(run, count)

@@ -1,4 +1,4 @@
-"""State of a simulated run: nominal clock, snapshots, slow devices and repairs.
+"""State of a compiled simulated run: nominal clock, snapshots, slow devices, and nodes in repair.
 
 ``longrun/pattern.py`` has the nominal clock for arrays.
 """
@@ -19,7 +19,7 @@ _SOON = TIME_TOLERANCE
 
 
 class Snapshots:
-    """Nominal clock ``at`` of a run, and the snapshots it can go back to (``in_memory_at``, ``stored_at``)."""
+    """Nominal clock of a run, and nominal times of its latest snapshots in memory and on storage."""
 
     def __init__(self, run: LongRun) -> None:
         pattern = run.pattern
@@ -32,7 +32,7 @@ class Snapshots:
         self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
 
     def split(self, at: cython.double) -> cython.longlong:
-        """Return the whole periods until a nominal time; ``rest`` are the seconds in the current one."""
+        """Return the number of whole patterns before a nominal time; ``rest`` becomes the seconds since then."""
         whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
         self.rest = at - whole * self.period
         if self.rest < 0:  # rounding
@@ -41,11 +41,11 @@ class Snapshots:
         return whole
 
     def end(self, snapshot: cython.longlong) -> cython.double:
-        """Return when the n-th snapshot has been taken (nominal); the 0th is the run's begin."""
+        """Return the nominal time (s) at which snapshot n has been taken; snapshot 0 is the run's start."""
         return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
 
     def taken(self, at: cython.double) -> cython.longlong:
-        """Return the number of snapshots taken by a nominal time, safe or not."""
+        """Return the number of snapshots taken by a nominal time, completely written or not."""
         whole: cython.longlong = self.split(at)
         within: cython.int = 0
         while within < self.cycles - 1 and self.ends[within + 1] <= self.rest:
@@ -53,11 +53,11 @@ class Snapshots:
         return whole * self.cycles + within
 
     def next_end(self) -> cython.double:
-        """Return when the current cycle will end with a snapshot."""
+        """Return the nominal time (s) at which the next snapshot will have been taken."""
         return self.end(self.taken(self.at) + 1)
 
     def next_verified(self) -> cython.double:
-        """Return when the cycle's verification ends, or the next cycle's if it is over."""
+        """Return the nominal time (s) at which the next verification of a snapshot ends."""
         snapshot: cython.longlong = self.taken(self.at) + 1
         found: cython.double = self.end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
         if found >= self.at:
@@ -65,7 +65,7 @@ class Snapshots:
         return self.end(snapshot + 1) - self.stalls[snapshot % self.cycles]
 
     def target(self, stored: cython.bint) -> cython.double:
-        """Return the end of the latest safe snapshot: any, or one that is ``stored``."""
+        """Return the nominal time of the latest snapshot completely written, on any tier or only on storage."""
         whole: cython.longlong = self.split(self.at)
         within: cython.int = 0
         while within < self.cycles and self.safe_within[within] <= self.rest:
@@ -79,14 +79,14 @@ class Snapshots:
 
 
 class SlowPeriod:
-    """Slowdown of the job to ``pace`` until ``end``, by a device ``noticed`` then (inf: earlier, or never)."""
+    """Slowdown of the job to ``pace`` until ``end`` by one device, ``noticed`` then (inf: earlier, or never)."""
 
     def __init__(self, cause: int, pace: float, end: float, noticed: float) -> None:
         self.cause, self.pace, self.end, self.noticed = cause, pace, end, noticed
 
 
 class SlowDevices:
-    """Slow devices in the order in which they began.
+    """Slow devices of a compiled simulated run, in the order in which they became slow.
 
     ``worst`` is the pace of the job, ``by`` the cause of that, ``next`` when one ends or is noticed (s).
     """
@@ -103,7 +103,7 @@ class SlowDevices:
         self.devices = [each for each in self.devices if now < each.noticed < _INF]
 
     def notice(self, now: cython.double) -> cython.int:
-        """Return the cause of the earliest device that is noticed now; -1 for none."""
+        """Return the cause of the earliest slow device that is noticed by ``now``; -1 if none."""
         each: SlowPeriod
         first: SlowPeriod | None = None
         for each in self.devices:
@@ -115,7 +115,7 @@ class SlowDevices:
         return first.cause
 
     def update(self, short: cython.double, short_cause: cython.int) -> cython.void:
-        """Find the pace of the job and the next change; ``short`` is the pace with the missing nodes."""
+        """Update the job's pace and the time of its next change; ``short`` is the pace with missing nodes."""
         each: SlowPeriod
         self.worst, self.by, self.next = 1.0, -1, _INF
         for each in self.devices:
@@ -127,7 +127,7 @@ class SlowDevices:
 
 
 class RepairQueue:
-    """Repair queue: when ``count`` nodes come ``back``, ascending; each crew (0: unlimited) repairs one."""
+    """Nodes in repair: ``count`` return times (``back``), ascending; each crew (0: unlimited) repairs one node."""
 
     def __init__(self, crews: int) -> None:
         self.crews, self.count, self.room = crews, 0, 64
@@ -142,7 +142,7 @@ class RepairQueue:
         return self.count - place
 
     def send(self, now: cython.double, seconds: cython.double) -> cython.void:
-        """Send a node to repair, which takes a crew ``seconds``."""
+        """Send a node to repair, which occupies a crew for ``seconds``."""
         if self.count == self.room:
             self.room *= 2
             self.back = self.buffers.doubles("back", self.room)
@@ -156,5 +156,5 @@ class RepairQueue:
         self.count += 1
 
     def ready_at(self, now: cython.double, out: cython.int) -> cython.double:
-        """Return when no more than ``out`` nodes are in repair."""
+        """Return the time (wall s) at which at most ``out`` nodes are in repair."""
         return max(now, self.back[self.count - 1 - out]) if self.count > out else now

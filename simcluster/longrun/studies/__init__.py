@@ -1,1 +1,1 @@
-"""Studies of long runs: simulated states of the cluster, outcomes of runs, policies, and advice."""
+"""Studies of long runs: simulated cluster states, outcomes of training runs, compared policies, and advice."""

@@ -1,4 +1,4 @@
-"""Advice on long runs: questions by name, each a function of a ``PolicyBench``; and advice on checkpoints."""
+"""Advice on long runs: the questions of ``simcluster advise`` by name, and those about checkpoints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 
 def advise_on_memory_copies(bench: PolicyBench) -> Advice:
-    """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against all on storage, each at its best."""
+    """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against storage alone."""
     runs = {every: _with_copies(bench, every) for every in (1, *EVERY)}
     goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
@@ -87,7 +87,7 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
 
 
 def _with_copies(bench: PolicyBench, every: int) -> LongRun:
-    """Return the run with one snapshot in ``every`` on storage, at the best interval."""
+    """Return the run with one snapshot in ``every`` on storage, at its best checkpoint interval."""
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
         raise InputError(
@@ -99,7 +99,7 @@ def _with_copies(bench: PolicyBench, every: int) -> LongRun:
 
 
 def advise_on_interval(bench: PolicyBench) -> Advice:
-    """Advise on the checkpoint interval: simulated goodput over intervals, closed form, the best, and yours."""
+    """Advise on the checkpoint interval: simulated goodput over intervals, the best one, and the scenario's."""
     own = bench.with_section()
     mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
     runs = _at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
@@ -129,14 +129,14 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
 
 
 def _over_intervals(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
-    """Return a picture over intervals, in minutes if ``seconds`` is long."""
+    """Return a plot over checkpoint intervals, in minutes if ``seconds`` is long."""
     unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
     label = f"work between two checkpoints, {word}"
     return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
 
 
 def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
-    """Return the run at each interval in steps, without those where it could not keep up or end."""
+    """Return the run at each checkpoint interval in steps at which it can keep up and end."""
     found = {}
     for each in sorted(set(steps)):
         try:
@@ -148,7 +148,7 @@ def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
 
 
 def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
-    """Advise on asynchronous against blocking checkpoints, each at its best interval, without memory copies."""
+    """Advise on asynchronous against blocking checkpoints, each at its best interval."""
     autos = _both_modes(bench)
     best_of = [auto.pattern.steps for auto in autos.values()]
     low, high = max(1.0, min(best_of) / 4), max(best_of) * 4.0
@@ -219,7 +219,7 @@ def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
 
 
 class Advisor(Protocol):
-    """Protocol of a function that answers an advice question; further inputs are keyword options."""
+    """Protocol of a function that answers a question of ``simcluster advise``; its options are keywords."""
 
     def __call__(self, bench: PolicyBench) -> Advice: ...
 
@@ -248,10 +248,10 @@ def advise(
     progress: Progress = lambda done, total, wrong: None,
     **options: Any,
 ) -> Advice:
-    """Return the answer to a question of ``ADVICE`` about a scenario.
+    """Return the answer to a question of ``simcluster advise`` about a scenario.
 
-    ``states`` may be shared by several questions about one scenario. ``workers``, ``store`` and ``progress`` are as in
-    ``train``. InputError for an unknown question, or an option of another one.
+    ``question`` is a name of ``ADVICE``. ``states`` may be shared by several questions about one scenario. ``workers``,
+    ``store`` and ``progress`` are as in ``train``. InputError for an unknown question, or an option of another one.
     """
     if question not in ADVICE:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Advice on nodes: the number of spares, the worth of more reliable parts, and when to retire a defective node."""
+"""Advice on nodes: the number of spares, the value of more reliable parts, and when to retire a defective node."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _WINDOW = 7 * DAY
 
 
 def advise_on_spares(bench: PolicyBench) -> Advice:
-    """Advise on the number of spare nodes: the fewest that are short for less than ``SHORT`` of the time.
+    """Advise on the number of spare nodes: the fewest with which the job is hardly ever short of nodes.
 
-    With time short of nodes and goodput over counts of the kind that the scenario has most of (hot, if none). Erlang B
-    is shown where it holds.
+    Short for less than ``SHORT`` of the time. With time short of nodes and goodput over counts of the kind that the
+    scenario has most of (hot, if none). Erlang B is shown where it holds.
     """
     run = replace(bench.with_section(), short=())
     repairs = Repairs.of(run)
@@ -97,7 +97,7 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
 
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
-    """Return the spares with which a job is short for less than ``SHORT``; None if ``most`` do not suffice."""
+    """Return the fewest spare nodes with which a job is short for less than ``SHORT`` of the time; None if > most."""
     return next((count for count in range(most) if short_share(run, count) < SHORT), None)
 
 
@@ -132,7 +132,7 @@ def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcom
 
 
 def advise_on_reliability(bench: PolicyBench) -> Advice:
-    """Advise on part reliability: goodput at fewer failures, and the GPUs one would buy for the same gain.
+    """Advise on part reliability: goodput with fewer failures, and the GPUs that would gain as much.
 
     Everything fails half, a fifth and a tenth as often. Additional GPUs fail as well: ``gpus`` counts them at the
     marginal gain (``marginal``, from the goodput at 1.1 times the failures), ``gpus_plain`` at a whole one each. An
@@ -175,7 +175,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
 
 
 def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
-    """Advise on retiring defective nodes after N failures, against never, and the healthy ones retired by chance."""
+    """Advise on retiring a node after N failures: goodput gained, and healthy nodes retired by chance."""
     run = bench.with_section()
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
@@ -249,7 +249,7 @@ def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFr
 
 
 def extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
-    """Return the expected extra failures of a cause's defective nodes in ``seconds``.
+    """Return the expected extra failures of a cause's defective nodes in ``seconds``, until their retirement.
 
     A node's k-th failure occurs with the probability that a Poisson count is k or more, and if no earlier repair has
     cured it; those after ``limit`` are another node's.
@@ -265,7 +265,7 @@ def extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: floa
 
 
 def retired_healthy(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
-    """Return the expected number of healthy nodes that reach the failure limit in a window by chance.
+    """Return the expected number of healthy nodes that are retired by chance in ``seconds``.
 
     Failures of a node are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to
     first order, r T times the probability of n - 1 or more in the window before one.

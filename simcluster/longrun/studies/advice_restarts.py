@@ -63,7 +63,7 @@ class _ScaledTime(TimeSpec):
 
 
 def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
-    """Advise on restart time: goodput over its length, the budget for a ``target``, and the costliest part."""
+    """Advise on the restart time: goodput over its length, the time allowed for a target, the costliest phase."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
     run = bench.with_section()
@@ -120,7 +120,7 @@ def _restart_factors(run: LongRun, target: float) -> list[float]:
 
 
 def _budget(table: pd.DataFrame, target: float) -> float:
-    """Return the seconds of an interruption for a goodput: nan if none suffices, inf beyond the table."""
+    """Return the interruption time (s) that a goodput allows: nan if none does, inf beyond the table."""
     goodput = table["goodput"].to_numpy()
     if goodput[0] < target:
         return math.nan
@@ -132,7 +132,7 @@ def _budget(table: pd.DataFrame, target: float) -> float:
 
 
 def _gain_by_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
-    """Return the goodput gained without each phase of an interruption, largest first."""
+    """Return a table of the goodput gained without each phase of an interruption, largest first."""
     quick = replace(run, causes=tuple(replace(cause, detect=ZERO_TIME) for cause in run.causes))
     variants = {"detection": (interruption_of(run).detect, quick)}
     for part in run.restart:
@@ -151,7 +151,7 @@ def _gain_by_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame
 
 
 def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
-    """Advise on a slow node: leave it, replace it at once, or after the next checkpoint.
+    """Advise on a slow node: leave it, replace it at once, or replace it after the next checkpoint.
 
     The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and by hand. Hours are
     hours of work: what the job would get done without it. The loss per step is from the step simulator, by place in the
@@ -192,7 +192,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
 
 
 def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
-    """Return the run with one slow node instead of its slow devices, its cause, and relative steps by node."""
+    """Return the run without its slow devices, the cause of one slow node, and relative step times by node."""
     failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
     only = (*failures.only, _SLOW) if failures.only else ()
@@ -205,7 +205,7 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
 
 
 def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
-    """Return the cost of a replacement (s): a restart, and lost work or slow work until the checkpoint."""
+    """Return the cost (s) of replacing a slow node: the restart, and lost work or slow work until then."""
     half = run.pattern.period / run.pattern.cycles / 2
     return interruption_of(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
 

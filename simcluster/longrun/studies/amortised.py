@@ -1,4 +1,4 @@
-"""Periodic work of a run in seconds per step: checkpoints, validations, and outer steps of local workers."""
+"""Periodic work of a run in seconds per step: checkpoints, validations, and outer steps of local training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 
 @dataclass(frozen=True, slots=True)
 class AmortisedRow:
-    """Interruption of training for ``seconds``, once in ``every`` steps."""
+    """Periodic interruption of training for ``seconds``, once in ``every`` steps."""
 
     name: str
     seconds: float
@@ -29,12 +29,12 @@ class AmortisedRow:
 
     @property
     def each_step(self) -> float:
-        """Seconds per step."""
+        """Cost of the interruption in seconds per step."""
         return self.seconds / self.every
 
 
 def amortised_rows(result: Result) -> tuple[AmortisedRow, ...]:
-    """Return the periodic work that a run adds to its steps, and the outer step if not simulated."""
+    """Return the periodic work that a run adds to its steps: checkpoints, validations, outer steps."""
     section, outer = result.scenario.run, result.scenario.training.outer
     found: list[AmortisedRow] = []
     if outer is not None and played_apart(result.scenario):
@@ -43,7 +43,7 @@ def amortised_rows(result: Result) -> tuple[AmortisedRow, ...]:
 
 
 def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
-    """Return the blocks and the JSON of the periodic work of a run; both empty without any."""
+    """Return the printed answer and the JSON of a run's periodic work per step; both empty without any."""
     if not (rows := amortised_rows(result)):
         return [], {}
     whole = result.step_time + sum(row.each_step for row in rows)

@@ -1,4 +1,4 @@
-"""Builder of a ``LongRun`` from a scenario's ``run:`` section: step times, checkpoint sizes, failures."""
+"""Builder of the numerical description of a long run from a scenario's ``run:`` section."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEAST = 2
 
 
 def number_of_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
-    """Return the number of runs, as requested or as the scenario states; InputError below ``least``."""
+    """Return the number of runs to simulate, as requested or as the scenario states; InputError if too few."""
     count = section_of(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
@@ -51,7 +51,7 @@ def number_of_runs(scenario: Scenario, played: int | None, least: int = 1) -> in
 
 
 def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
-    """Return the run of a scenario in numbers, simulating states not known yet; notes go to ``states.notes``."""
+    """Build the numerical description of a scenario's long run; notes go to ``states.notes``."""
     section, gpus = section_of(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
@@ -90,7 +90,7 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
 
 
 def goal_of(scenario: Scenario, section: RunSpec) -> float:
-    """Return the steps until the run ends; infinite if only time ends it."""
+    """Return the number of steps at which the run ends; infinity if only time ends it."""
     if section.steps is not None:
         return section.steps
     tokens = section.tokens
@@ -108,7 +108,7 @@ def _restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase
 
 
 def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return paces with 1, 2, ... nodes missing, and the shares of the GPUs that run.
+    """Return the job's pace with 1, 2, ... nodes missing, and the share of its GPUs that then run.
 
     A pace is seconds for the samples of a whole step, over a whole job's. At most ``shrink_to`` replicas may be
     missing; the nodes of a replica that has left replace those that fail next.
@@ -144,7 +144,7 @@ def _failure_modes(
 
 
 def rollback_causes(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
-    """Return the causes that set a run back to a checkpoint; no state of the cluster is simulated for them."""
+    """Return the failure causes that set a run back to a checkpoint, without simulating cluster states."""
     specs = [spec for spec in resolve_failures(section.failures) if spec.effect in ("stop", "silent")]
     return tuple(_failure_modes(scenario, section, states, specs))
 
@@ -180,7 +180,7 @@ def _failure_mode(
 
 
 def defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
-    """Return the defective nodes of a batch among ``machines``."""
+    """Return the defective nodes that a batch in the scenario describes, among ``machines`` nodes."""
     window = math.inf if batch.within is None else batch.within
     count = round(batch.share * machines)
     return DefectiveBatch(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
@@ -189,7 +189,7 @@ def defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
 def _paces(
     spec: FailureSpec, devices: DeviceClasses, states: StepStates
 ) -> tuple[tuple[float, ...], np.ndarray | None]:
-    """Return shares of the levels, and paces by level and class of the device, each a simulated state."""
+    """Return the probabilities of the slowdown levels, and simulated paces by level and device class."""
     if spec.effect != "slow":
         return (1.0,), None
     levels = spec.by or spec.left

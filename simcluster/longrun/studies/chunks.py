@@ -1,4 +1,4 @@
-"""Chunks of simulated runs on any workers, kept in a store, so that a killed command resumes.
+"""Chunks of simulated runs for parallel workers, kept in a store so that a killed command resumes.
 
 A run is the same to the bit in whatever chunk, process and host it is simulated. A stored chunk is found by everything
 it was made from: the run in numbers, its seed, which of its runs, and the simulator's own sources.
@@ -35,14 +35,14 @@ from simcluster.studies.sweep.sweep import Progress
 
 
 def plain_run(run: LongRun) -> LongRun:
-    """Return the run as plain data, without device names (which only a log has) and unused classes."""
+    """Return the run as plain data for other processes, without device names and unused device classes."""
     columns = [None if cause.paces is None else cause.column for cause in run.causes]
     causes = zip(run.causes, columns, strict=True)
     return replace(run, causes=tuple(replace(cause, label=str, column=column) for cause, column in causes))
 
 
 def digest_of(run: LongRun) -> str:
-    """Return a digest that differs if any number or law of two runs does."""
+    """Return a digest of a run, which differs if any of its numbers or laws does."""
     text = json.dumps(_content_of(plain_run(run)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -74,7 +74,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Runs ``first`` to ``first + count`` of a run and a seed; ``packed``: outcomes are sent as text."""
+    """Runs ``first`` to ``first + count`` of a seed, to be simulated together; ``packed``: outcomes become text."""
 
     run: LongRun
     seed: int
@@ -83,7 +83,7 @@ class Chunk:
     packed: bool
 
     def key(self, digest: str) -> str:
-        """Return the store key of the chunk; ``digest`` is that of the run."""
+        """Return the chunk's key in the store; ``digest`` is the digest of its run."""
         text = json.dumps([sources_digest(), digest, self.seed, self.first, self.count])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -94,7 +94,7 @@ Chunks = dict[Place, Chunk]
 
 
 def _split_chunks(count: int, members: int) -> list[tuple[int, int]]:
-    """Return (first, count) of each chunk: equally many per worker, none too large."""
+    """Return (first, count) of each chunk, of equal size per worker, none too large."""
     each = MOST_PER_CHUNK
     if members:
         whole = -(-count // members)
@@ -103,7 +103,7 @@ def _split_chunks(count: int, members: int) -> list[tuple[int, int]]:
 
 
 def simulate_chunk(chunk: Chunk) -> Row:
-    """Return the outcomes of a chunk, with arrays as text if they are to be packed."""
+    """Simulate a chunk of runs; return its outcomes, with arrays as text if ``packed``."""
     columns: Any = simulate_runs(chunk.run, chunk.seed, chunk.count, chunk.first).columns()
     if chunk.packed:
         file = BytesIO()
@@ -114,14 +114,14 @@ def simulate_chunk(chunk: Chunk) -> Row:
 
 @dataclass(frozen=True)
 class RunSimulator:
-    """Simulator of runs on ``players`` (default: in this process), with an optional ``store``."""
+    """Simulator of long runs on ``players`` (default: in this process), with an optional ``store``."""
 
     players: Players = field(default_factory=Players)
     store: Store | None = None
     progress: Progress = lambda done, total, wrong: None
 
     def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
-        """Return outcomes of ``count`` runs of each from ``first`` on; InputError for runs too long to simulate."""
+        """Simulate ``count`` runs of each named run, numbered from ``first``; InputError if they take too long."""
         for run in runs.values():
             check_size(run, count)
         digests = {name: digest_of(run) for name, run in runs.items()}
@@ -142,7 +142,7 @@ class RunSimulator:
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 
     def _finished(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-        """Yield the outcomes of each chunk: stored ones first, then others, stored as soon as they are done."""
+        """Yield the outcomes of each chunk: stored ones first, then others as they finish, which are stored."""
         store = self.store
         keys = {} if store is None else {place: chunk.key(place[0]) for place, chunk in chunks.items()}
         done = set() if store is None else store.done(keys.values())
@@ -179,7 +179,7 @@ def _unpack(text: str) -> dict[str, Any]:
 def run_simulator(
     workers: Workers = 1, store: str | Path | None = None, progress: Progress = lambda done, total, wrong: None
 ) -> Iterator[RunSimulator]:
-    """Yield a ``RunSimulator`` on the given workers; InputError for invalid workers or an invalid store file."""
+    """Yield a simulator of long runs on the given workers; InputError if workers or store file are invalid."""
     with players_of(None if isinstance(workers, int) and workers == 1 else workers) as players:
         if store is None:
             yield RunSimulator(players, None, progress)

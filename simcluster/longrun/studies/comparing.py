@@ -1,4 +1,4 @@
-"""Comparison of policies: runs that differ in a decision, on the same random numbers.
+"""Comparison of policies (runs that differ in one decision), simulated with the same random numbers.
 
 Failures and their durations are drawn by entity, kind and occurrence (``longrun.streams``), so that two policies meet
 the same failures, and the difference of the two is known far better than either (common random numbers).
@@ -50,10 +50,10 @@ SimulatedPolicy = TrainingRun | StagedTraining
 
 @dataclass(frozen=True)
 class PolicyComparison(Shown):
-    """Compared policies on common random numbers: ``runs`` by name; ``measure`` decides which is best.
+    """Compared policies, simulated with the same random numbers; ``measure`` decides which is best.
 
-    ``refused`` has the reason for each policy that is invalid, if that was not to be an error. There are ``played``
-    runs of each; ``assumed`` is what the answer depends on and the policies do not state.
+    ``runs`` are by name. ``refused`` has the reason for each policy that is invalid, if that was not to be an error.
+    There are ``played`` runs of each; ``assumed`` is what the answer depends on and the policies do not state.
     """
 
     runs: Mapping[str, SimulatedPolicy]
@@ -68,7 +68,7 @@ class PolicyComparison(Shown):
 
     @cached_property
     def tables(self) -> Mapping[Measure, pd.DataFrame]:
-        """Tables by measure, with a row per policy.
+        """Comparison table of each measure (goodput, days, dollars), with a row per policy.
 
         Its mean, half the 95 % interval of that (half_width), the difference from the first policy, half the interval
         of that (difference_half_width), and how much variance the common numbers saved (variance_gained). Dollars are
@@ -87,7 +87,7 @@ class PolicyComparison(Shown):
 
     @property
     def table(self) -> pd.DataFrame:
-        """Table of the deciding measure."""
+        """Comparison table of the measure that decides, with a row per policy."""
         return self.tables[self.measure]
 
     @property
@@ -98,7 +98,7 @@ class PolicyComparison(Shown):
 
     @property
     def sentence(self) -> str:
-        """Sentence: which policy is best, by how much, and whether the runs suffice to tell."""
+        """Result as a sentence: the best policy, its advantage, and whether it is significant."""
         table, best = self.table, self.best
         first, (scale, unit) = str(table.index[0]), MEASURES[self.measure]
         if best == first:
@@ -109,10 +109,9 @@ class PolicyComparison(Shown):
         return f"{best} is the best of the {len(table)}: {told} {unit} against {first}{known}."
 
     def frame(self) -> pd.DataFrame:
-        """Return all measures in one table with a row per policy, status and error included.
+        """Return all measures as one table with a row per policy, including rejected ones with the error.
 
-        Columns are ``goodput``, ``goodput_half_width``, ``goodput_difference``, ..., ``days``, ...; rejected policies
-        have a row too.
+        Columns are ``goodput``, ``goodput_half_width``, ``goodput_difference``, ..., ``days``, ..., status and error.
         """
         import pandas as pd
 
@@ -125,7 +124,7 @@ class PolicyComparison(Shown):
         return pd.concat([whole, pd.DataFrame(others)], ignore_index=True) if others else whole
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "Policies compared"."""
+        """Return the comparison as a JSON document (CONTRACT.md, "Policies compared")."""
         rows = {measure: json_value(table.to_dict("records")) for measure, table in self.tables.items()}
         policies = [
             {"policy": name, **{measure: each[number] for measure, each in rows.items()}}
@@ -147,7 +146,7 @@ def compare_policies(
     strict: bool = True,
     progress: Progress = lambda done, total, wrong: None,
 ) -> PolicyComparison:
-    """Compare policies by name: scenarios, or changes to the first one: {"run.spares.hot": 4}.
+    """Compare policies by name: scenarios, or changes to the first one such as {"run.spares.hot": 4}.
 
     A scenario may be given by name or file. The steps of scenarios that differ only in their run are simulated once.
     All use the random numbers of the first one's seed. ``workers`` and ``store`` are as in ``train``. InputError where
@@ -203,7 +202,7 @@ def _apply_changes(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
 
 
 def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
-    """Return a table of a ``PolicyComparison`` from one measure by run."""
+    """Return the comparison table of one measure, given its values by policy and run."""
     first = next(iter(values.values()))
     rows: list[tuple[Any, ...]] = []
     for name, each in values.items():

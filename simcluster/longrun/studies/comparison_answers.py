@@ -1,4 +1,4 @@
-"""Printed answers that compare long runs: a replayed log, compared policies, and advice."""
+"""Printed answers of ``train --replay``, of compared policies, and of ``simcluster advise``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of other mea
 
 
 def replay_answer(replay: FailureReplay) -> Answer:
-    """Return the answer's blocks about a replayed failure log."""
+    """Return the printed answer of a replayed failure log."""
     was, changed = replay.as_it_was, replay.changed.items()
     struck = Counter(each.cause for each in failures_in(was.run, replay.log))
     rest = len(struck) - _MOST
@@ -78,7 +78,7 @@ def _worth_words(replay: FailureReplay) -> str:
 
 
 def policies_answer(found: PolicyComparison) -> Answer:
-    """Return the answer's blocks about policies: the best, a table, and what was rejected."""
+    """Return the printed answer of compared policies: the best, a table, and rejected policies."""
     head = f"{next(iter(found.runs))}: {len(found.runs)} policies, {found.played:,} runs of each on the same failures"
     columns, rows = [("policy", "{policy}")], [{"policy": name} for name in found.runs]
     for measure in found.tables:
@@ -94,7 +94,7 @@ def policies_answer(found: PolicyComparison) -> Answer:
 
 
 def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str, str]]) -> Columns:
-    """Add the cells of a measure to the rows of a table, with any differences; return its columns."""
+    """Add a measure's cells, and any differences from the first policy, to the rows; return its columns."""
     scale, unit = MEASURES[measure]
     digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
     fine = 0 if measure == "dollars" else 3
@@ -122,7 +122,7 @@ _SHARES = ("goodput", "closed_form", "difference", "short", "erlang_b", "gain", 
 
 
 def advice_answer(found: Advice) -> Answer:
-    """Return the answer's blocks about a question: the sentence, its tables, notes and assumptions."""
+    """Return the printed answer of ``simcluster advise``: sentence, tables, notes and assumptions."""
     tables = [found.table] if found.second is None else [found.table, found.second]
     wide = {"goodput": "half_width"} | {line.column: line.wide for line in found.picture.lines}
     blocks = []

@@ -1,4 +1,4 @@
-"""Closed-form expectations next to simulated outcomes: validity, and why the two differ.
+"""Comparison of closed forms with simulated outcomes of a run: their validity, and why the two differ.
 
 A closed form knows failures, restarts and checkpoints. Everything else that takes time (maintenance, the wait for
 nodes, slow devices, ...) lengthens the wall time by its share; where that does not explain the gap up to noise, the row
@@ -38,7 +38,7 @@ Row = tuple[str, str, float, float, float | None, str, str, bool]
 
 
 def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
-    """Return a row for each closed form that applies; none where nothing fails.
+    """Return a table with a row per closed form that applies to the run; empty if nothing fails.
 
     Its ``value`` stands next to the mean of the runs (``simulated``, with ``half_width`` of its 95 % interval; None:
     nothing was drawn). ``holds`` is its validity, ``why`` what the gap is made of; ``explained`` whether that is all up
@@ -49,7 +49,7 @@ def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
 
 
 class _Comparison:
-    """Run and outcomes in the terms of closed forms.
+    """Comparison of a run's simulated outcomes with closed forms.
 
     Seconds of ``work`` between two checkpoints, the ``stall`` of one, the ``rate`` of failures, and seconds of a
     restart without (``down``) and with possible failures.
@@ -63,7 +63,7 @@ class _Comparison:
         self.stall = self.pattern.verify + self.pattern.storage.stall
 
     def rows(self) -> Iterator[Row]:
-        """Yield a row for each closed form that applies."""
+        """Yield a table row for each closed form that applies to the run."""
         holds = "the run's own, in whole steps"
         for name, value, of in self._intervals() if self.pattern.memory is None else ():
             yield f"best interval, {name}", "s", value, self.work, None, of, holds, True
@@ -74,7 +74,7 @@ class _Comparison:
         yield from self._machines()
 
     def _intervals(self) -> Iterator[tuple[str, float, str]]:
-        """Yield name, seconds and validity of the best intervals of one level of checkpoints."""
+        """Yield (name, seconds, validity) of each best checkpoint interval for a single tier."""
         pattern, mu, saving = self.pattern, 1 / self.rate, self.pattern.storage
         if saving.write:
             best = closed_forms.async_interval(self.stall, saving.write, saving.slowed, mu)
@@ -140,7 +140,7 @@ class _Comparison:
         yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
     def _share(self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False) -> Row:
-        """Compare a share with the productive one; ``exact`` is the best value without the ``_extras``."""
+        """Return the row that compares a closed-form share of time with the simulated productive share."""
         useful = self.pattern.step / self.pattern.each  # the rest of the work is validation
         value, exact = value * useful, None if exact is None else exact * useful
         good = self.shares["productive"]
@@ -171,7 +171,7 @@ class _Comparison:
         return name, "fraction", value, mean, half, holds, why, explained
 
     def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
-        """Return what takes time and is in no closed form, as shares of the wall time without overlap."""
+        """Return the causes of lost time that no closed form has, as disjoint shares of the wall time."""
         rows = range(0, len(self.outcomes.wall), _ROWS)
         found = [self._extras_of(slice(begin, begin + _ROWS), slow_counts) for begin in rows]
         shares = {words: float(np.concatenate([each[words] for each in found]).mean()) for words in found[0]}

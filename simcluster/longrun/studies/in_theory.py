@@ -1,4 +1,4 @@
-"""Closed forms of a whole run: shares of its time, and the best checkpoint interval.
+"""Closed forms of a whole run: shares of its time, and its best checkpoint interval.
 
 Intervals: blocking, the exact optimum for exponential failures; asynchronous, to first order; with copies in peers'
 memory, how often, and how many of them for each on storage, to first order; verified, to first order, with the errors
@@ -23,7 +23,7 @@ from simcluster.longrun.run import FailureMode, LongRun
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Mean interruption of a run.
+    """Mean time (s) that a failure interrupts a run, by phase, and the rate of such failures.
 
     ``rate`` of stops (1/s of exposed time), ``detect``, the seconds in which the job cannot fail again (``down``: also
     until a spare is ready and wrong diagnoses are through), those of a restart in which it can (``exposed``), the
@@ -39,7 +39,7 @@ class Interruption:
 
 
 def interruption_of(run: LongRun) -> Interruption:
-    """Return the mean interruption of a run, causes weighted by rate, wrong diagnoses repeated."""
+    """Return the mean interruption of a run by a failure, over causes weighted by rate."""
     stops = [cause for cause in run.causes if cause.stops]
     rate = sum(cause.rate for cause in stops)
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
@@ -55,14 +55,14 @@ def interruption_of(run: LongRun) -> Interruption:
 
 
 def spare_ready_time(run: LongRun, out: int) -> float:
-    """Return the seconds until a spare is ready, taken with ``out`` nodes out already."""
+    """Return the seconds until a spare node is ready that is taken while ``out`` nodes are in repair."""
     times = run.spares.ready_times
     return times[min(out, len(times) - 1)] if times and not run.spares.unlimited else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """Repairs of a run: rate (1/s of exposed time), mean time (s of nodes), causes, and whether of ``single`` nodes."""
+    """Node repairs of a run: rate (1/s of exposed time), mean node-seconds, causes; ``single``: one node each."""
 
     rate: float
     repair: float
@@ -71,7 +71,7 @@ class Repairs:
 
     @classmethod
     def of(cls, run: LongRun) -> Repairs:
-        """Return the repairs of a run; rate 0 if no failure takes a node."""
+        """Return the repair rate and mean repair time of a run; rate 0 if no failure removes a node."""
         known = [(n, cause, cause.repair.mean) for n, cause in enumerate(run.causes) if cause.stops and cause.repair]
         rate = sum(cause.rate for _, cause, _ in known)
         repair = sum(cause.rate * cause.machines * mean for _, cause, mean in known) / rate if rate else 0.0
@@ -90,10 +90,10 @@ def short_share(run: LongRun, count: int) -> float:
 
 
 def efficiency_of(run: LongRun) -> float:
-    """Return the share of time that is kept work, by ``closed_forms``.
+    """Return the share of a run's time that is kept work, by closed form; nan with copies in memory.
 
     Exact for stops by exponential laws and one level of checkpoints, except for the time short of nodes
-    (``short_share``), which is added; nan with copies in memory, for which there is no closed form.
+    (``short_share``), which is added.
     """
     pattern, stop = run.pattern, interruption_of(run)
     if pattern.memory is not None:
@@ -106,7 +106,7 @@ def efficiency_of(run: LongRun) -> float:
 
 
 def two_levels_of(run: LongRun) -> float:
-    """Return the share of kept work with copies in memory, to first order.
+    """Return the share of a run's time that is kept work with copies in memory, to first order.
 
     Stalls, half of the time between two snapshots of the surviving level, and restarts, all much below the time between
     failures.
@@ -123,7 +123,7 @@ def two_levels_of(run: LongRun) -> float:
 
 
 def excluded_note(run: LongRun) -> tuple[str, ...]:
-    """Return a note on what ``efficiency_of`` does not cover in a run, which may exceed noise."""
+    """Return a note that lists what the closed form of a run's efficiency does not cover, if anything."""
     effects = {cause.effect for cause in run.causes}
     known = {
         "ages of parts": any(cause.lives is not None for cause in run.causes),
@@ -150,7 +150,7 @@ _NEVER = 50.0  # segments this many times as long as the time between failures p
 
 @dataclass(frozen=True)
 class Savings:
-    """Inputs to an interval: costs of storage, memory copies and verification, and cycles per pattern."""
+    """Checkpoint costs that determine the best interval; ``cycles`` is the number of snapshots per stored one."""
 
     storage: Saving
     memory: Saving | None
@@ -160,7 +160,7 @@ class Savings:
 
 @dataclass(frozen=True)
 class Interval:
-    """Steps between two checkpoints, cycles of a pattern, and their origin in words."""
+    """Checkpoint interval in steps, snapshots per one on storage (``cycles``), and how it was chosen."""
 
     steps: int
     cycles: int
@@ -169,7 +169,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates (1/s) of failures that set a run back: survived by memory, by storage only, and silent."""
+    """Rates (1/s) of failures that set a run back, by the snapshot that survives, and of silent errors."""
 
     memory: float
     storage: float
@@ -177,7 +177,7 @@ class Rates:
 
     @classmethod
     def of(cls, causes: Sequence[FailureMode]) -> Rates:
-        """Return the rates of causes by what survives them."""
+        """Return the rollback rates of failure causes by what survives them."""
         stops = [cause for cause in causes if cause.effect == "stop"]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
         silent = sum(cause.rate for cause in causes if cause.effect == "silent")
@@ -185,7 +185,7 @@ class Rates:
 
 
 def interval_of(every: str, step: float, savings: Savings, causes: Sequence[FailureMode]) -> Interval:
-    """Return the interval for steps of ``step`` seconds; InputError for ``auto`` where nothing fails."""
+    """Return the checkpoint interval that text such as "auto" or "20 min" gives for steps of ``step`` s."""
     every, rates = every.strip(), Rates.of(causes)
     if every == "auto":
         return _best_interval(step, savings, rates)
@@ -198,7 +198,7 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
 
 
 def best_steps(run: LongRun) -> int:
-    """Return the best number of steps between checkpoints, as ``auto`` does; InputError if nothing fails."""
+    """Return the best number of steps between checkpoints; InputError if nothing fails."""
     pattern = run.pattern
     savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
     return _best_interval(pattern.each, savings, Rates.of(run.causes)).steps
@@ -209,7 +209,7 @@ def _cost(saving: Saving) -> float:
 
 
 def _cycles(savings: Savings, rates: Rates) -> int:
-    """Return the cycles of a pattern: as given, else sqrt(l1/l2 C2/C1) (``closed_forms.two_levels``)."""
+    """Return the snapshots per one on storage, as given or optimal (``closed_forms.two_levels``)."""
     if savings.memory is None:
         return 1
     if savings.cycles != "auto":

@@ -1,4 +1,4 @@
-"""Variants of one run on the same random numbers, paired differences, and advice built on them.
+"""Simulation of variants of one run with the same random numbers, their paired differences, and advice.
 
 Failures and their durations are drawn by entity, kind and occurrence (``longrun.streams``), so that two policies meet
 the same failures, and the difference of the two is known far better than either (common random numbers).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """Mean difference of two policies over the same runs, and half its 95 % interval.
+    """Mean difference of two policies over paired runs, and half its 95 % interval.
 
     ``gained``: how many times as many independent draws an interval of that width takes (inf if all runs differ
     equally, nan if none differs).
@@ -42,16 +42,16 @@ class PairedDifference:
 
     @property
     def holds(self) -> bool:
-        """Whether zero is outside the interval."""
+        """Whether the difference is significant: zero is outside its 95 % interval."""
         return abs(self.mean) > self.half_width
 
     def verdict(self, better: str, worse: str, equal: str) -> str:
-        """Return the words for a difference above, below, or indistinguishable from zero."""
+        """Return the text for a difference above, below, or indistinguishable from zero."""
         return equal if not self.holds else better if self.mean > 0 else worse
 
 
 def paired_difference(first: Floats, second: Floats) -> PairedDifference:
-    """Return the paired difference second - first, run by run."""
+    """Return the mean difference ``second`` - ``first`` of paired runs, with its interval."""
     difference = second - first
     independent = float(np.var(first, ddof=1) + np.var(second, ddof=1))
     spread = float(np.var(difference, ddof=1))
@@ -66,12 +66,12 @@ def _t_half_width(count: int) -> float:
 
 
 def half_width(values: Floats) -> float:
-    """Return half the 95 % interval of the mean of runs."""
+    """Return half the 95 % confidence interval of the mean of values, one per run."""
     return _t_half_width(len(values)) * float(np.std(values, ddof=1))
 
 
 def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
-    """Return each run's share of wall time in a time category; the productive one is its goodput."""
+    """Return each run's share of wall time in a category; of "productive" it is the goodput."""
     return np.asarray(outcomes.spent()[fate] / outcomes.wall)
 
 
@@ -80,7 +80,7 @@ def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
-    """Column of the advice table drawn as a line; ``theory`` is dashed, ``wide`` names half an interval."""
+    """Line in a plot of advice: table column, label, dashed or not, and the column of half its interval."""
 
     column: str
     label: str
@@ -94,7 +94,7 @@ GOODPUT = (AdviceLine("goodput", "simulated", wide="half_width"), AdviceLine("cl
 
 @dataclass(frozen=True, slots=True)
 class AdviceMark:
-    """Named point of an advice picture: its place (in the table's units), and its label."""
+    """Labelled point in a plot of advice, at ``x``, ``y`` in the units of the advice's table."""
 
     x: float
     y: float
@@ -104,7 +104,7 @@ class AdviceMark:
 
 @dataclass(frozen=True, slots=True)
 class AdvicePicture:
-    """Lines of an advice picture over a column ``x``, with units, labels and logarithmic axes.
+    """Plot of advice: lines over the table column ``x``, with labels, units and logarithmic axes.
 
     Values are divided by ``x_unit`` and ``y_unit`` (seconds to minutes, shares to percent); ``log`` axes are "", "x" or
     "xy".
@@ -122,7 +122,7 @@ class AdvicePicture:
 
 @dataclass(frozen=True)
 class Advice(Shown):
-    """Answer to an advice question: a ``sentence``, tables, notes, assumptions, and a picture.
+    """Answer of ``simcluster advise``: a ``sentence``, tables, notes, assumptions, and a plot.
 
     The ``table`` supports it (seconds, shares and hours as its columns name), a ``second`` table may follow; ``notes``
     are on validity, ``assumed`` on inputs.
@@ -139,7 +139,7 @@ class Advice(Shown):
     assumed: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document; unknown values are None."""
+        """Return the advice as a JSON document; unknown values are null."""
         return {
             "question": self.question,
             "name": self.name,
@@ -154,7 +154,7 @@ class Advice(Shown):
 
 @dataclass(frozen=True)
 class PolicyBench:
-    """Simulator of variants of one scenario's run on the same random numbers."""
+    """Simulator of variants of one scenario's long run with the same random numbers."""
 
     scenario: Scenario
     states: StepStates
@@ -167,20 +167,20 @@ class PolicyBench:
         return section_of(self.scenario)
 
     def with_section(self, **changes: Any) -> LongRun:
-        """Return the scenario's run with fields of its ``run:`` section changed."""
+        """Return the scenario's long run with fields of its ``run:`` section changed."""
         section = self.section.model_copy(update=changes)
         return long_run_of(self.scenario.model_copy(update={"run": section}), self.states)
 
     def play(self, run: LongRun) -> Outcomes:
-        """Return the outcomes of one variant."""
+        """Simulate one variant of the run; return its outcomes."""
         return self.play_all({"": run})[""]
 
     def play_all(self, runs: Mapping[Name, LongRun]) -> dict[Name, Outcomes]:
-        """Return the outcomes of each variant, simulated concurrently where the player can."""
+        """Simulate each named variant of the run, concurrently if possible; return outcomes by name."""
         return self.player.play(runs, self.scenario.seed, self.played)
 
     def goodputs(self, runs: Mapping[Name, LongRun]) -> dict[Name, Floats]:
-        """Return the goodput of each run of each variant."""
+        """Simulate each named variant of the run; return the goodput of each run by name."""
         return {name: share_of(outcomes) for name, outcomes in self.play_all(runs).items()}
 
     def advice(
@@ -192,7 +192,7 @@ class PolicyBench:
         notes: tuple[str, ...],
         second: pd.DataFrame | None = None,
     ) -> Advice:
-        """Return the answer to a question about this scenario."""
+        """Return the answer to a question about this scenario, with its name and number of runs."""
         return Advice(question, self.scenario.name, sentence, table, picture, self.played, notes, second)
 
 
@@ -202,7 +202,7 @@ def goodput_table(
     columns: Callable[[Name], dict[str, float]],
     closed_form: Callable[[Name], float],
 ) -> pd.DataFrame:
-    """Return a row per variant: columns, goodput, closed form, and the difference from ``base``."""
+    """Return a table with a row per variant: columns, goodput, closed form, and difference from ``base``."""
     rows = []
     for name, values in goodput.items():
         gap = paired_difference(goodput[base], values)

@@ -1,4 +1,4 @@
-"""Logs as runs: the failures of a logged job occur again; and failure rates estimated from a log.
+"""Failure logs as input: replaying a log's failures in a run, and fitting failure rates to a log.
 
 A what-if keeps the failures and changes the policy: the interval, the restart, the spares. A failure occurs at the same
 *exposed* second (``run``) of its cause: time in which the job stood still adds none, whether it stood for long, as in
@@ -52,7 +52,7 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
 
 
 def failures_in(run: LongRun, log: EventLog) -> list[Incident]:
-    """Return the failures of a log, without planned work; InputError for unknown causes, and for none."""
+    """Return the failures in a log, without planned maintenance; InputError for unknown causes, or if empty."""
     known = [cause.name for cause in run.causes]
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
     strange = next((each.cause for each in struck if each.cause not in known), None)
@@ -65,17 +65,17 @@ def failures_in(run: LongRun, log: EventLog) -> list[Incident]:
 
 
 def exposed_seconds(run: LongRun, log: EventLog, seconds: float, *, stops: bool) -> float:
-    """Return how much of a log's first ``seconds`` was exposed to causes that stop the job, or to others."""
+    """Return the time (s) within a log's first ``seconds`` in which a failure could occur."""
     return float(_exposed_times(np.array([seconds]), _standstills(run, log, stops=stops))[0])
 
 
 def standstill_seconds(run: LongRun, log: EventLog) -> float:
-    """Return the seconds for which the job of a log stood still."""
+    """Return the total time (s) in which the job of a log did not train."""
     return log.end - float(_exposed_times(np.array([log.end]), _standstills(run, log, stops=False))[0])
 
 
 def _standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
-    """Return the intervals in which a logged job was not exposed: not training, nor loading (if ``stops``)."""
+    """Return the (begin, end) times in a log at which a job neither trained nor, if ``stops``, loaded."""
     if log.stands is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]
@@ -101,7 +101,7 @@ def _standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[floa
 
 
 def _exposed_times(instants: Floats, stands: Sequence[tuple[float, float]]) -> Floats:
-    """Return strictly ascending exposed seconds at ascending instants; failures in a standstill come later."""
+    """Return strictly ascending exposed seconds at ascending instants, not counting the intervals ``stands``."""
     passed, until, joined = 0.0, 0.0, []
     for begin, end in sorted(stands):
         if end > until:
@@ -133,7 +133,7 @@ def fit_log(
     days: float | None = None,
     by: str | None = None,
 ) -> FailureFits:
-    """Fit failure rates to a log of a scenario's job, a simulated run's or one of incidents.
+    """Return failure rates fitted to the log of a scenario's job, from a simulated run or a real one.
 
     Each rate is per exposed time; everything else about the scenario's failures (device, repair, detection, effect) is
     kept. ``days`` defaults to all of a simulated run's log, and for others to the scenario's ``run.days``. InputError

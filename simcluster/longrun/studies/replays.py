@@ -1,4 +1,4 @@
-"""Replays of a failure log under the policy of the log and under another one."""
+"""Replay of a failure log under the scenario's policy, and under a changed one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class FailureReplay(Shown):
-    """Replayed failure log: ``as_it_was`` under the scenario's policy, and an optional ``what_if``.
+    """Replayed failure log: runs under the scenario's policy (``as_it_was``) and under a changed ``what_if``.
 
     Run r of both has the same failures and the same draws; what a log does not state (how long a repair takes) is
     drawn.
@@ -57,22 +57,22 @@ class FailureReplay(Shown):
 
     @property
     def last(self) -> TrainingRun:
-        """The what-if, or the replay as it was if nothing was changed."""
+        """Simulated runs under the changed policy, or under the scenario's if nothing was changed."""
         return self.what_if or self.as_it_was
 
     @property
     def compared(self) -> dict[str, TrainingRun]:
-        """All simulated runs, by name."""
+        """Simulated runs of the replay by name: "as it was", and "what if" if something was changed."""
         return {"as it was": self.as_it_was} | ({"what if": self.what_if} if self.what_if else {})
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the answer depends on and the scenario does not state."""
+        """Assumptions that the replay depends on and the scenario does not state."""
         return merge_assumptions({name: run.assumed for name, run in self.compared.items()})
 
     @cached_property
     def logged(self) -> dict[str, float]:
-        """Measures of the log: days, failures; of a matching simulated run's log also steps and goodput."""
+        """Measures of the log itself, by name: days, failures, hours by activity, and steps if known."""
         log, run = self.log, self.as_it_was.run
         found = {"days": log.end / DAY, "strikes": float(len(failures_in(run, log)))}
         if log.stands is None:
@@ -92,11 +92,11 @@ class FailureReplay(Shown):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Table by measure: the log's value, the simulated means, and their paired difference.
+        """Table of the replay by measure: the log's value, the simulated means, and their paired difference.
 
-        Measures are days, steps, goodput, strikes, outages and hours of each fate. Columns are ``logged`` (nan if
-        unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run, and half of its 95
-        % interval (``half_width``; nan of a single run).
+        Measures are days, steps, goodput, strikes (failures), outages and hours of each time category. Columns are
+        ``logged`` (nan if unknown), means of the runs ``as_it_was`` and ``what_if``, their ``difference``, run by run,
+        and half of its 95 % interval (``half_width``; nan of a single run).
         """
         was, then = (_run_measures(each.outcomes) for each in (self.as_it_was, self.last))
         rows = []
@@ -110,7 +110,7 @@ class FailureReplay(Shown):
 
     @property
     def notes(self) -> Iterator[str]:
-        """Notes on parts of the log that are not in the runs, or not known."""
+        """Notes on what the replay does not reproduce of the log, or does not know."""
         run, log = self.as_it_was.run, self.log
         struck = failures_in(run, log)
         missed = len(struck) - row_of(self.table, "strikes")["as_it_was"]
@@ -127,7 +127,7 @@ class FailureReplay(Shown):
             yield f"the log ends after {days:.4g} days, the run after {until:.4g}: after that nothing fails"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "Logs of a long run"."""
+        """Return the replay as a JSON document (CONTRACT.md, "Logs of a long run")."""
         return {
             "name": self.as_it_was.scenario.name,
             "log": self.name,
@@ -149,7 +149,7 @@ def replay_failures(
     *,
     played: int | None = None,
 ) -> FailureReplay:
-    """Replay a job's failure log under the scenario's policy, and with the changes of ``what_if``.
+    """Replay a job's failure log under the scenario's policy, and with the changes in ``what_if``.
 
     For example {"run.checkpoint.every": "10 min"}. ``log`` is one that ``read_log`` read, a file, or the name of a
     built-in one. Changes of ``run.failures`` describe the log's causes, so they hold for both. InputError for an
@@ -181,7 +181,7 @@ def replay_failures(
 
 
 def log_path(name: str | Path) -> Path:
-    """Return the path itself, or that of a built-in log by its bare name."""
+    """Return the path of a log file, given as a path or as the bare name of a built-in log."""
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path

@@ -1,4 +1,4 @@
-"""Energy and money of simulated runs: kWh, power and dollars by time category and cause."""
+"""Energy and cost of simulated long runs: kWh, power and dollars by time category and cause."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _MONTH = YEAR / 12
 
 @dataclass(frozen=True)
 class RunEnergy:
-    """Energy and power that the building draws for runs and their spares, ``pue`` included (kWh, W).
+    """Energy (kWh) and power (W) that simulated runs and their spares draw, including the building's PUE.
 
     Training, kept or lost, draws what the healthy step does on average; spares that are hot or warm stand by idle
     (``standing_by``), cold ones are off. ``curve`` is the power of the job over its healthy step, without spares and
     ``pue``; ``low`` and ``peak`` its least and most with them, ``average`` that of all runs. ``kwh`` is that of each
-    run by fate, and of spares that stand by; ``total`` the sum.
+    run by time category, and of spares that stand by; ``total`` the sum.
     """
 
     run: LongRun
@@ -75,13 +75,13 @@ class RunEnergy:
 
     @classmethod
     def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
-        """Return the energy of runs whose healthy step was ``step``; None if the power of a GPU is unknown."""
+        """Return the energy of simulated runs with healthy step ``step``; None if a GPU's power is unknown."""
         draw = None if step is None else run_power(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
     def computing(self) -> PowerCurve:
-        """Power curve if only layer computation drew more than an idle GPU."""
+        """Power curve of a step in which only layer computation draws more than an idle GPU."""
         return step_power(self.step, self.draw, computing=True)
 
     def watts(self, fate: str) -> float:
@@ -89,11 +89,11 @@ class RunEnergy:
         return self.pue * category_watts(fate, self.draw, self.curve.mean, self.run.gpus)
 
     def swing(self, window: float) -> float:
-        """Return the peak-to-peak power (W) in a step, of means over a window (s)."""
+        """Return the peak-to-peak power (W) within a step, averaged over a window (s)."""
         return self.pue * self.curve.swing(window)
 
     def assumed(self) -> Iterator[str]:
-        """Yield the assumptions that neither the run nor a known measurement settles."""
+        """Yield the assumptions about power that neither the scenario nor a measurement settles."""
         if self.own.communication is None:
             yield (
                 f"communication takes {self.draw.communication:.0%} of the way from idle to full "
@@ -103,7 +103,7 @@ class RunEnergy:
             yield "the rest of a node draws nothing, as its power is unknown: run.power.node"
 
     def to_dict(self, tokens: float) -> dict[str, Any]:
-        """Return the JSON of the energy of runs that train on ``tokens`` tokens."""
+        """Return the energy of runs that train on ``tokens`` tokens as a JSON document."""
         kwh = float(self.total.mean())
         return {
             "kwh": kwh,
@@ -122,10 +122,10 @@ class RunEnergy:
         }
 
     def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
-        """Return the power from ``begin`` to ``end`` (wall seconds) of a logged run: at_s, watts, what.
+        """Return samples of a logged run's power from ``begin`` to ``end`` (wall s), one per ``every`` seconds.
 
-        Sampled ``every`` so many seconds: in training the step's own curve, phase by phase of the checkpoint pattern,
-        slower where something slows it.
+        Columns at_s, watts, and the activity (what). In training the step's own curve, phase by phase of the checkpoint
+        pattern, slower where something slows it.
         """
         import pandas as pd
 
@@ -152,7 +152,7 @@ class RunEnergy:
 
 @dataclass(frozen=True)
 class PriceOfMfu:
-    """Dollars of the same FLOP at an ``achievable`` MFU, dollars ``lost``, and how much ``more`` they would train."""
+    """Cost of a run at an ``achievable`` MFU: dollars, dollars ``lost`` below it, and ``more`` training for them."""
 
     achievable: float
     dollars: float
@@ -161,7 +161,7 @@ class PriceOfMfu:
 
     @classmethod
     def of(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
-        """Return the cost at the achievable MFU of dollars spent at ``mfu``; nothing is lost if it is as high."""
+        """Return the cost at an achievable MFU of dollars spent at ``mfu``; nothing is lost if ``mfu`` is higher."""
         if mfu >= achievable:
             return cls(achievable, spent, 0.0, 0.0)
         return cls(achievable, spent * mfu / achievable, spent * (1 - mfu / achievable), achievable / mfu - 1)
@@ -169,11 +169,11 @@ class PriceOfMfu:
 
 @dataclass(frozen=True)
 class RunMoney:
-    """Dollars of runs: GPUs of the job, spares that stand by, data on storage, electricity.
+    """Cost of simulated runs in dollars: GPUs of the job, spare nodes, storage, and electricity.
 
     Each has the price that the scenario gives; what has no price is None, and in no sum. ``rates`` are dollars per
-    second of the job (GPUs and their electricity) by the fate of the second; means over the runs are ``by_fate``,
-    ``by_cause`` (all fates together), ``failures`` (all causes but planned work) and ``parts`` (GPUs, spares, storage,
+    second of the job (GPUs and their electricity) by time category; means over the runs are ``by_fate``, ``by_cause``
+    (all categories together), ``failures`` (all causes but planned work) and ``parts`` (GPUs, spares, storage,
     electricity, which sum to the mean of ``total``, the dollars of each run).
     """
 
@@ -222,12 +222,12 @@ class RunMoney:
     def of(
         cls, run: LongRun, outcomes: Outcomes, section: RunSpec, size: float, energy: RunEnergy | None
     ) -> RunMoney | None:
-        """Return the money of runs with checkpoints of ``size`` bytes; None if nothing has a price."""
+        """Return the cost of simulated runs with checkpoints of ``size`` bytes; None if nothing has a price."""
         prices = section.price, section.spares.price, section.checkpoint.price, section.power.price
         return None if all(price is None for price in prices) else cls(run, outcomes, section, size, energy)
 
     def to_dict(self, held: PriceOfMfu | None) -> dict[str, Any]:
-        """Return the JSON, with the price of an MFU below the achievable one."""
+        """Return the cost as a JSON document, with the cost ``held`` of an MFU below the achievable one."""
         return {
             **{what: self.parts.get(what) for what in PRICES},
             "lost_to_failures": self.failures,

@@ -1,4 +1,4 @@
-"""Simulated runs of several stages: sums over stages, in numbers, tables and JSON."""
+"""Simulated training runs of several stages: totals over stages as numbers, tables and JSON."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CHANGE = "change of stage"
 
 @dataclass(frozen=True)
 class StagedTraining(Shown):
-    """Simulated runs of several stages, each a ``TrainingRun``, in order; ``specs`` as in the document.
+    """Simulated long runs that train in several stages, each a ``TrainingRun``, with totals over the stages.
 
-    Between two stages the job is idle for the later one's ``change``. Every stage begins as the run states: parts of
-    the same ages, all spares available.
+    Between two stages (``specs`` as in the document) the job is idle for the later one's ``change``. Every stage begins
+    as the run states: parts of the same ages, all spares available.
 
     Of each run there are ``wall`` seconds, ``gpu_hours`` without spare nodes, ``goodput_by_run`` (the productive share
     of its GPU-hours), ``dollars`` of everything that has a price and ``kwh`` (None if not known). Of all ``played``
@@ -69,7 +69,7 @@ class StagedTraining(Shown):
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "A run of stages"."""
+        """Return the runs of several stages as a JSON document (CONTRACT.md, "A run of stages")."""
         found = {
             "name": self.scenario.name,
             "played": self.played,
@@ -95,12 +95,12 @@ class StagedTraining(Shown):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the answer depends on and the scenario does not state."""
+        """Assumptions that the results depend on and the scenario does not state, by stage."""
         return merge_assumptions({f"stage {number}": stage.assumed for number, stage in enumerate(self.stages, 1)})
 
     @cached_property
     def dollars(self) -> Floats | None:
-        """Dollars of each run, of everything that has a price; None if nothing has."""
+        """Cost of each run (dollars) of everything that has a price; None if nothing has."""
         each = [
             stage.money.total + stage.money.rates["restart"] * spec.change
             for stage, spec in zip(self.stages, self.specs, strict=True)
@@ -110,7 +110,7 @@ class StagedTraining(Shown):
 
     @property
     def dollars_by_run(self) -> Floats | None:
-        """Dollars of each run, under the name that a ``TrainingRun`` has for it."""
+        """Cost of each run (dollars); None if nothing has a price."""
         return self.dollars
 
     @cached_property
@@ -125,7 +125,7 @@ class StagedTraining(Shown):
 
     @property
     def lost_to_failures(self) -> float | None:
-        """Dollars of time that has a cause, planned work excluded; None if nothing has a price."""
+        """Cost (dollars) of time lost to failures, without planned work; None if nothing has a price."""
         each = [stage.money.failures for stage in self.stages if stage.money is not None]
         return sum(each) if each else None
 
@@ -138,7 +138,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Table by stage: tokens, steps, GPUs, step time, days, goodput, failures, cost.
+        """Table of the stages: tokens, steps, GPUs, step time, days, goodput, failures, cost.
 
         Columns tokens, tokens_per_step, sequence_length, gpus, step_time_s, step_mfu, steps, days, goodput, failures,
         gpu_hours, dollars, kwh (nan if not known).
@@ -156,7 +156,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def breakdown(self) -> pd.Series[float]:
-        """Seconds of a run by time category, over all stages; they sum to the mean wall time."""
+        """Mean seconds of a run by time category, over all stages; they sum to the mean wall time."""
         import pandas as pd
 
         means = [stage.breakdown["mean_s"].to_dict() for stage in self.stages]
@@ -165,7 +165,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Log of run 0 with a column stage; times since the first stage began, at_s since its stage began."""
+        """Event log of run 0 over all stages, with times (s) since the first stage began."""
         import pandas as pd
 
         begun, found = 0.0, []
@@ -179,7 +179,7 @@ class StagedTraining(Shown):
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
-        """Table by stage and week, as ``TrainingRun.weeks``."""
+        """Table of goodput by stage and week."""
         import pandas as pd
 
         tables = {number: stage.weeks for number, stage in enumerate(self.stages, 1)}

@@ -1,4 +1,4 @@
-"""States of a cluster that a run meets, each simulated once by the step simulator on one topology graph."""
+"""Cluster states that a long run meets (slow devices, missing nodes, writes), each simulated as one step."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Cable = tuple[str, str]
 
 @dataclass(frozen=True)
 class JobFabric:
-    """Network devices that a job can use: NIC ``ports``, their ``edges``, switch levels, and ``trunks``.
+    """Network devices that a job can use: NICs, their cables, and the switches and cables above.
 
-    ``ports`` are the job's NICs (GPUs, where those have switch ports of their own), each with the first rank that
-    leaves by it; ``edges`` their cables; ``level`` of each switch that the job can use (1: next to GPUs), in the order
-    of levels; ``trunks`` the cables between those. All of them may be empty: a single node.
+    ``ports`` are the job's NICs (GPUs, where these have switch ports), each with the first rank that leaves by it;
+    ``edges`` their cables; ``level`` of each switch that the job can use (1: next to GPUs), in the order of levels;
+    ``trunks`` the cables between those. All of them may be empty: a single node.
     """
 
     ports: dict[str, int]
@@ -46,12 +46,12 @@ class JobFabric:
     trunks: tuple[Cable, ...]
 
     def cables_of(self, node: str) -> list[Cable]:
-        """Return the cables of a NIC or a switch."""
+        """Return the cables that are connected to a NIC or a switch."""
         return [cable for cable in (*self.edges, *self.trunks) if node in cable]
 
 
 def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
-    """Return the network that the first ``gpus`` GPUs can use: their leaves, and all switches above."""
+    """Return the network that the first ``gpus`` GPUs can use: leaf switches, and all switches above."""
     switches = set(cluster.switches)
     ports: dict[str, int] = {}
     for rank in range(gpus):
@@ -92,19 +92,19 @@ CLASSES = 4
 
 @dataclass(frozen=True)
 class Representative:
-    """Simulated representative of a device class: its name in ``words``, its ``faults`` without ``factor``."""
+    """Device that represents its class in simulations: its name, and the faults that make it slow."""
 
     words: str
     faults: tuple[Mapping[str, Any], ...]
 
     def slow(self, factor: float) -> list[dict[str, Any]]:
-        """Return the faults of a step in which a GPU takes ``factor`` times as long, or a link has that share."""
+        """Return the faults for a GPU that takes ``factor`` times as long, or a link with that share left."""
         return [{**fault, "factor": factor} for fault in self.faults]
 
 
 @dataclass(frozen=True)
 class DeviceClasses:
-    """Devices of a kind: labels, class numbers (``column``), and representatives; ``count`` may be 0."""
+    """Devices of a kind (GPU, NIC, cable, ...) in a job, by class, with a representative of each class."""
 
     count: int
     machines: int
@@ -114,7 +114,7 @@ class DeviceClasses:
 
 
 class JobDevices:
-    """Devices of a scenario's job, by kind."""
+    """Devices of a scenario's job by kind (GPU, host, NIC, cable, switch), grouped into classes."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._cluster, self._gpus = scenario.cluster.built, scenario.gpus
@@ -131,11 +131,11 @@ class JobDevices:
 
     @cached_property
     def fabric(self) -> JobFabric:
-        """NICs, switches and cables of the job."""
+        """NICs, switches and cables that the job uses."""
         return fabric_of(self._cluster, self._gpus)
 
     def of(self, kind: str, machines: int = 1) -> DeviceClasses:
-        """Return the devices of a kind (``spec.Of``), cached; a rack has ``machines`` nodes."""
+        """Return the job's devices of a kind, cached; a rack has ``machines`` nodes."""
         if (kind, machines) not in self._known:
             self._known[kind, machines] = self._of(kind, machines)
         return self._known[kind, machines]
@@ -182,7 +182,7 @@ class JobDevices:
         faults: Callable[[int], tuple[Mapping[str, Any], ...]],
         first: Sequence[int] | None = None,
     ) -> DeviceClasses:
-        """Return devices by label; the ``first`` of each class represents the others in simulation."""
+        """Return devices with these labels; the ``first`` of each class represents it in simulations."""
         _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
         columns = number.astype(np.int64).ravel()
         chosen = firsts.tolist() if first is None else first
@@ -195,7 +195,7 @@ def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
 
 
 def validation_pass(scenario: Scenario) -> Result:
-    """Simulate the scenario's batch forward only, as a validation does, with its own bubble and faults."""
+    """Simulate the forward pass of a batch, as validation runs it, with its own bubble and faults."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
     return simulate_scenario(alone, planned=plan(alone, trains=False))
 
@@ -225,7 +225,7 @@ class StepStates:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
 
     def begin(self) -> None:
-        """Begin to collect the states and notes of another run."""
+        """Clear the states and notes collected for the previous run."""
         self.used, self.notes = {}, []
 
     def _timed(self, words: str, play: Callable[[], float]) -> float:
@@ -242,17 +242,17 @@ class StepStates:
 
     @cached_property
     def parts(self) -> JobDevices:
-        """Devices of the job, by kind."""
+        """Devices of the job by kind, grouped into classes."""
         return JobDevices(self.scenario)
 
     @cached_property
     def result(self) -> Result:
-        """Simulated healthy step."""
+        """Simulated step on the healthy cluster."""
         with phase(f"state 1 of the cluster ({_HEALTHY})"):
             return simulate_scenario(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:
-        """Return the weight of a checkpoint at any interval; InputError if its duration is not stated."""
+        """Return the cost of a checkpoint, whatever its interval; InputError if its duration is not stated."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
             self.weights[of_each] = checkpoint_cost(self.scenario, of_each)
@@ -260,19 +260,19 @@ class StepStates:
 
     @property
     def healthy(self) -> float:
-        """Healthy step time (s), with the scenario's own faults."""
+        """Step time (s) on the healthy cluster, with the scenario's own faults."""
         return self._timed(_HEALTHY, lambda: self.result.step_time) + self.outer
 
     @cached_property
     def outer(self) -> float:
-        """Seconds per step of outer steps of local workers, equal in every state."""
+        """Cost of the outer steps of local training in seconds per step, equal in every cluster state."""
         section = self.scenario.training.outer
         if section is None or not played_apart(self.scenario):
             return 0.0
         return outer_seconds(self.scenario, self.result.step_time) / section.every
 
     def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
-        """Return the step time (s) with more faults (documents), on the scenario's own random draws."""
+        """Return the step time (s) with additional faults, on the scenario's own random draws."""
 
         def step() -> float:
             more = [_FAULT.validate_python(dict(fault)) for fault in faults]
@@ -282,12 +282,12 @@ class StepStates:
         return self._timed(words, step) + self.outer
 
     def slow(self, device: Representative, level: float) -> float:
-        """Return the step time (s) with a GPU or node slowed by a factor, or a link with a share left."""
+        """Return the step time (s) with a GPU or node slower by a factor, or a link at a share of its bandwidth."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
         return self.with_faults(f"{device.words} {how}", device.slow(level))
 
     def writing(self, words: str, shares: Mapping[int, float]) -> float:
-        """Return the step time (s) while writes take a share of every node's NIC cables, to the bit."""
+        """Return the step time (s) while checkpoint writes take these shares of the nodes' NIC bandwidth."""
         most = max(shares.values(), default=0.0)
         if not most:
             return self.healthy
@@ -299,14 +299,14 @@ class StepStates:
         return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", faults)
 
     def validating(self, spec: ValidationSpec) -> float:
-        """Return the seconds per step of validations: forward passes on the healthy cluster, with their own bubble."""
+        """Return the cost of validations in seconds per step: forward passes on the healthy cluster."""
         if spec.seconds is not None:
             return spec.seconds / spec.every
         one = self._timed("a batch of validation", lambda: validation_pass(self.scenario).step_time)
         return spec.batches * one / spec.every
 
     def short_of(self, machines: int) -> tuple[float, float]:
-        """Return the step time with nodes missing, and its share of samples; InputError if no replica is left."""
+        """Return (step time (s), share of the batch) with nodes missing; InputError if no replica is left."""
         job = fewer_of(self.scenario, machines)
         if job is None:
             raise InputError(

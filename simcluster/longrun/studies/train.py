@@ -1,4 +1,4 @@
-"""Training runs of weeks: simulation of a scenario's ``run:`` section, one stage after another.
+"""Simulation of long training runs from a scenario's ``run:`` section, stage by stage.
 
 Each stage is a separate run, begun from the checkpoint that ended the previous one.
 """
@@ -35,7 +35,7 @@ def train(
     store: str | Path | None = None,
     progress: Progress = lambda done, total, wrong: None,
 ) -> TrainingRun | StagedTraining:
-    """Simulate the long runs of a scenario, ``played`` of them (default: its ``run.played``).
+    """Simulate the long training runs of a scenario, ``played`` times (default: its ``run.played``).
 
     A run with ``run.stages`` is a ``StagedTraining``: a ``TrainingRun`` for each stage, and their sums. ``workers`` is
     a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor; the numbers are the same to the bit.
@@ -57,7 +57,7 @@ def train_stages(
     store: str | Path | None = None,
     progress: Progress = lambda done, total, wrong: None,
 ) -> StagedTraining:
-    """Simulate a scenario with stages, as ``train``; InputError for a run without stages, or an invalid one."""
+    """Simulate the long training runs of a scenario that has stages; InputError if it has none."""
     scenario = scenario_of(scenario, "train_stages")
     if not section_of(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; simulate it with simcluster.train")
@@ -67,7 +67,7 @@ def train_stages(
 
 
 class PreparedStage(NamedTuple):
-    """Stage before its simulation: its run in numbers, the states of its cluster, and the healthy step."""
+    """Stage of a long run before its simulation: its numerical description, cluster states, and healthy step."""
 
     scenario: Scenario
     run: LongRun
@@ -77,7 +77,7 @@ class PreparedStage(NamedTuple):
 
     @classmethod
     def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
-        """Return the stage of a scenario; InputError for a run that would practically never end."""
+        """Prepare a scenario's run for simulation; InputError if it would practically never end."""
         run_power(scenario.cluster.device.name, section_of(scenario).power)  # raises its errors first
         run = long_run_of(scenario, states)
         check_end(run)
@@ -85,7 +85,7 @@ class PreparedStage(NamedTuple):
 
 
 def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
-    """Return the stages of a scenario (one if it has none); stages with equal steps share ``known`` states."""
+    """Prepare the stages of a scenario's run for simulation; stages with equal steps share ``known`` states."""
     scenarios = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
     return [PreparedStage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
 
@@ -93,7 +93,7 @@ def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[Prepared
 def simulate_policies(
     policies: Mapping[str, tuple[Scenario, list[PreparedStage]]], count: int, player: RunSimulator
 ) -> dict[str, TrainingRun | StagedTraining]:
-    """Simulate policies by name on the random numbers of the first one's seed, different for each stage."""
+    """Simulate ``count`` runs of each named policy with the same random numbers."""
     seed = next(iter(policies.values()))[0].seed
     outcomes: dict[str, list[Outcomes]] = {name: [] for name in policies}
     for number in range(max(len(stages) for _, stages in policies.values())):
@@ -114,12 +114,12 @@ _APART = 10**6  # numbers of the first runs of two stages
 
 
 def step_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the part of a scenario's document that its step depends on: all but its run and name."""
+    """Return the part of a scenario's document that determines its step: all but its run and name."""
     return {key: value for key, value in scenario.document().items() if key not in ("run", "name")}
 
 
 def stage_scenarios(scenario: Scenario) -> list[Scenario]:
-    """Return a scenario per stage: a run of its tokens, with the stage's changes."""
+    """Return a scenario for each stage of a run, with the stage's tokens and changes."""
     section, found = section_of(scenario), []
     counts = tokens_of_stages(section.stages, section.tokens)
     for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):

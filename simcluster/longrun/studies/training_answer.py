@@ -1,4 +1,4 @@
-"""Printed answers about simulated long runs, of one stage and of several."""
+"""Printed answers of ``simcluster train``, for runs of one stage and of several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FATE_WORDS = {
 
 
 def training_answer(training: TrainingRun) -> Answer:
-    """Return the answer's blocks for runs of one stage: result, wall-clock breakdown, closed forms, states."""
+    """Return the printed answer for runs of one stage: results, wall-clock breakdown, closed forms, states."""
     scenario, known = training.scenario, training.parts["each_s"].items()
     each = ", ".join(f"{part} {format_seconds(seconds)}" for part, seconds in known)
     simulated = "; ".join(f"{words} {format_seconds(seconds)}" for words, seconds in training.states.items())
@@ -246,7 +246,7 @@ def _expected_table(training: TrainingRun) -> list[TableBlock]:
 
 
 def staged_answer(training: StagedTraining) -> Answer:
-    """Return the answer's blocks for runs of several stages."""
+    """Return the printed answer for runs of several stages."""
     scenario = training.scenario
     head = [scenario.title, f"{scenario.cluster.built.name}; {_runs_words(training)}"]
     return [

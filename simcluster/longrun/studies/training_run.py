@@ -1,4 +1,4 @@
-"""Simulated runs of one stage: outcomes of a scenario's ``run:`` section, in numbers, tables and JSON."""
+"""Simulated long training runs of one stage: their results as numbers, tables and JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
-    """Return mean, low, high, p5, p50 and p95 of the runs, a row per known measure."""
+    """Return a table with a row per measure: mean, low, high (95 %), p5, p50 and p95 over the runs."""
     rows = [
         [name, *_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
         for name, values in measured.items()
@@ -54,19 +54,19 @@ def _interval(values: Floats) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class TrainingRun(Shown):
-    """Simulated long runs of a ``scenario`` (of one stage): outcomes, means, tables and costs.
+    """Simulated long runs of a scenario without stages: outcomes, means, tables and costs.
 
     ``run`` is the scenario's run in numbers, ``states`` the states of the cluster that the step simulator simulated (by
-    words, seconds per step), ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the
-    number of the first run (not 0 for the runs of a stage), ``notes`` the assumptions made.
+    name, seconds per step), ``outcomes`` the outcome of each run, ``step`` the whole healthy step, ``first`` the number
+    of the first run (not 0 for the runs of a stage), ``notes`` the assumptions made.
 
     Of the runs there are ``played``; means over them are ``days`` of wall time, ``goodput`` (the share of the wall time
     that is productive: what the kept steps take on the healthy cluster), ``ettr`` (the effective training time ratio:
     the share that goes into kept steps, slow ones too), ``step_mfu`` of the healthy step and ``effective_mfu`` of the
     whole run, ``tokens`` of the kept steps, ``gpu_hours`` of the job and ``spare_gpu_hours`` of spare nodes. ``price``
     is dollars per GPU-hour, if the scenario states it. Of each run there are ``wall`` seconds, ``goodput_by_run``,
-    ``shares`` of the wall by fate, and ``failures_by_run``, the number of failures that stopped the job. ``numbers``
-    has the 95 % intervals and percentiles of the means.
+    ``shares`` of the wall by time category, and ``failures_by_run``, the number of failures that stopped the job.
+    ``numbers`` has the 95 % intervals and percentiles of the means.
     """
 
     scenario: Scenario
@@ -111,40 +111,40 @@ class TrainingRun(Shown):
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Assumptions that the answer depends on and the scenario does not state."""
+        """Assumptions that the results depend on and the scenario does not state."""
         return tuple(assumptions_of(section_of(self.scenario), self.run))
 
     @property
     def loss(self) -> float | None:
-        """Expected loss after the run's tokens, by its loss law; None if it names neither a law nor a loss."""
+        """Expected loss after the run's tokens; None if the run names neither a loss law nor a loss."""
         found = expected_loss(self.scenario, self.tokens)
         return None if found is None else found.loss
 
     @cached_property
     def energy(self) -> RunEnergy | None:
-        """Energy by time category, and the power of the job; None if the power of its GPUs is unknown."""
+        """Energy by time category, and power of the job; None if the power of its GPUs is unknown."""
         return RunEnergy.of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
 
     @cached_property
     def money(self) -> RunMoney | None:
-        """Dollars by time category and by cause; None if nothing has a price."""
+        """Cost in dollars by time category and by cause; None if nothing has a price."""
         section = section_of(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
         return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
 
     @property
     def dollars(self) -> float | None:
-        """Dollars of everything that has a price in the scenario; None if nothing has."""
+        """Mean cost (dollars) of everything that has a price in the scenario; None if nothing has."""
         return None if self.money is None else float(self.money.total.mean())
 
     @property
     def dollars_by_run(self) -> Floats | None:
-        """Dollars of each run."""
+        """Cost of each run (dollars); None if nothing has a price."""
         return None if self.dollars is None else self.dollars / self.days / DAY * self.wall
 
     @property
     def price_of_mfu(self) -> PriceOfMfu | None:
-        """Cost of the run at the achievable MFU; None without that, or without a price."""
+        """Cost of the run at its achievable MFU; None if that or a price is not stated."""
         achievable = section_of(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
@@ -152,7 +152,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
-        """Table of days, steps, goodput, failures, outages, dollars, kWh: mean, low, high, p5, p50, p95."""
+        """Table over runs of days, steps, goodput, failures, dollars and kWh: mean, interval, percentiles."""
         outcomes = self.outcomes
         return table_of_means({
             "days": self.wall / DAY,
@@ -167,7 +167,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def breakdown(self) -> pd.DataFrame:
-        """Table by time category of the mean wall time, shares, and cost.
+        """Table of the mean wall time, share and cost by time category.
 
         Columns mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90; dollars
         and kwh (nan if not known).
@@ -183,10 +183,10 @@ class TrainingRun(Shown):
 
     @cached_property
     def causes(self) -> pd.DataFrame:
-        """Table by cause, the most expensive first.
+        """Table of failures, outages, lost time and cost by cause, the most expensive first.
 
-        Columns strikes, outages, seconds of each fate (``lost_s``, ...), ``all_s``, ``share`` of the wall time, dollars
-        (nan if not known).
+        Columns strikes (failures), outages, seconds of each time category (``lost_s``, ...), ``all_s``, ``share`` of
+        the wall time, dollars (nan if not known).
         """
         import pandas as pd
 
@@ -207,7 +207,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def parts(self) -> pd.DataFrame:
-        """Table by phase of a restart: mean_s per run, each_s per restart."""
+        """Table of mean seconds by phase of a restart: mean_s per run, each_s per restart."""
         seconds = self.outcomes.parts.mean(axis=0).tolist()
         count = max(float(self.outcomes.outages.sum(axis=1).mean()), 1e-12)
         known = zip(self.run.restart, seconds, strict=True)
@@ -215,7 +215,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def weeks(self) -> pd.DataFrame:
-        """Table by week: mean goodput, p10, p90, and the number of runs that began it.
+        """Table of goodput by week: mean, p10, p90, and the number of runs that began the week.
 
         The last week of a run is as long as the run continues in it. Work that is lost to a failure counts against the
         week in which it occurs.
@@ -229,12 +229,12 @@ class TrainingRun(Shown):
 
     @cached_property
     def expected(self) -> pd.DataFrame:
-        """Closed forms: value, simulated, half_width of its 95 % interval, holds (validity), why (it differs)."""
+        """Table of closed forms with the simulated results, their validity, and why the two differ."""
         return closed_forms_of(self.run, self.outcomes)
 
     @cached_property
     def log(self) -> pd.DataFrame:
-        """Log of run 0, event by event.
+        """Event log of run 0 as a table.
 
         Columns begin_s, end_s, what, cause, which (part, by name), at_s (on the nominal clock); and the steps and
         snapshots of a stretch of training.
@@ -243,7 +243,7 @@ class TrainingRun(Shown):
 
     @cached_property
     def incidents(self) -> pd.DataFrame:
-        """Log of run 0 as incidents: time, lasts (s; nan if unknown), cause, device; its CSV can be replayed."""
+        """Failures in run 0 as a table whose CSV can be replayed: time, lasts (s; or nan), cause, device."""
         return make_frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
 
     @cached_property
@@ -251,10 +251,9 @@ class TrainingRun(Shown):
         return simulate_with_log(self.run, self.scenario.seed, self.first)[1]
 
     def restart_for(self, ettr: float) -> float:
-        """Return the seconds from a failure to training again that an effective training time ratio allows.
+        """Return the restart time (s) that an effective training time ratio allows, including detection.
 
-        Detection is included. All outages become longer (or shorter) by the same time, in which nothing fails; may be
-        negative.
+        All outages become longer (or shorter) by the same time, in which nothing fails; may be negative.
         """
         outages = float(self.outcomes.outages.sum(axis=1).mean())
         if not outages:
@@ -267,7 +266,7 @@ class TrainingRun(Shown):
         return now + (self.ettr / ettr - 1) * float(self.wall.mean()) / outages
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON document: CONTRACT.md, "A run of weeks"."""
+        """Return the runs as a JSON document (CONTRACT.md, "A run of weeks")."""
         pattern, rate, scenario = self.run.pattern, stop_rate(self.run), self.scenario
         money, energy, keep = self.money, self.energy, pattern.keep
 
