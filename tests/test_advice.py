@@ -17,9 +17,9 @@ from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms
 from simcluster.longrun.studies.advice import ADVICE, GRID, advise
 from simcluster.longrun.studies.advice_nodes import SHORT
-from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.comparing import compare_policies, difference_table
-from simcluster.longrun.studies.in_theory import break_even_hours, efficiency_of, interruption_of
+from simcluster.longrun.studies.in_theory import break_even_hours, expected_efficiency, mean_interruption
 from simcluster.longrun.studies.policies import Advice, paired_difference
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
@@ -120,8 +120,8 @@ def test_one_run_has_no_interval(states: StepStates) -> None:
 def test_the_best_interval_is_that_of_the_closed_form(states: StepStates) -> None:
     scenario = scenario_of(spares={"unlimited": True})
     found = advise("interval", scenario, states=states, played=100)
-    run = long_run_of(scenario, states)
-    known = closed_forms.best_interval(run.pattern.storage.stall, 1 / interruption_of(run).rate)
+    run = build_long_run(scenario, states)
+    known = closed_forms.best_interval(run.pattern.storage.stall, 1 / mean_interruption(run).rate)
     best = found.table.loc[found.table["goodput"].idxmax(), "interval_s"]
     assert known / GRID * 0.999 <= best <= known * GRID * 1.001
     gap = (found.table["goodput"] - found.table["closed_form"]).abs()
@@ -171,8 +171,8 @@ def test_the_budget_of_a_restart_gives_the_target(states: StepStates) -> None:
     scenario = scenario_of(spares={"unlimited": True}, checkpoint={"every": "10 min", "stall": "5 s"})
     found = advise("restart", scenario, target=0.85, states=states, played=60)
     budget = next(mark for mark in found.picture.marks if mark.chosen)
-    run = long_run_of(scenario, states)
-    parts = budget.x - interruption_of(run).detect
+    run = build_long_run(scenario, states)
+    parts = budget.x - mean_interruption(run).detect
     assert parts > 0
     there = closed_forms.efficiency(run.pattern.steps * run.pattern.step, 5, parts / 4, 120 + parts * 3 / 4, 1 / 10800)
     assert there == pytest.approx(0.85, abs=4e-3)
@@ -250,7 +250,7 @@ def test_policies_that_cannot_be_compared() -> None:
 
 def test_the_closed_form_knows_where_there_is_none(states: StepStates) -> None:
     two = {"every": "20 min", "stall": "5 s", "memory": {"storage_every": 4, "stall": "1 s", "write": "2 s"}}
-    assert math.isnan(efficiency_of(long_run_of(scenario_of(checkpoint=two), states)))
+    assert math.isnan(expected_efficiency(build_long_run(scenario_of(checkpoint=two), states)))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

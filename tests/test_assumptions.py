@@ -12,8 +12,8 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.telling import listen_to_progress, phases
-from simcluster.longrun.defaults import READY, RESTART, spares_of
-from simcluster.longrun.run import FailureMode, Spares
+from simcluster.longrun.defaults import READY, RESTART, build_spares
+from simcluster.longrun.run import FailureMode, SpareNodes
 from simcluster.longrun.studies.advice import ADVICE, advise
 from simcluster.longrun.studies.comparing import compare_policies
 from simcluster.longrun.studies.states import StepStates
@@ -84,9 +84,9 @@ def test_no_restart_and_a_pool_without_end_are_kept_where_a_scenario_states_them
 def test_spares_are_one_for_twelve_nodes(nodes: int, spares: int) -> None:
     """BLOOM: 4 for 48."""
     leaves = FailureMode("node", "stop", 1e-6, repair=FixedTime(seconds="2 d"))
-    assert spares_of(SparesSpec(), nodes, [leaves]) == Spares(0, spares, 0, READY)
-    assert spares_of(SparesSpec(cold=3), nodes, [leaves]) == Spares(0, 0, 3, READY)
-    assert spares_of(SparesSpec(), nodes, []).count == 0
+    assert build_spares(SparesSpec(), nodes, [leaves]) == SpareNodes(0, spares, 0, READY)
+    assert build_spares(SparesSpec(cold=3), nodes, [leaves]) == SpareNodes(0, 0, 3, READY)
+    assert build_spares(SparesSpec(), nodes, []).count == 0
 
 
 def test_spares_that_are_assumed_cost_nothing_until_they_have_a_price() -> None:

@@ -23,27 +23,27 @@ from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
 from simcluster.documents.shipped import shipped_folder
 from simcluster.evidence.calibration.cases import KernelCase, list_cases, parse_case
-from simcluster.evidence.calibration.device_file import device_text
+from simcluster.evidence.calibration.device_file import device_file_text
 from simcluster.evidence.calibration.device_fit import (
     DeviceFit,
     catalogue_device,
     fit_device,
-    model_kernel,
+    kernel_of_case,
     modelled_seconds,
 )
-from simcluster.evidence.calibration.least_squares import Parameter, least_squares, value_at, with_value
+from simcluster.evidence.calibration.least_squares import FitParameter, least_squares, value_at_path, replace_value_at
 from simcluster.evidence.calibration.raw_table import (
-    Machine,
+    MeasuredMachine,
     MeasuredTable,
     Measurement,
     TableFile,
     read_raw_table,
-    summarize,
+    summarize_batches,
 )
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import from_document, load
 
-H100 = Machine("NVIDIA H100 80GB HBM3", "cuda", 132, torch="2.13.0", driver="570.1", date="2026-01-02")
+H100 = MeasuredMachine("NVIDIA H100 80GB HBM3", "cuda", 132, torch="2.13.0", driver="570.1", date="2026-01-02")
 TRUE = {
     "launch": 1.7e-6,
     "memory_efficiency": 0.88,
@@ -64,9 +64,9 @@ TRUE = {
 def true_device() -> Device:
     device = load_device("h100")
     measured = {name: AttentionKernel(forward=0.5, backward=0.5) for name in ("sdpa-flash", "sdpa-cudnn")}
-    device = with_value(device, "attention.kernels", {**device.attention.kernels, **measured})
+    device = replace_value_at(device, "attention.kernels", {**device.attention.kernels, **measured})
     for path, value in TRUE.items():
-        device = with_value(device, path, value)
+        device = replace_value_at(device, path, value)
     return device
 
 
@@ -77,10 +77,10 @@ def synthetic(noise: float = 0.0, seed: int = 0) -> MeasuredTable:
         if case.kind == "attention" and case.op in ("efficient", "math"):
             found.append(Measurement(case, failed="No viable backend"))
             continue
-        kernel = model_kernel(case)
+        kernel = kernel_of_case(case)
         seconds = modelled_seconds(device, [(case, kernel)])[0] if kernel else case.size / 50e9 or 5e-6
         more = 1e-5 if case.kind == "beside" else 0.0
-        found.append(summarize(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
+        found.append(summarize_batches(case, [seconds * math.exp(generator.normal(0, noise))] * 2, 1, alone=more))
     return MeasuredTable(H100, tuple(found))
 
 
@@ -158,7 +158,7 @@ def test_least_squares_finds_a_line_and_its_errors() -> None:
     """Against the textbook's formulas for a straight line."""
     x = np.linspace(1, 5, 40)
     y = 0.5 + 2.0 * x + np.random.default_rng(3).normal(0, 0.1, 40)
-    parameters = [Parameter("a", 1.0, 0.0, 10.0), Parameter("b", 1.0, 1e-3, 10.0)]
+    parameters = [FitParameter("a", 1.0, 0.0, 10.0), FitParameter("b", 1.0, 1e-3, 10.0)]
     found = least_squares(parameters, lambda values: values[0] + values[1] * x - y)
     slope, offset = np.polyfit(x, y, 1)
     assert found.values == pytest.approx((offset, slope), rel=1e-4)
@@ -167,7 +167,7 @@ def test_least_squares_finds_a_line_and_its_errors() -> None:
 
 
 def test_a_constant_that_no_row_knows_has_no_error() -> None:
-    parameters = [Parameter("a", 1.0, 0.1, 10.0), Parameter("idle", 2.0, 0.1, 10.0)]
+    parameters = [FitParameter("a", 1.0, 0.1, 10.0), FitParameter("idle", 2.0, 0.1, 10.0)]
     found = least_squares(parameters, lambda values: np.array([values[0] - 3.0, values[0] - 3.1, 0.0]))
     assert found.values[1] == pytest.approx(2.0)
     assert found.errors[1] is None
@@ -177,12 +177,12 @@ def test_a_constant_that_no_row_knows_has_no_error() -> None:
 @pytest.mark.parametrize(("start", "low", "high"), [(1.0, 2.0, 3.0), (1.0, 1.0, 1.0), (1.0, 3.0, 2.0)])
 def test_a_start_outside_its_bounds_is_refused(start: float, low: float, high: float) -> None:
     with pytest.raises(InputError, match="must lie within bounds"):
-        Parameter("power", start, low, high)
+        FitParameter("power", start, low, high)
 
 
 def test_more_constants_than_rows_are_refused() -> None:
     with pytest.raises(InputError, match="cannot be fitted on 1 rows"):
-        least_squares([Parameter("a", 1.0, 0.1, 2.0)] * 2, lambda values: np.array([values[0]]))
+        least_squares([FitParameter("a", 1.0, 0.1, 2.0)] * 2, lambda values: np.array([values[0]]))
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -197,17 +197,17 @@ def test_every_kind_is_measured_and_no_case_twice(on_gpu: bool, quick: bool) -> 
 
 
 def test_kernels_count_what_planning_counts() -> None:
-    product = model_kernel(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
+    product = kernel_of_case(KernelCase("matmul", "TN", "bf16", m=64, n=32, k=16, batch=3))
     assert product is not None
     assert product.flops == 2 * 3 * 64 * 32 * 16
     assert product.bytes == 2 * 3 * (64 * 16 + 16 * 32 + 64 * 32)
-    forward = model_kernel(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
-    backward = model_kernel(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
+    forward = kernel_of_case(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8))
+    backward = kernel_of_case(KernelCase("attention", "flash", "bf16", 128, 128, 64, 8, causal=True, backward=True))
     assert forward is not None
     assert backward is not None
     assert forward.flops == 4 * 8 * 128 * 128 * 64
     assert backward.flops == forward.flops * 2.5 / 2
-    assert model_kernel(KernelCase("host_copy", "to host", "bf16", size=10)) is None
+    assert kernel_of_case(KernelCase("host_copy", "to host", "bf16", size=10)) is None
 
 
 @pytest.mark.parametrize("wrong", [
@@ -279,17 +279,17 @@ def test_a_broken_table_says_where(text: str, message: str, tmp_path: Path) -> N
 )
 def test_a_case_that_is_no_kernel_is_refused(case: KernelCase, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        model_kernel(case)
+        kernel_of_case(case)
 
 
 def test_batches_are_summarised_by_median_and_quartiles() -> None:
-    found = summarize(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
+    found = summarize_batches(KernelCase("memory", "add", "bf16", m=1, n=1), [5.0, 1.0, 2.0, 4.0, 3.0], 7)
     assert (found.seconds, found.low, found.high, found.fastest, found.repeats, found.calls) == (3, 2, 4, 1, 5, 7)
 
 
 def test_the_file_loads_as_the_device_that_was_fitted(tmp_path: Path) -> None:
     path = tmp_path / "my_gpu.yaml"
-    path.write_text(device_text(fitted(), "my_gpu.jsonl"))
+    path.write_text(device_file_text(fitted(), "my_gpu.jsonl"))
     assert load_device(str(path)) == fitted().device
     head = path.read_text().partition("\n\n")[0]
     for part in ("2026-01-02", "NVIDIA H100 80GB HBM3", "PyTorch 2.13.0", "driver 570.1", "my_gpu.jsonl", "h100"):
@@ -307,7 +307,7 @@ def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert load("tiny_dp", {"cluster.device": "gpus/slow.yaml"}) == slow  # an override: from where one is
     slower = load_device("gpus/slower.yaml")
-    assert (slower.name, value_at(slower, "matmul.power"), value_at(slower, "matmul.clock")) == ("slower", 0.5, 0.6)
+    assert (slower.name, value_at_path(slower, "matmul.power"), value_at_path(slower, "matmul.clock")) == ("slower", 0.5, 0.6)
     assert load_device({"base": "gpus/slow.yaml", "launch": "9 us"}).launch == 9e-6
     assert load_cluster("dgx_a100", [("device", "gpus/slow.yaml")]).device["name"] == "slow"  # type: ignore[index]
     again = from_document(slow.document())
@@ -350,12 +350,12 @@ def test_the_catalogue_knows_gpus_by_their_drivers_names(name: str, device: str 
 
 def test_a_constant_is_found_by_its_path() -> None:
     device = load_device("h100")
-    assert value_at(with_value(device, "matmul.power", 0.5), "matmul.power") == 0.5
-    assert value_at(device, "matmul.power") == 0.803
+    assert value_at_path(replace_value_at(device, "matmul.power", 0.5), "matmul.power") == 0.5
+    assert value_at_path(device, "matmul.power") == 0.803
     with pytest.raises(InputError, match="no 'powr' in matmul; did you mean 'power'"):
-        with_value(device, "matmul.powr", 0.5)
+        replace_value_at(device, "matmul.powr", 0.5)
     with pytest.raises(InputError, match="it is a single value"):
-        value_at(device, "launch.more")
+        value_at_path(device, "launch.more")
 
 
 def test_a_table_is_fitted_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.shipped import shipped_folder
-from simcluster.evidence.validation.fitting import builtin_fits, load_fits
+from simcluster.evidence.validation.fitting import builtin_fits_path, load_fits
 from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
 from simcluster.scenario.scenario import load
@@ -141,7 +141,7 @@ def test_workers_find_the_same(tmp_path: Path) -> None:
 
 def test_what_ships_is_declared_with_sources_and_names_studies_that_ship() -> None:
     file = load_fits()
-    assert file.document.source == str(builtin_fits())
+    assert file.document.source == str(builtin_fits_path())
     for fit in file.fits.fits.values():
         for rows in fit.rows:
             if rows.__class__.__name__ == "StudyRows":
@@ -162,12 +162,12 @@ def test_without_the_tables_fits_are_skipped_with_their_reason(
 def write_products(folder: Path) -> None:
     """A table of products in the format of its own, made from known constants."""
     from simcluster.devices.device import kernel_seconds, load_device
-    from simcluster.evidence.calibration.least_squares import with_value
+    from simcluster.evidence.calibration.least_squares import replace_value_at
     from simcluster.model.kernels import Kernel
 
     device = load_device("a100-80gb-pcie")
     for path, value in (("matmul.power", 0.7), ("matmul.clock", 0.8), ("matmul.epilogue", 0.5)):
-        device = with_value(device, path, value)
+        device = replace_value_at(device, path, value)
     lines = ["gpu,op,shape,peak_tflops,efficiency"]
     for m, n, k in [(4096, 4096, 4096), (4096, 512, 4096), (512, 512, 512), (8192, 4096, 256), (1024, 1024, 8192)]:
         for accumulate, result in (("False", 2), ("True", 8)):
@@ -247,4 +247,4 @@ def test_bad_calls_are_refused(arguments: list[str], message: str, capsys: pytes
 
 def test_the_shipped_file_lies_where_studies_are_not_looked_for() -> None:
     """``simcluster validate scenarios/validation/*.yaml`` takes every file there for a study."""
-    assert builtin_fits().parent != shipped_folder("scenarios") / "validation"
+    assert builtin_fits_path().parent != shipped_folder("scenarios") / "validation"

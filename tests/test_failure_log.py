@@ -15,17 +15,17 @@ from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.catalogue import GPUS_PER_NODE, WatchedFailures, resolve_failures, watched_failures
 from simcluster.longrun.fitting import fit_failures
-from simcluster.longrun.lives import WatchedLives
+from simcluster.longrun.lives import ObservedLifetimes
 from simcluster.scenario.run_failures import FailuresSpec
 from simcluster.scenario.run_section import RunSpec
 
 YEAR = 365.25 * 86400
 
 
-def lives(rng: np.random.Generator, count: int, shape: float, scale: float, watch: tuple[float, float]) -> WatchedLives:
+def lives(rng: np.random.Generator, count: int, shape: float, scale: float, watch: tuple[float, float]) -> ObservedLifetimes:
     """Drawn lives (years) of parts that are watched for the same time or less."""
     life, stop = scale * rng.weibull(shape, count), rng.uniform(*watch, count)
-    return WatchedLives(np.minimum(life, stop) * YEAR, life < stop, np.zeros(count), np.ones(count))
+    return ObservedLifetimes(np.minimum(life, stop) * YEAR, life < stop, np.zeros(count), np.ones(count))
 
 
 def rows_of(table: list[dict[str, object]]) -> list[Row]:
@@ -42,7 +42,7 @@ def test_drawn_lives_give_back_their_law_within_its_errors() -> None:
             life, since = 3 * rng.weibull(1.7, 1000), rng.uniform(0, late + 1e-12, 1000)
             stop = since + rng.uniform(0.5, 3, 1000)
             seen = life > since
-            drawn = WatchedLives(
+            drawn = ObservedLifetimes(
                 np.minimum(life, stop)[seen], (life < stop)[seen], since[seen], np.ones(int(seen.sum()))
             )
             fit = drawn.weibull()
@@ -162,9 +162,9 @@ def test_what_was_watched_must_be_known(llama: Path) -> None:
         fit_failures(read_csv(llama), "log", gpus=8)
     with pytest.raises(InputError, match="no column 'batch'"):
         fit_failures(read_csv(llama), "log", gpus=8, days=1, by="batch")
-    assert WatchedLives(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failures == 1
+    assert ObservedLifetimes(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failures == 1
     with pytest.raises(InputError, match="no shape"):
-        WatchedLives(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).weibull()
+        ObservedLifetimes(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).weibull()
 
 
 ENTRIES = watched_failures()

@@ -16,9 +16,9 @@ from scipy.interpolate import CubicSpline
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.evidence.calibration.least_squares import Loss, Solution, least_squares
-from simcluster.evidence.validation.fitting import Fit, load_fits
-from simcluster.evidence.validation.fitting_rows import RowResult, Sample, Settings, fit_samples
+from simcluster.evidence.calibration.least_squares import Loss, FitSolution, least_squares
+from simcluster.evidence.validation.fitting import FitDeclaration, load_fits
+from simcluster.evidence.validation.fitting_rows import RowResult, FitSample, Settings, load_fit_samples
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import (
     TOLERANCE,
@@ -51,28 +51,28 @@ class Made:
         return 0.5
 
 
-def rows_of(laws: Sequence[Law], seconds: Sequence[float]) -> list[Sample]:
+def rows_of(laws: Sequence[Law], seconds: Sequence[float]) -> list[FitSample]:
     questions = [Made(str(place), *each, []) for place, each in enumerate(zip(laws, seconds, strict=True))]
-    return [Sample(each.run_key, "made", each, lambda _, each=each: each.seconds) for each in questions]
+    return [FitSample(each.run_key, "made", each, lambda _, each=each: each.seconds) for each in questions]
 
 
-def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0.01) -> Fit:
+def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0.01) -> FitDeclaration:
     constants = {
         f"c{place}": {"path": f"software.c{place}", "bounds": each, "unfitted": max(each) / 2, "source": "made"}
         for place, each in enumerate(bounds)
     }
     rows = [{"study": "made"}]
-    return Fit.model_validate({"constants": constants, "rows": rows, "loss": loss, "step": step})
+    return FitDeclaration.model_validate({"constants": constants, "rows": rows, "loss": loss, "step": step})
 
 
-def found_of(fit: Fit, samples: Sequence[Sample], folds: Sequence[Fold] = ()) -> tuple[SearchResult, RowResponses]:
+def found_of(fit: FitDeclaration, samples: Sequence[FitSample], folds: Sequence[Fold] = ()) -> tuple[SearchResult, RowResponses]:
     with worker_pool(simulate_sample, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
         responses.simulate_first_points([])
         return search_constants(responses, folds), responses
 
 
-def direct(fit: Fit, samples: Sequence[Sample], start: Sequence[float]) -> Solution:
+def direct(fit: FitDeclaration, samples: Sequence[FitSample], start: Sequence[float]) -> FitSolution:
     """Without interpolation: every trial simulated."""
     with worker_pool(simulate_sample, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
@@ -176,7 +176,7 @@ def test_what_is_said_of_the_interpolation_is_what_a_simulation_finds() -> None:
 def test_rows_that_are_played_alike_are_played_once_a_point() -> None:
     asked: list[Settings] = []
     law = total(1.0, 0.3)
-    samples = [Sample(str(place), "made", Made("one", law, 0.0, asked), lambda _, slower=slower: law([0.6]) * slower)
+    samples = [FitSample(str(place), "made", Made("one", law, 0.0, asked), lambda _, slower=slower: law([0.6]) * slower)
                for place, slower in enumerate((0.98, 1.0, 1.02))]  # fmt: skip
     found, responses = found_of(fit_of((0.3, 1.0)), samples)
     assert responses.num_distinct_rows == 1
@@ -237,7 +237,7 @@ def test_a_part_of_a_step_is_what_its_study_predicts(tmp_path: Path) -> None:
     (report,) = validate_studies([load_study("korthikanti_table4")])
     path = tmp_path / "fits.yaml"
     path.write_text(FITS.replace("STUDY", "korthikanti_table4").replace("MORE", ""))
-    samples = fit_samples(load_fits(path), "made", None)
+    samples = load_fit_samples(load_fits(path), "made", None)
     assert isinstance(samples, list)
     assert len(samples) == 5
     for sample, point in zip(samples, report.points, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.checkpoint_plan import bytes_by_rank, bytes_per_parameter, host_memory_words, saved_in_host
 from simcluster.scenario.run_section import CheckpointSpec
@@ -81,5 +81,5 @@ def test_a_step_warns_and_a_run_of_weeks_says_so() -> None:
     assert any(text.startswith("host memory does not fit") for text in taken.warnings())
     run = {"days": "1 d", "failures": "llama3", "checkpoint": {"mode": "snapshot", "to": "1 GB/s"}}
     states = StepStates(load("tiny_3d", {**little, "run": run}))
-    long_run_of(states.scenario, states)
+    build_long_run(states.scenario, states)
     assert any(note.startswith("host memory does not fit") for note in states.notes)

@@ -21,10 +21,10 @@ from simcluster.longrun import closed_forms
 from simcluster.longrun.budget.critical_batch import effective_amount
 from simcluster.longrun.launch.check import RUN_CHECKS, LaunchCheck
 from simcluster.longrun.launch.launch import Launch
-from simcluster.longrun.launch.points import SavingCost
-from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.launch.points import CheckpointOverhead
+from simcluster.longrun.pattern import STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.longrun.studies.in_theory import two_levels_of
+from simcluster.longrun.studies.in_theory import two_level_efficiency
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_section import ValidationSpec
 from simcluster.scenario.run_times import FixedTime
@@ -36,7 +36,7 @@ OF_GOLDEN = FailureMode("any", "stop", 1 / (3 * HOUR))
 
 
 def saving_cost(steps: int, step: float = 13.71, checkpoint: float = 60.0) -> float:
-    return SavingCost.of(LongRun(CheckpointPattern(step, steps, Saving(checkpoint)), (OF_GOLDEN,))).whole
+    return CheckpointOverhead.of(LongRun(CheckpointPattern(step, steps, SnapshotCost(checkpoint)), (OF_GOLDEN,))).whole
 
 
 @pytest.mark.parametrize(("steps", "percent"), [(10, 44.40), (50, 11.93), (83, 10.54), (100, 10.72), (200, 14.88)])
@@ -53,19 +53,19 @@ def test_no_interval_costs_less_than_the_best_one(steps: int, step: float, check
 
 
 def test_what_is_written_behind_training_is_at_stake_for_longer() -> None:
-    saving = Saving(5.0, write=100.0, slowed=0.1)
+    saving = SnapshotCost(5.0, write=100.0, slowed=0.1)
     run = LongRun(CheckpointPattern(2.0, 300, saving), (OF_GOLDEN,))
-    waste = closed_forms.async_waste(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
-    assert SavingCost.of(run).whole == pytest.approx(waste, rel=1e-12)
+    waste = closed_forms.async_lost_share(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
+    assert CheckpointOverhead.of(run).whole == pytest.approx(waste, rel=1e-12)
     silent = replace(OF_GOLDEN, name="silent", effect="silent", lasts=FixedTime(seconds="1 h"))
-    assert SavingCost.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(2 * SavingCost.of(run).again)
+    assert CheckpointOverhead.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(2 * CheckpointOverhead.of(run).again)
 
 
 def test_copies_in_memory_and_on_storage_are_two_levels() -> None:
     deep = FailureMode("deep", "stop", 1 / (30 * HOUR), survives=STORAGE)
-    pattern = CheckpointPattern(2.0, 100, Saving(20.0), memory=Saving(1.0), cycles=7)
+    pattern = CheckpointPattern(2.0, 100, SnapshotCost(20.0), memory=SnapshotCost(1.0), cycles=7)
     run = LongRun(pattern, (OF_GOLDEN, deep))
-    assert SavingCost.of(run).whole == pytest.approx(1 - two_levels_of(run), rel=1e-6)
+    assert CheckpointOverhead.of(run).whole == pytest.approx(1 - two_level_efficiency(run), rel=1e-6)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------

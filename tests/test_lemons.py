@@ -11,12 +11,12 @@ import pytest
 from long_run_forms import is_near
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.lives import is_retired
-from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, Spares
+from simcluster.longrun.lives import should_retire_node
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.advice_nodes import extra_failures, retired_healthy
+from simcluster.longrun.studies.advice_nodes import expected_extra_failures, expected_retired_healthy
 from simcluster.longrun.studies.train import train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
@@ -29,7 +29,7 @@ EACH = 1 / (100 * DAY)
 def run_of(bad: DefectiveBatch, days: float = 400) -> LongRun:
     """Nothing takes time, so that failures are a Poisson process of the wall."""
     cause = FailureMode("node", "stop", MACHINES * EACH, MACHINES, bad=bad)
-    return LongRun(CheckpointPattern(10.0, 60, Saving(0.0)), (cause,), machines=MACHINES, until=days * DAY)
+    return LongRun(CheckpointPattern(10.0, 60, SnapshotCost(0.0)), (cause,), machines=MACHINES, until=days * DAY)
 
 
 def strikes(bad: DefectiveBatch, runs: int = 400) -> np.ndarray:
@@ -56,7 +56,7 @@ def same(one: Outcomes, other: Outcomes) -> bool:
 def test_rules(
     failures: list[float], rule: Literal["window", "fading"], limit: float, window: float, retired: bool
 ) -> None:
-    assert is_retired(failures, rule, limit, window) == retired
+    assert should_retire_node(failures, rule, limit, window) == retired
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -79,7 +79,7 @@ def test_failures_of_lemons_that_may_be_cured(cured: float, limit: float, days: 
     run = run_of(DefectiveBatch(BAD, TIMES, cured, 0.0 if math.isinf(limit) else limit), days)
     found = simulate_runs(run, 6, 400).strikes[:, 0].astype(float)
     healthy = MACHINES * EACH * days * DAY
-    assert is_near(found, healthy + extra_failures(run, run.causes[0], limit, days * DAY))
+    assert is_near(found, healthy + expected_extra_failures(run, run.causes[0], limit, days * DAY))
 
 
 def test_a_rule_of_one_is_a_sure_cure_and_a_short_window_is_never() -> None:
@@ -98,7 +98,7 @@ def test_a_new_machine_takes_its_time() -> None:
     bad = DefectiveBatch(BAD, 1e5, 0.0, 1, replaced=FixedTime(seconds="20 d"))
     run = run_of(bad)
     cause = replace(run.causes[0], rate=run.causes[0].rate / 1000, repair=FixedTime(seconds="1 s"))
-    outcomes = simulate_runs(replace(run, causes=(cause,), spares=Spares()), 1, 20)
+    outcomes = simulate_runs(replace(run, causes=(cause,), spares=SpareNodes()), 1, 20)
     waiting = outcomes.spent()["waiting"]
     few = outcomes.strikes[:, 0] - BAD  # of healthy ones
     np.testing.assert_allclose(waiting, BAD * 20 * DAY + few, rtol=1e-9)
@@ -107,14 +107,14 @@ def test_a_new_machine_takes_its_time() -> None:
 def test_healthy_machines_are_retired_by_chance() -> None:
     run = run_of(DefectiveBatch(0, 1.0))
     cause, seconds = run.causes[0], 400 * DAY
-    assert retired_healthy(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
-    assert retired_healthy(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
+    assert expected_retired_healthy(run, cause, 1, math.inf, seconds) == pytest.approx(50 * (1 - math.exp(-4)))
+    assert expected_retired_healthy(run, cause, 2, math.inf, seconds) == pytest.approx(50 * (1 - 5 * math.exp(-4)))
     draws = np.random.default_rng(1)
     gaps = draws.exponential(1 / EACH, (20_000, 20))
     found = ((gaps[:, 1:] < 2 * DAY) & (gaps.cumsum(axis=1)[:, 1:] < seconds)).any(axis=1)
     error = 4 * math.sqrt(found.mean() / len(found)) + found.mean() * 0.05
-    assert abs(retired_healthy(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
-    rarer = [retired_healthy(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
+    assert abs(expected_retired_healthy(run, cause, 2, 2 * DAY, seconds) / 50 - found.mean()) < error
+    rarer = [expected_retired_healthy(run, cause, 3, window, seconds) for window in (DAY, 10 * DAY, math.inf)]
     assert rarer == sorted(rarer)
 
 

@@ -22,8 +22,8 @@ from simcluster.evidence.validation.residuals import (
     collect_residuals,
     count_coverage,
     interval_table,
-    table_text,
-    within_intervals,
+    interval_file_text,
+    are_within_intervals,
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, of_kind, rank_studies
 from simcluster.scenario.scenario import load
@@ -83,7 +83,7 @@ def test_a_group_needs_two_studies() -> None:
 
 def test_coverage_leaves_the_own_study_out() -> None:
     residuals = rows([0.0, 0.01, -0.01] * 4, "one") + rows([0.0, 0.01] * 4, "two") + rows([0.3, 0.0], "odd")
-    within = within_intervals(residuals)
+    within = are_within_intervals(residuals)
     studies, kinds = [each.study for each in residuals], [each.kind.groups[1] for each in residuals]
     assert count_coverage(studies, within) == {"one": (8, 12), "two": (8, 8), "odd": (1, 2)}  # nobody else was at -0.01
     assert count_coverage(kinds, within) == {"A100, Megatron": (17, 22)}
@@ -226,7 +226,7 @@ def test_the_shipped_table_is_what_the_command_writes(
     assert len(residuals) == 7
     written = out.read_text(encoding="utf-8")
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {out}"
-    assert written == table_text(residuals, command)
+    assert written == interval_file_text(residuals, command)
     assert "of 7 rows" in written
     del reports[1:]  # one study has none to be left out
     assert main(["validate", names[0], "--residuals", str(tmp_path / "one.yaml")]) == 2

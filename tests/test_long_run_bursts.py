@@ -11,17 +11,17 @@ import pytest
 from long_run_forms import fixed, is_near
 
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, Spares
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.build import build_long_run
+from simcluster.longrun.studies.expected import compare_closed_forms
 from simcluster.longrun.studies.states import JobDevices, StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
 
 DAY = 86400.0
-NO_SAVING = CheckpointPattern(10.0, 60, Saving(0.0))
+NO_SAVING = CheckpointPattern(10.0, 60, SnapshotCost(0.0))
 
 
 def share(outcomes: Outcomes, fate: str) -> np.ndarray:
@@ -45,7 +45,7 @@ FEED = {"name": "power feed", "of": "rack", "machines": 2, "mtbf": "10 d", "repa
 def test_a_rack_is_machines_by_name() -> None:
     racks = JobDevices(job([FEED])).of("rack", 3)
     assert [racks.label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
-    run = long_run_of(job([FEED]), StepStates(job([FEED])))
+    run = build_long_run(job([FEED]), StepStates(job([FEED])))
     (cause,) = run.causes
     assert (cause.devices, cause.machines, cause.rate) == (2, 2, pytest.approx(2 / (10 * DAY)))
     _, log = simulate_with_log(run, 1)
@@ -54,7 +54,7 @@ def test_a_rack_is_machines_by_name() -> None:
 
 def test_a_slow_rack_is_its_machines_slow_at_once() -> None:
     hot = {**FEED, "name": "hot", "effect": "slow", "by": [1.5], "lasts": "1 h"}
-    (cause,) = long_run_of(job([hot]), StepStates(job([hot]))).causes
+    (cause,) = build_long_run(job([hot]), StepStates(job([hot]))).causes
     faults = [{"kind": "slow_gpu", "node": node, "factor": 1.5} for node in (0, 1)]
     by_hand = simulate(load("tiny_3d", {"faults": faults})).step_time / simulate(load("tiny_3d")).step_time
     assert cause.paces is not None
@@ -65,19 +65,19 @@ def test_machines_that_fail_together_need_more_spares() -> None:
     """Bursts of 4 at a quarter of the rate: as many repairs, a quarter of the outages, and three spares are none."""
     one = FailureMode("host", "stop", 1 / DAY, repair=fixed(3600.0))
     four = replace(one, rate=0.25 / DAY, machines=4)
-    singles, bursts = (simulate_runs(run_of(cause, spares=Spares(hot=3)), 1, 60) for cause in (one, four))
+    singles, bursts = (simulate_runs(run_of(cause, spares=SpareNodes(hot=3)), 1, 60) for cause in (one, four))
     assert singles.strikes.mean() == pytest.approx(4 * bursts.strikes.mean(), rel=0.05)
     assert share(singles, "waiting").mean() < 1e-5
     each = bursts.spent()["waiting"].sum() / bursts.strikes.sum()
     assert each == pytest.approx(3600.0, rel=1e-3)  # until they are back, but for where the run ends
-    enough = simulate_runs(run_of(four, spares=Spares(hot=4)), 1, 60)  # but for two bursts within the hour
+    enough = simulate_runs(run_of(four, spares=SpareNodes(hot=4)), 1, 60)  # but for two bursts within the hour
     assert share(enough, "waiting").mean() < 0.03 * share(bursts, "waiting").mean()
 
 
 def test_a_single_crew_repairs_one_after_the_other() -> None:
     """With no spares and nobody who fails meanwhile: the wait is that of the last of 4."""
     four = FailureMode("rack", "stop", 0.05 / DAY, machines=4, repair=fixed(3600.0))
-    waits = [simulate_runs(run_of(four, spares=Spares(crews=crews)), 1, 20) for crews in (1, 2, 4)]
+    waits = [simulate_runs(run_of(four, spares=SpareNodes(crews=crews)), 1, 20) for crews in (1, 2, 4)]
     each = [outcomes.spent()["waiting"].sum() / outcomes.strikes.sum() for outcomes in waits]
     np.testing.assert_allclose(each, [4 * 3600.0, 2 * 3600.0, 3600.0], rtol=1e-2)
 
@@ -98,7 +98,7 @@ def test_a_link_that_flaps(often: float, lasts: float) -> None:
 def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
     flap = {"name": "flap", "of": "cable", "effect": "slow", "mtbf": "1 h", "left": [0.5], "lasts": "5 s"}
     states = StepStates(job([flap]))
-    run = long_run_of(job([flap]), states)
+    run = build_long_run(job([flap]), states)
     cables = {JobDevices(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
     _, log = simulate_with_log(replace(run, until=DAY), 1)
     named = {row.which for row in log if row.which}
@@ -108,7 +108,7 @@ def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
 
 def test_a_pause_names_what_paused() -> None:
     pause = {"name": "link down", "of": "nic", "effect": "pause", "mtbf": "1 d", "lasts": "20 s"}
-    run = long_run_of(job([pause]), StepStates(job([pause])))
+    run = build_long_run(job([pause]), StepStates(job([pause])))
     outcomes, log = simulate_with_log(run, 1)
     named = [row.which for row in log if row.what == "pause"]
     assert len(named) == outcomes.strikes.sum() > 50
@@ -124,7 +124,7 @@ def test_laws_grow_with_the_gpus_of_the_job() -> None:
     law = {"seconds": "10 s", "per_gpu": "2 s"}
     node = {"name": "node", "of": "host", "mtbf": "10 d", "repair": law}
     other = {"name": "other", "of": "host", "mtbf": "10 d", "detect": {"seconds": "1 s", "per_gpu": "1 s"}}
-    run = long_run_of(job([node, other], detection=law), StepStates(job([node, other])))
+    run = build_long_run(job([node, other], detection=law), StepStates(job([node, other])))
     first, second = run.causes
     assert (first.detect.mean, second.detect.mean) == (10 + 2 * 8, 1 + 8)
     assert first.repair is not None
@@ -144,7 +144,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
 def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
     alarm = FailureMode("alarm", "alarm", 2 / DAY, repair=fixed(600.0))
     part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
-    outcomes = simulate_runs(run_of(alarm, restart=(part,), spares=Spares(hot=1)), 1, 20)
+    outcomes = simulate_runs(run_of(alarm, restart=(part,), spares=SpareNodes(hot=1)), 1, 20)
     assert not outcomes.spent()["lost"].any()
     assert not outcomes.spent()["detection"].any()
     each = outcomes.spent()["restart"].sum() / outcomes.outages.sum()
@@ -158,12 +158,12 @@ def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
 
 
 def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
-    pattern = CheckpointPattern(10.0, 360, Saving(60.0))
+    pattern = CheckpointPattern(10.0, 360, SnapshotCost(60.0))
     stop = FailureMode("gpu", "stop", 1 / (30 * DAY), detect=fixed(60.0))
     run = LongRun(pattern, (stop,), machines=16, until=4.0)
     outcomes = simulate_runs(run, 1, 20)
     assert (outcomes.steps == 0.4).all()
-    table = closed_forms_of(run, outcomes).set_index("closed_form")
+    table = compare_closed_forms(run, outcomes).set_index("closed_form")
     assert table.loc[["failures, rate x wall", "goodput, exact"], "explained"].all()
     assert "few checkpoints" in table.loc["goodput, exact", "why"]
 
@@ -171,6 +171,6 @@ def test_a_run_shorter_than_a_checkpoint_is_explained() -> None:
 def test_a_bad_batch_explains_more_failures() -> None:
     stop = FailureMode("gpu", "stop", 1 / DAY, bad=DefectiveBatch(4, 20.0, 0.0))
     run = run_of(stop, until=40 * DAY)
-    table = closed_forms_of(run, simulate_runs(run, 1, 20)).set_index("closed_form")
+    table = compare_closed_forms(run, simulate_runs(run, 1, 20)).set_index("closed_form")
     assert table.loc["failures, rate x wall", "explained"]
     assert "defective batch" in table.loc["failures, rate x wall", "why"]

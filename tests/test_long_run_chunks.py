@@ -22,13 +22,13 @@ from simcluster.base import version
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.cli.sweep import Bar
-from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import chunks
 from simcluster.longrun.studies.advice import advise
-from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.chunks import digest_of, plain_run
+from simcluster.longrun.studies.build import build_long_run
+from simcluster.longrun.studies.chunks import run_digest, strip_labels
 from simcluster.longrun.studies.comparing import PolicyComparison, _apply_changes, compare_policies
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import train
@@ -55,7 +55,7 @@ def scenario() -> Scenario:
 
 @pytest.fixture(scope="module")
 def run(scenario: Scenario) -> LongRun:
-    return long_run_of(scenario, StepStates(scenario))
+    return build_long_run(scenario, StepStates(scenario))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_process_that_is_killed_is_said(scenario: Scenario, monkeypatch: pytes
 
 
 def test_what_is_sent_plays_alike(run: LongRun) -> None:
-    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(plain_run(run), 1, 5).columns()
+    own, sent = simulate_runs(run, 1, 5).columns(), simulate_runs(strip_labels(run), 1, 5).columns()
     assert all(np.array_equal(own[name], sent[name], equal_nan=True) for name in own)
 
 
@@ -114,7 +114,7 @@ def test_what_is_sent_plays_alike(run: LongRun) -> None:
 
 
 def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
-    assert digest_of(run) == digest_of(long_run_of(scenario, StepStates(scenario)))
+    assert run_digest(run) == run_digest(build_long_run(scenario, StepStates(scenario)))
     host, hot = run.causes
     pace = np.array(hot.paces)
     pace[0, 0] += 1e-12
@@ -127,15 +127,15 @@ def test_equal_content_equal_digest(scenario: Scenario, run: LongRun) -> None:
         replace(run, causes=(host, replace(hot, paces=pace))),
         replace(run, causes=(host, replace(hot, column=np.zeros(hot.devices, dtype=np.int64)))),
     ]
-    found = [digest_of(each) for each in (run, *others[:-1])]
+    found = [run_digest(each) for each in (run, *others[:-1])]
     assert len(set(found)) == len(found)
-    assert (digest_of(others[-1]) == digest_of(run)) == (pace.shape[1] == 1)
+    assert (run_digest(others[-1]) == run_digest(run)) == (pace.shape[1] == 1)
 
 
 def test_what_no_digest_knows_is_refused() -> None:
-    pattern = CheckpointPattern(1.0, 60, Saving(1.0))
+    pattern = CheckpointPattern(1.0, 60, SnapshotCost(1.0))
     with pytest.raises(TypeError, match="no content to identify it by"):
-        digest_of(LongRun(pattern, (FailureMode("a", "stop", 1e-3, detect=object()),)))  # type: ignore[arg-type]
+        run_digest(LongRun(pattern, (FailureMode("a", "stop", 1e-3, detect=object()),)))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("small")

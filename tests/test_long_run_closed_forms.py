@@ -18,12 +18,12 @@ from long_run_forms import fixed
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.ending import check_end, expected_reruns, kept_share
+from simcluster.longrun.ending import check_run_ends, expected_reruns, estimate_kept_share
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.in_theory import Savings, best_steps, interval_of
+from simcluster.longrun.studies.in_theory import CheckpointCosts, best_steps, parse_interval
 from simcluster.scenario.run_times import ExponentialTime, StagedTime, TimeSpec
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -33,7 +33,7 @@ RSC_1, RSC_2 = 6.50e-3 / DAY, 2.34e-3 / DAY  # of a node, Meta's research cluste
 NODES, REPAIR = 2048, 2 * DAY
 
 BEST = known.best_interval(C, MU)
-TWO = known.two_levels(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
+TWO = known.best_two_levels(2.0, 60.0, 1 / (4 * HOUR), 1 / (24 * HOUR))
 BEHIND = known.async_interval(3.0, 120.0, 0.02, MU)
 SEGMENT = known.segment_moments(1800.0, C, R, D, 1 / MU)
 NETCAP = DAY / (NODES * 5e-3)
@@ -99,7 +99,7 @@ VALUES = {
     ),
     "behind training: interval": (BEHIND, 341.5259873),
     "behind training: waste there, first order": (
-        known.async_waste(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
+        known.async_lost_share(BEHIND, 3.0, 120.0, 0.02, MU, 600.0),
         0.09828944327,
     ),
     "behind training: efficiency there, exact": (
@@ -169,7 +169,7 @@ def test_exact_forms_become_first_order_ones() -> None:
     overhead = forms.verified_segment(interval, 0.1, checkpoint, SILENT / 100, rate) / interval - 1
     assert overhead == pytest.approx(forms.verified_overhead(0.1, checkpoint, SILENT / 100, rate), rel=2e-3)
     soft, hard = 1 / (400 * HOUR), 1 / (2400 * HOUR)
-    best = known.two_levels(0.02, 0.6, soft, hard)
+    best = known.best_two_levels(0.02, 0.6, soft, hard)
     work = (best.pattern - 13 * 0.02 - 0.6) / 13
     assert forms.two_level_pattern(work, 13, 0.02, 0.6, soft, hard) / work / 13 - 1 == pytest.approx(
         best.overhead, rel=2e-3
@@ -203,34 +203,34 @@ def silent(rate: float, lasts: TimeSpec) -> FailureMode:
 
 
 def run_of(*causes: FailureMode, steps: int = 100, goal: float = 10_000, keep: int = 1, stall: float = 1.0) -> LongRun:
-    return LongRun(CheckpointPattern(1.0, steps, Saving(stall), keep=keep), causes, goal=goal)
+    return LongRun(CheckpointPattern(1.0, steps, SnapshotCost(stall), keep=keep), causes, goal=goal)
 
 
 def test_a_run_shorter_than_its_interval_is_no_longer_than_itself() -> None:
     """tiny_3d was refused for an interval of a day, of which its run of a quarter of a minute never sees the end."""
     often = FailureMode("GPU", "stop", 1 / 450, survives=STORAGE)
     run = run_of(often, steps=86_400, goal=20)
-    assert kept_share(run) > 0.9
-    check_end(run)
+    assert estimate_kept_share(run) > 0.9
+    check_run_ends(run)
     assert simulate_runs(run, 0, 20).wall.max() < 3_000
     with pytest.raises(InputError, match="practically never end: something fails every 450 s"):
-        check_end(run_of(often, steps=86_400, goal=80_000))
+        check_run_ends(run_of(often, steps=86_400, goal=80_000))
 
 
 def test_what_only_storage_survives_needs_a_whole_pattern_to_come_through() -> None:
-    pattern = CheckpointPattern(1.0, 100, Saving(1.0), Saving(1.0), cycles=100)
+    pattern = CheckpointPattern(1.0, 100, SnapshotCost(1.0), SnapshotCost(1.0), cycles=100)
     deep = FailureMode("host", "stop", 1 / 150, survives=STORAGE)
     with pytest.raises(InputError, match="practically never end"):
-        check_end(LongRun(pattern, (deep,), goal=1e6))
-    check_end(LongRun(pattern, (FailureMode("GPU", "stop", 1 / 150, survives=MEMORY),), goal=1e6))
+        check_run_ends(LongRun(pattern, (deep,), goal=1e6))
+    check_run_ends(LongRun(pattern, (FailureMode("GPU", "stop", 1 / 150, survives=MEMORY),), goal=1e6))
 
 
 def test_a_write_has_to_come_through_as_well() -> None:
     often = FailureMode("GPU", "stop", 1 / 20, survives=STORAGE)
-    behind = CheckpointPattern(1.0, 400, Saving(0.0, 390.0))
-    assert kept_share(LongRun(behind, (often,), goal=1e6)) < 1e-9
+    behind = CheckpointPattern(1.0, 400, SnapshotCost(0.0, 390.0))
+    assert estimate_kept_share(LongRun(behind, (often,), goal=1e6)) < 1e-9
     with pytest.raises(InputError, match="practically never end"):
-        check_end(LongRun(behind, (often,), goal=1e6))
+        check_run_ends(LongRun(behind, (often,), goal=1e6))
 
 
 def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() -> None:
@@ -239,10 +239,10 @@ def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() 
     for play in (lambda: simulate_runs(run, 0, 2), lambda: simulate_with_log(run, 0)):
         with pytest.raises(InputError, match=r"silent errors \(SDC\) are found when all 1 kept checkpoints, 101 s"):
             play()
-    check_end(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
-    check_end(run_of(silent(1 / 400, fixed(50))))
-    check_end(LongRun(CheckpointPattern(1.0, 100, Saving(1.0), verify=1.0), (silent(1 / 400, fixed(1e3)),), goal=1e4))
-    check_end(LongRun(run.pattern, run.causes, until=1e4))  # ends by the clock
+    check_run_ends(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
+    check_run_ends(run_of(silent(1 / 400, fixed(50))))
+    check_run_ends(LongRun(CheckpointPattern(1.0, 100, SnapshotCost(1.0), verify=1.0), (silent(1 / 400, fixed(1e3)),), goal=1e4))
+    check_run_ends(LongRun(run.pattern, run.causes, until=1e4))  # ends by the clock
 
 
 def test_a_law_of_several_draws_is_followed() -> None:
@@ -277,14 +277,14 @@ def test_how_long_a_run_takes_that_begins_again_is_the_closed_form(keep: int) ->
 def test_auto_is_never_refused_and_is_what_advice_takes(
     step: float, stall: float, write: float, slowed: float, verify: float, rate: float, cycles: int | None
 ) -> None:
-    storage = Saving(stall, write, slowed)
-    memory = Saving(stall / 10, write / 3, slowed / 2) if cycles else None
+    storage = SnapshotCost(stall, write, slowed)
+    memory = SnapshotCost(stall / 10, write / 3, slowed / 2) if cycles else None
     causes = (
         FailureMode("GPU", "stop", rate),
         FailureMode("host", "stop", rate / 10, survives=STORAGE),
         silent(rate / 7, fixed(10.0)),
     )
-    found = interval_of("auto", step, Savings(storage, memory, verify, cycles or 1), causes)
+    found = parse_interval("auto", step, CheckpointCosts(storage, memory, verify, cycles or 1), causes)
     pattern = CheckpointPattern(step, found.steps, storage, memory, found.cycles, verify)
     assert best_steps(LongRun(pattern, causes, until=1e6)) == found.steps
     beside = np.array([phase[2] for cycle in pattern.phases for phase in cycle])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import REGROWTH, FailureMode, LongRun, Spares
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import REGROWTH, FailureMode, LongRun, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
@@ -119,7 +119,7 @@ def test_paces_are_by_machines_and_each_state_is_played_once() -> None:
         "spares": {"warm": 1},
     }
     states = StepStates(job(run=run, **{"training.global_batch": 24}))
-    short = long_run_of(states.scenario, states).short
+    short = build_long_run(states.scenario, states).short
     assert len(short) == 4
     assert short[0] == short[1] < short[2] == short[3]
     assert [words for words in states.asked if "fewer" in words] == ["1 replica fewer", "2 replicas fewer"]
@@ -131,9 +131,9 @@ DAY = 86400.0
 
 
 def run_of(short: tuple[float, ...], repair: float = 10 * DAY) -> LongRun:
-    pattern = CheckpointPattern(10.0, 60, Saving(0.0))
+    pattern = CheckpointPattern(10.0, 60, SnapshotCost(0.0))
     cause = FailureMode("gpu", "stop", 1 / DAY, repair=FixedTime(seconds=f"{repair} s"))
-    return LongRun(pattern, (cause,), machines=16, until=100 * DAY, spares=Spares(), short=short)
+    return LongRun(pattern, (cause,), machines=16, until=100 * DAY, spares=SpareNodes(), short=short)
 
 
 def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
@@ -167,7 +167,7 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
 def test_nobody_waits_for_a_spare_that_is_not_there() -> None:
     """The first failure takes the only spare, which is made ready; at the second there is none, and the job goes on."""
     run = run_of((1.25,) * 60, repair=1000 * DAY)
-    outcomes = simulate_runs(replace(run, until=30 * DAY, spares=Spares(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
+    outcomes = simulate_runs(replace(run, until=30 * DAY, spares=SpareNodes(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
     assert (outcomes.strikes[:, 0] > 9).all()
     assert (outcomes.spent()["waiting"] == 600.0).all()
 
@@ -176,8 +176,8 @@ def test_what_does_not_run_does_not_fail() -> None:
     """Half of the job stands while one of its two halves is out: a Markov chain of 0, 1 and 2 machines out."""
     rate, repair = 1 / DAY, 1.5 * DAY
     cause = FailureMode("gpu", "stop", rate, repair=ExponentialTime(kind="exponential", mean=f"{repair} s"))
-    pattern = CheckpointPattern(10.0, 6, Saving(0.0))
-    run = LongRun(pattern, (cause,), machines=2, until=1000 * DAY, spares=Spares(), short=(2.0,), running=(0.5,))
+    pattern = CheckpointPattern(10.0, 6, SnapshotCost(0.0))
+    run = LongRun(pattern, (cause,), machines=2, until=1000 * DAY, spares=SpareNodes(), short=(2.0,), running=(0.5,))
     one = rate * repair
     both = one * (rate / 2) * repair / 2  # both in repair; the job waits for the first that is back
     counts = simulate_runs(run, 4, 60).strikes[:, 0] / (1000 * DAY)

@@ -17,9 +17,9 @@ from long_run_forms import exponential, fixed
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.lives import Lives
-from simcluster.longrun.pattern import STORAGE, CheckpointPattern, Saving
-from simcluster.longrun.run import FailureMode, LongRun, Outcomes, RestartPhase, Spares
+from simcluster.longrun.lives import PartLifetimes
+from simcluster.longrun.pattern import STORAGE, CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TimeSpec, WeibullTime
 
@@ -34,7 +34,7 @@ def part(name: str, seconds: float, *, exposed: bool = False) -> RestartPhase:
     return RestartPhase(name, fixed(seconds), fixed(seconds), exposed)
 
 
-def every(work: float, saving: Saving, verify: float = 0.0) -> CheckpointPattern:
+def every(work: float, saving: SnapshotCost, verify: float = 0.0) -> CheckpointPattern:
     """A checkpoint after each so many seconds of work, in 64 steps."""
     return CheckpointPattern(work / 64, 64, saving, verify=verify)
 
@@ -57,7 +57,7 @@ def near(values: Floats, expected: float, slack: float = 0.0) -> None:
 @pytest.mark.parametrize(("work", "segments", "count"), [(1800.0, 40, 10_000), (1098.776, 400, 300), (300.0, 800, 200)])
 def test_checkpoints_and_restarts_that_may_fail(work: float, segments: int, count: int) -> None:
     """C 60 s, 3 h between failures, a downtime of 120 s and a recovery of 300 s: mean, failures and spread."""
-    pattern = every(work, Saving(60.0))
+    pattern = every(work, SnapshotCost(60.0))
     restart = part("down", 120.0), part("load", 300.0, exposed=True)
     run = LongRun(pattern, (FailureMode("gpu", "stop", 1 / MU),), goal=64.0 * segments, restart=restart)
     outcomes, moments = simulate_runs(run, 1, count), known.segment_moments(work, 60.0, 300.0, 120.0, 1 / MU)
@@ -80,7 +80,7 @@ def test_netcap_table(gpus: int, published: float) -> None:
     work = forms.daly_first(20.0, mu)
     cause = FailureMode("node", "stop", 1 / mu, detect=fixed(120.0))
     segments = round(100 * mu / work)
-    run = LongRun(every(work, Saving(20.0)), (cause,), goal=64.0 * segments, restart=(part("restart", 300.0),))
+    run = LongRun(every(work, SnapshotCost(20.0)), (cause,), goal=64.0 * segments, restart=(part("restart", 300.0),))
     outcomes = simulate_runs(run, gpus, 250)
     moments = known.segment_moments(work, 20.0, 0.0, 420.0, 1 / mu)
     more = outcomes.strikes[:, 0] - segments * moments.failures
@@ -104,11 +104,11 @@ def test_goodput_baseline_of_another() -> None:
         FailureMode("hang", "stop", 0.4 * job, detect=fixed(30 * MINUTE)),
     ]
     run = LongRun(
-        every(30 * MINUTE, Saving(5 * MINUTE)),
+        every(30 * MINUTE, SnapshotCost(5 * MINUTE)),
         tuple(causes),
         until=200 * DAY,
         restart=(part("restart", 20 * MINUTE),),
-        spares=Spares(hot=4),
+        spares=SpareNodes(hot=4),
     )
     outcomes = simulate_runs(run, 3, 200)
     rate = nodes + job
@@ -132,12 +132,12 @@ def test_two_levels(scale: float, beyond: float) -> None:
     """
     soft, hard, cycles = 1 / (4 * HOUR), 1 / (24 * HOUR), 13
     memory, storage = 2.0 * scale, 60.0 * scale
-    first = known.two_levels(memory, storage, soft, hard)
+    first = known.best_two_levels(memory, storage, soft, hard)
     work = first.pattern / cycles
     exact = forms.two_level_pattern(work, cycles, memory, storage, soft, hard) / (work * cycles) - 1
     assert exact / first.overhead - 1 == pytest.approx(beyond, abs=1e-4)
-    both = Saving(memory + storage)  # what goes to storage is in memory before
-    pattern = CheckpointPattern(work / 16, 16, both, Saving(memory), cycles)
+    both = SnapshotCost(memory + storage)  # what goes to storage is in memory before
+    pattern = CheckpointPattern(work / 16, 16, both, SnapshotCost(memory), cycles)
     causes = FailureMode("soft", "stop", soft), FailureMode("hard", "stop", hard, survives=STORAGE)
     run = LongRun(pattern, causes, goal=pattern.steps * cycles * math.ceil(40 * DAY / first.pattern))
     near(simulate_runs(run, 4, 200).wall / (run.goal * pattern.step) - 1, exact)
@@ -147,7 +147,7 @@ def test_checkpoints_behind_training() -> None:
     """A stall of 3 s, a write of 120 s that takes 2 % of the work, 3 h, 600 s to restart: 0.907583, exact."""
     work = known.async_interval(3.0, 120.0, 0.02, MU)
     run = LongRun(
-        every(work, Saving(3.0, 120.0, 0.02)),
+        every(work, SnapshotCost(3.0, 120.0, 0.02)),
         (FailureMode("gpu", "stop", 1 / MU),),
         until=60 * DAY,
         restart=(part("restart", 600.0),),
@@ -163,7 +163,7 @@ def test_silent_errors_and_verification() -> None:
     silent = 6 / (54 * DAY)
     work = known.verified_interval(10.0, 60.0, silent, 1 / MU)
     causes = FailureMode("gpu", "stop", 1 / MU), FailureMode("sdc", "silent", silent)
-    run = LongRun(every(work, Saving(60.0), verify=10.0), causes, goal=64.0 * 2000)
+    run = LongRun(every(work, SnapshotCost(60.0), verify=10.0), causes, goal=64.0 * 2000)
     outcomes = simulate_runs(run, 6, 300)
     exact = forms.verified_segment(work, 10.0, 60.0, silent, 1 / MU)
     near(outcomes.wall / 2000, exact)
@@ -179,8 +179,8 @@ def test_ages_of_new_nodes() -> None:
     To renew all of them at each failure would make the first gap every gap: 29,031 failures.
     """
     law = WeibullTime(kind="weibull", mean="100 d", shape=0.7)
-    cause = FailureMode("node", "stop", 0.0, devices=2048, lives=Lives(2048, law))
-    outcomes = simulate_runs(LongRun(every(1.0, Saving(0.0)), (cause,), until=54 * DAY), 7, 8)
+    cause = FailureMode("node", "stop", 0.0, devices=2048, lives=PartLifetimes(2048, law))
+    outcomes = simulate_runs(LongRun(every(1.0, SnapshotCost(0.0)), (cause,), until=54 * DAY), 7, 8)
     near(outcomes.strikes[:, 0].astype(float), forms.renewals(2048, 100.0, 0.7, 54.0))
 
 
@@ -202,7 +202,7 @@ def test_spares_and_crews(spares: int, crews: int | None, law: TimeSpec) -> None
     cause = FailureMode("node", "stop", 2048 * 6.5e-3 / DAY, repair=law)
     waits = []
     for until in (12 * DAY, 40 * DAY):
-        run = LongRun(every(1.0, Saving(0.0)), (cause,), until=until, spares=Spares(hot=spares, crews=crews))
+        run = LongRun(every(1.0, SnapshotCost(0.0)), (cause,), until=until, spares=SpareNodes(hot=spares, crews=crews))
         waits.append(simulate_runs(run, 8, 150).spent()["waiting"])
     near((waits[1] - waits[0]) / (28 * DAY), known.shortage_share(spares, cause.rate, 2 * DAY, crews))
 
@@ -215,7 +215,7 @@ def test_replicas_that_are_down_by_themselves() -> None:
     rate = 98304 / 8 * 419 / (54 * 2048) / DAY
     cause = FailureMode("node", "stop", rate, repair=fixed(10 * MINUTE))
     slower = tuple(12 / (12 - missing) for missing in range(1, 12))
-    run = LongRun(CheckpointPattern(1 / 16, 1, Saving(0.0)), (cause,), until=2 * DAY, spares=Spares(), short=slower)
+    run = LongRun(CheckpointPattern(1 / 16, 1, SnapshotCost(0.0)), (cause,), until=2 * DAY, spares=SpareNodes(), short=slower)
     up = share(simulate_runs(run, 9, 150))
     near(up, 1 - rate * 10 * MINUTE / 12, slack=1e-6)
     assert up.mean() == pytest.approx(forms.elastic_share(12, rate, 10 * MINUTE), abs=1e-3)

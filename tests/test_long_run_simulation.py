@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.events import simulate_with_log
-from simcluster.longrun.lives import Lives
-from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.lives import PartLifetimes
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import (
     DefectiveBatch,
     FailureMode,
@@ -28,7 +28,7 @@ from simcluster.longrun.run import (
     Outcomes,
     RecordedFailures,
     RestartPhase,
-    Spares,
+    SpareNodes,
 )
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import TIMES, FixedTime, LognormalTime, Time, TimeSpec, WeibullTime
@@ -46,11 +46,11 @@ def weibull(seconds: float, shape: float) -> WeibullTime:
 def drawn_pattern(rng: random.Random) -> CheckpointPattern:
     memory = None
     if rng.random() < 0.4:
-        memory = Saving(rng.choice([1.0, 3.0]), rng.choice([0.0, 5.0]), rng.choice([0.0, 0.1]))
+        memory = SnapshotCost(rng.choice([1.0, 3.0]), rng.choice([0.0, 5.0]), rng.choice([0.0, 0.1]))
     return CheckpointPattern(
         step=rng.choice([1.0, 13.7]),
         steps=rng.choice([150, 400]),
-        storage=Saving(rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])),
+        storage=SnapshotCost(rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])),
         memory=memory,
         cycles=rng.choice([2, 3, 7]) if memory else 1,
         verify=rng.choice([0.0, 0.0, 10.0]),
@@ -77,7 +77,7 @@ def drawn_causes(rng: random.Random, mu: float) -> tuple[FailureMode, ...]:
                     survives=survives)
     ]  # fmt: skip
     if rng.random() < 0.4:
-        lives = Lives(16, weibull(16 * mu, rng.choice([0.7, 2.0])), 0.0, rng.choice([0.0, 1e6]))
+        lives = PartLifetimes(16, weibull(16 * mu, rng.choice([0.7, 2.0])), 0.0, rng.choice([0.0, 1e6]))
         causes.append(
             FailureMode("host", "stop", 0.0, lives=lives, detect=fixed(30.0), repair=exponential(1e4), survives=STORAGE)
         )
@@ -99,10 +99,10 @@ def drawn_run(seed: int) -> LongRun:
     rng = random.Random(seed)
     pattern = drawn_pattern(rng)
     causes = drawn_causes(rng, rng.choice([4.0, 20.0]) * pattern.period + rng.choice([0, 300.0, 5000.0]))
-    spares = Spares(unlimited=True)
+    spares = SpareNodes(unlimited=True)
     if rng.random() < 0.7:
         kinds = rng.choice([0, 1, 2]), rng.choice([0, 1]), rng.choice([0, 3])
-        spares = Spares(*kinds, (0.0, 100.0, 1000.0), rng.choice([None, None, 1, 2]))
+        spares = SpareNodes(*kinds, (0.0, 100.0, 1000.0), rng.choice([None, None, 1, 2]))
     goal: float = rng.choice([pattern.steps * 8, pattern.steps * 8 + 37, 2777])
     until = rng.choice([1e5, 3e5]) if rng.random() < 0.4 else math.inf
     if until < math.inf and rng.random() < 0.5:
@@ -223,7 +223,7 @@ def test_a_stretch_tells_its_steps_and_snapshots() -> None:
 
 # --- what must hold ---------------------------------------------------------------------------------------------------
 
-PATTERN = CheckpointPattern(step=10.0, steps=60, storage=Saving(30.0))
+PATTERN = CheckpointPattern(step=10.0, steps=60, storage=SnapshotCost(30.0))
 PLAIN = LongRun(
     PATTERN,
     (FailureMode("gpu", "stop", 1 / 7200, detect=exponential(60.0), survives=STORAGE),),
@@ -237,7 +237,7 @@ def with_rate(run: LongRun, rate: float) -> LongRun:
 
 
 def with_stall(run: LongRun, stall: float) -> LongRun:
-    return replace(run, pattern=replace(PATTERN, storage=Saving(stall)))
+    return replace(run, pattern=replace(PATTERN, storage=SnapshotCost(stall)))
 
 
 def with_restart(run: LongRun, seconds: float) -> LongRun:

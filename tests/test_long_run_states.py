@@ -11,13 +11,13 @@ import pytest
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
-from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.in_theory import Interval, Savings, interval_of
-from simcluster.longrun.studies.states import JobDevices, StepStates, fabric_of
+from simcluster.longrun.studies.build import build_long_run
+from simcluster.longrun.studies.in_theory import CheckpointInterval, CheckpointCosts, parse_interval
+from simcluster.longrun.studies.states import JobDevices, StepStates, find_job_fabric
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, checkpoint_cost
 from simcluster.scenario.run_section import CheckpointSpec
@@ -72,7 +72,7 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
     assert len(cables) == len(wanted)
     assert found["host"].count == len(set(cluster.host_of))
     assert found["memory"].count == scenario.gpus
-    assert fabric_of(from_graph(cluster), scenario.gpus).level == parts.fabric.level
+    assert find_job_fabric(from_graph(cluster), scenario.gpus).level == parts.fabric.level
     for devices in found.values():
         assert len(devices.column) == devices.count
         assert set(devices.column.tolist()) <= set(range(max(1, len(devices.stand_for))))
@@ -80,10 +80,10 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
 
 def test_a_job_on_a_part_of_the_cluster_has_only_what_it_can_use() -> None:
     whole = load("mixtral_8x7b_128xh100")
-    less = fabric_of(whole.cluster.built, 8)
+    less = find_job_fabric(whole.cluster.built, 8)
     assert set(less.ports.values()) == set(range(8))
     assert len(less.edges) == 8
-    one = fabric_of(whole.cluster.built, 1)
+    one = find_job_fabric(whole.cluster.built, 1)
     assert len(one.level) == 1  # all meet in the leaf
     assert not one.trunks
 
@@ -102,7 +102,7 @@ SLOW = [
 def test_states_equal_scenarios_with_the_fault_written_by_hand() -> None:
     scenario = tiny({"failures": [FAILURE, *SLOW]})
     states = StepStates(scenario)
-    paces = {cause.name: cause.paces for cause in long_run_of(scenario, states).causes}
+    paces = {cause.name: cause.paces for cause in build_long_run(scenario, states).causes}
     plan_first = [0, 4]  # the first rank of each stage: tp 2, dp 2
     healthy = step_of()
     assert states.healthy == healthy
@@ -141,10 +141,10 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
         }
     )
     states = StepStates(scenario)
-    long_run_of(scenario, states)
+    build_long_run(scenario, states)
     assert len(played) == 1 + 4  # healthy; two stages x (1.5, 2)
     assert len(states.asked) == 5
-    long_run_of(scenario, states)
+    build_long_run(scenario, states)
     assert len(played) == 1 + 4
     assert any("represent the nearest of 8" in note for note in states.notes)
 
@@ -163,7 +163,7 @@ def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
     run = {"failures": [beside], "checkpoint": {"to": "100 GB/s", "every": "1 h"}}
     scenario = tiny(run, **layout)
     states = StepStates(scenario)
-    cause = long_run_of(scenario, states).causes[0]
+    cause = build_long_run(scenario, states).causes[0]
     cables = [{"kind": "slow_link", "between": list(cable), "factor": 0.25} for cable in states.parts.fabric.trunks]
     assert len(cables) > 1
     slowed = simulate(load("tiny_3d", {**layout, "faults": cables}))
@@ -171,7 +171,7 @@ def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
     assert cause.paces[0, 0] == slowed.step_time / states.healthy > 1
     assert cause.label(0) == "another job"
     alone = load("tiny_dp", {"run": {"days": "1 d", **run}})
-    assert long_run_of(alone, found := StepStates(alone)).causes == ()
+    assert build_long_run(alone, found := StepStates(alone)).causes == ()
     assert "other job does not occur: the job's nodes have no neighbour" in found.notes
     with pytest.raises(InputError, match="a neighbour slows the job down"):
         tiny({"failures": [{"name": "other job", "of": "neighbour", "mtbf": "6 h"}]})
@@ -195,7 +195,7 @@ def test_more_than_can_be_played_is_refused_of_a_policy_too() -> None:
 def test_a_write_takes_its_part_of_the_nics() -> None:
     scenario = tiny({"checkpoint": {"to": "20 GB/s", "mode": "snapshot", "every": "10 min"}})
     states = StepStates(scenario)
-    run = long_run_of(scenario, states)
+    run = build_long_run(scenario, states)
     weight = weighed(scenario, to="20 GB/s", mode="snapshot")
     faults = [{"kind": "background_load", "uplinks_of": host, "share": share} for host, share in weight.shares]
     assert len(faults) == 4
@@ -209,13 +209,13 @@ def test_a_write_takes_its_part_of_the_nics() -> None:
 
 def test_fewer_replicas_are_the_smaller_job() -> None:
     scenario = tiny({"short": "shrink", "spares": {"warm": 1}})
-    run = long_run_of(scenario, StepStates(scenario))
+    run = build_long_run(scenario, StepStates(scenario))
     smaller = simulate(load("tiny_3d", {"gpus": 4, "parallel.dp": 1})).step_time
     # dp 2: one can be missing, though shrink_to says 4, and with it both of its machines
     assert run.short == (smaller / step_of(),) * 2
     single = tiny({"short": "shrink", "spares": {"warm": 1}}, gpus=4, parallel__dp=1)
     with pytest.raises(InputError, match="a single replica"):
-        long_run_of(single, StepStates(single))
+        build_long_run(single, StepStates(single))
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_copies_in_peers_memory_follow_from_pcie_and_the_network() -> None:
     switch = {"name": "rack", "of": "switch", "mtbf": "100 d", "survives": "storage"}
     checkpoint = {"to": "1 GB/s", "mode": "snapshot", "memory": {}}
     states = StepStates(tiny({"failures": [FAILURE, switch], "checkpoint": checkpoint, "restart": [{"part": "load"}]}))
-    run = long_run_of(states.scenario, states)
+    run = build_long_run(states.scenario, states)
     weight = weighed(states.scenario, **checkpoint)
     memory = run.pattern.memory
     assert memory is not None
@@ -307,7 +307,7 @@ def stopping(rate: float, survives: int = 0) -> FailureMode:
     return FailureMode(name=f"stop {survives}", effect="stop", rate=rate, survives=survives)
 
 
-def efficiency(savings: Savings, causes: tuple[FailureMode, ...], found: Interval) -> float:
+def efficiency(savings: CheckpointCosts, causes: tuple[FailureMode, ...], found: CheckpointInterval) -> float:
     """The share of time that is kept, played on the same failures for every interval."""
     pattern = CheckpointPattern(10.0, found.steps, savings.storage, savings.memory, found.cycles, savings.verify)
     now = FixedTime(seconds="60 s")
@@ -319,17 +319,17 @@ def efficiency(savings: Savings, causes: tuple[FailureMode, ...], found: Interva
 @pytest.mark.parametrize(
     ("savings", "causes"),
     [
-        (Savings(Saving(60.0), None, 0.0, 1), (stopping(1 / 10800),)),
-        (Savings(Saving(3.0, 120.0, 0.02), None, 0.0, 1), (stopping(1 / 10800),)),
-        (Savings(Saving(60.0), Saving(2.0), 0.0, "auto"), (stopping(1 / 14400), stopping(1 / 86400, 1))),
+        (CheckpointCosts(SnapshotCost(60.0), None, 0.0, 1), (stopping(1 / 10800),)),
+        (CheckpointCosts(SnapshotCost(3.0, 120.0, 0.02), None, 0.0, 1), (stopping(1 / 10800),)),
+        (CheckpointCosts(SnapshotCost(60.0), SnapshotCost(2.0), 0.0, "auto"), (stopping(1 / 14400), stopping(1 / 86400, 1))),
     ],
     ids=["blocking", "behind", "two levels"],
 )
-def test_the_automatic_interval_is_as_good_as_a_search(savings: Savings, causes: tuple[FailureMode, ...]) -> None:
-    chosen = interval_of("auto", 10.0, savings, causes)
+def test_the_automatic_interval_is_as_good_as_a_search(savings: CheckpointCosts, causes: tuple[FailureMode, ...]) -> None:
+    chosen = parse_interval("auto", 10.0, savings, causes)
     least = max(saving.write for saving in (savings.storage, savings.memory) if saving) / 10
     tried = {
-        (steps, cycles): efficiency(savings, causes, Interval(steps, cycles))
+        (steps, cycles): efficiency(savings, causes, CheckpointInterval(steps, cycles))
         for steps in sorted({max(1, round(chosen.steps * factor)) for factor in (0.5, 1.5)})
         for cycles in sorted({max(1, round(chosen.cycles * factor)) for factor in (0.4, 2)})
         if steps >= least and (cycles > 1) == (savings.memory is not None)
@@ -342,24 +342,24 @@ def test_the_automatic_interval_is_as_good_as_a_search(savings: Savings, causes:
 
 def test_the_automatic_interval_is_never_below_the_write() -> None:
     causes = (stopping(1 / 10800),)
-    bound = interval_of("auto", 10.0, Savings(Saving(0.0, 155.0), None, 0.0, 1), causes)
+    bound = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(0.0, 155.0), None, 0.0, 1), causes)
     assert bound.steps == 16
     assert "bound by the write" in bound.notes[0]
-    free = interval_of("auto", 10.0, Savings(Saving(1e-6, 1.0), None, 0.0, 1), causes)
+    free = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(1e-6, 1.0), None, 0.0, 1), causes)
     assert free.steps == 1
     assert "bound by the step" in free.notes[0]
-    wide = interval_of("auto", 10.0, Savings(Saving(60.0, 1.0), None, 0.0, 1), causes)
+    wide = parse_interval("auto", 10.0, CheckpointCosts(SnapshotCost(60.0, 1.0), None, 0.0, 1), causes)
     assert wide.steps == round((2 * 60 * 10800) ** 0.5 / 10)
-    assert interval_of("20 min", 10.0, Savings(Saving(60.0), None, 0.0, 1), ()).steps == 120
-    assert interval_of("83 steps", 10.0, Savings(Saving(60.0), None, 0.0, 1), ()).steps == 83
+    assert parse_interval("20 min", 10.0, CheckpointCosts(SnapshotCost(60.0), None, 0.0, 1), ()).steps == 120
+    assert parse_interval("83 steps", 10.0, CheckpointCosts(SnapshotCost(60.0), None, 0.0, 1), ()).steps == 83
 
 
 def test_what_cannot_be_chosen_is_said() -> None:
-    savings = Savings(Saving(60.0), Saving(2.0), 0.0, "auto")
+    savings = CheckpointCosts(SnapshotCost(60.0), SnapshotCost(2.0), 0.0, "auto")
     with pytest.raises(InputError, match="auto needs run"):
-        interval_of("auto", 10.0, replace(savings, memory=None), ())
+        parse_interval("auto", 10.0, replace(savings, memory=None), ())
     with pytest.raises(InputError, match="no failure needs a checkpoint on storage"):
-        interval_of("auto", 10.0, savings, (stopping(1e-4),))
+        parse_interval("auto", 10.0, savings, (stopping(1e-4),))
     with pytest.raises(InputError, match="needs a duration"):
         weighed(load("tiny_3d"))
 
@@ -371,7 +371,7 @@ def test_what_a_machine_does_not_have_does_not_fail() -> None:
     run = {"failures": [FAILURE, SLOW[2]], "checkpoint": {"to": "100 GB/s", "mode": "snapshot", "every": "10 min"}}
     alone = {"cluster": {"topology": box, "device": "a100-80gb"}, "parallel": {"tp": 2, "pp": 1, "dp": 1}}
     states = StepStates(tiny(run, **alone))
-    found = long_run_of(states.scenario, states)
+    found = build_long_run(states.scenario, states)
     assert [cause.name for cause in found.causes] == ["GPU"]
     assert "slow NIC does not occur: the job's nodes have no nic" in states.notes
     assert list(states.asked) == ["healthy"]  # what is written takes no link

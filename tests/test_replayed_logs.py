@@ -18,13 +18,13 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, event_log, log_rows, parse_columns, read_log
+from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, simulated_event_log, read_log_rows, parse_column_names, read_event_log
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.events.record import RunRow
-from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, Spares
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.replayed import exposed_seconds, fit_log, replay_log
+from simcluster.longrun.studies.replayed import exposed_seconds, fit_scenario_log, with_logged_failures
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime
@@ -117,9 +117,9 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
         "# sacct\nStart,End,Reason,NodeList\n2024-07-01 05:00:00,2024-07-01T05:20:00,machine,n7\n"
         "2024-07-02T10:00:00Z,2024-07-02 10:01:00,flap,n9\n"
     )
-    columns = parse_columns("time=Start, end=End,cause=Reason,device=NodeList")
-    assert read_log(named, columns=columns, began="2024-07-01") == read_log(plain)
-    assert read_log(plain).end == 34 * 3600 + 60
+    columns = parse_column_names("time=Start, end=End,cause=Reason,device=NodeList")
+    assert read_event_log(named, columns=columns, began="2024-07-01") == read_event_log(plain)
+    assert read_event_log(plain).end == 34 * 3600 + 60
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_rates_are_of_the_time_in_which_the_job_was_exposed(
         spent[fate][0] for fate in ("detection", "waiting", "restart", "pause", "maintenance")
     )
     for name, near in (("log.csv", 1e-9), ("incidents.csv", 0.01)):
-        fits = {fit.cause: fit for fit in fit_log(scenario, log_rows(files / name), "log").causes}
+        fits = {fit.cause: fit for fit in fit_scenario_log(scenario, read_log_rows(files / name), "log").causes}
         assert fits["machine"].count == training.outcomes.strikes[0, 0]
         assert fits["machine"].watched == pytest.approx(trained + parts[1], rel=near)  # and in the exposed part
         assert fits["flap"].watched == pytest.approx(trained, rel=near)
@@ -220,7 +220,7 @@ def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, t
     run, missed = training.run, 0
     for number in range(24):
         rows = simulate_with_log(run, scenario.seed, number)[1]
-        log = event_log(rows)
+        log = simulated_event_log(rows)
         counts = Counter(each.cause for each in log.incidents)
         for cause in run.causes:
             low, high = poisson_interval(counts[cause.name])
@@ -257,10 +257,10 @@ def run_of(restart: tuple[RestartPhase, ...] | None = None, **changed: object) -
         FailureMode("false alarm", "alarm", 1 / 50000, repair=HOURS),
     )
     parts = (RestartPhase("stop", MINUTE, MINUTE, False), RestartPhase("load", LOAD, LOAD))
-    pattern = CheckpointPattern(13.7, 80, Saving(5.0, 60.0, 0.02), Saving(1.0), 4, keep=3)
+    pattern = CheckpointPattern(13.7, 80, SnapshotCost(5.0, 60.0, 0.02), SnapshotCost(1.0), 4, keep=3)
     made = LongRun(
         pattern, causes, 16, 128, goal=20_000, restart=parts if restart is None else restart,
-        spares=Spares(1, 1, 2, (0.0, 100.0, 1000.0), crews=2), maintenance=Maintenance(DAY, 600.0), timeout=100.0,
+        spares=SpareNodes(1, 1, 2, (0.0, 100.0, 1000.0), crews=2), maintenance=Maintenance(DAY, 600.0), timeout=100.0,
         straggler="checkpoint", wrong=0.1,
     )  # fmt: skip
     return replace(made, **changed)  # type: ignore[arg-type]
@@ -270,9 +270,9 @@ def run_of(restart: tuple[RestartPhase, ...] | None = None, **changed: object) -
 def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: str) -> None:
     played, rows = simulate_with_log(run_of(), seed=55)
     write_log(tmp_path / f"log.{ending}", rows)
-    log = read_log(tmp_path / f"log.{ending}")
-    assert log == event_log(rows)
-    again = replay_log(run_of(), log)
+    log = read_event_log(tmp_path / f"log.{ending}")
+    assert log == simulated_event_log(rows)
+    again = with_logged_failures(run_of(), log)
     for same in (simulate_with_log(again, seed=55)[0], simulate_runs(again, 55, 2)):
         assert same.wall[0] == pytest.approx(played.wall[0], abs=1e-6)
         assert (same.strikes[0] == played.strikes[0]).all()
@@ -282,12 +282,12 @@ def test_a_log_that_was_written_is_played_again_alike(tmp_path: Path, ending: st
 
 def test_what_if_a_restart_took_half_as_long() -> None:
     """The same strikes: what comes of it is half of the restarts, and nothing else where nothing else is drawn."""
-    plain = {"causes": run_of().causes[:1], "spares": Spares(unlimited=True), "maintenance": None, "wrong": 0.0}
+    plain = {"causes": run_of().causes[:1], "spares": SpareNodes(unlimited=True), "maintenance": None, "wrong": 0.0}
     long, short = (FixedTime(seconds=text) for text in ("20 min", "10 min"))
     run = run_of((RestartPhase("all", long, long, False),), **plain)
     played, rows = simulate_with_log(run, seed=3)
     half = simulate_with_log(
-        replay_log(run_of((RestartPhase("all", short, short, False),), **plain), event_log(rows)), seed=9
+        with_logged_failures(run_of((RestartPhase("all", short, short, False),), **plain), simulated_event_log(rows)), seed=9
     )[0]
     count = int(played.strikes.sum())
     assert half.strikes.sum() == count > 15
@@ -298,9 +298,9 @@ def test_a_real_log_strikes_when_it_says(tmp_path: Path) -> None:
     """Times count while the job is exposed; what struck while it stood strikes as it goes on, in order."""
     path = tmp_path / "real.csv"
     path.write_text("time,cause,lasts\n10 h,gpu,30 min\n1 h,gpu,30 min\n3600,flap,42 s\n10.2 h,host,\n12 h,flap,\n")
-    log = read_log(path)
+    log = read_event_log(path)
     assert [each.cause for each in log.incidents] == ["gpu", "flap", "gpu", "host", "flap"]
-    run = replay_log(run_of(), log)
+    run = with_logged_failures(run_of(), log)
     struck = {cause.name: cause.struck for cause in run.causes}
     loaded = 34200.0 + LOAD.mean  # of the half hour in which it stood, in which it could fail again
     assert struck["gpu"].at == pytest.approx((3600.0, loaded))  # type: ignore[union-attr]
@@ -318,7 +318,7 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
     def refused(name: str, text: str, words: str) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(InputError, match=words):
-            replay_log(run_of(), read_log(tmp_path / name))
+            with_logged_failures(run_of(), read_event_log(tmp_path / name))
 
     refused("b.csv", "time,cause\n1 h,maintenance\n", "no failure")
     refused("f.jsonl", "{\n", "f.jsonl:1: is not a JSON")
@@ -326,5 +326,5 @@ def test_bad_logs_are_one_message(tmp_path: Path) -> None:
     refused("h.jsonl", "\n", "has no rows")
     refused("i.jsonl", '{"begin_s": 0}\n', "has no end_s")
     with pytest.raises(InputError, match="no such file"):
-        read_log(tmp_path / "none.csv")
-    assert replay_log(run_of(), EventLog((Incident(5.0, "gpu"),))).causes[0].struck is not None
+        read_event_log(tmp_path / "none.csv")
+    assert with_logged_failures(run_of(), EventLog((Incident(5.0, "gpu"),))).causes[0].struck is not None

@@ -16,9 +16,9 @@ from simcluster.longrun.power import (
     DevicePower,
     PowerCurve,
     category_watts,
-    device_power,
+    load_device_power,
     power_curve,
-    run_power,
+    resolve_power,
     step_power,
 )
 from simcluster.longrun.studies.run_costs import STANDING_BY, PriceOfMfu, RunEnergy, RunMoney
@@ -241,24 +241,24 @@ def test_the_command_tells_money_and_energy(tmp_path: Path, capsys: pytest.Captu
     assert (tmp_path / "power.png").stat().st_size > 10_000
 
 
-H100 = device_power("h100")
+H100 = load_device_power("h100")
 
 
 def test_every_draw_has_a_source() -> None:
     assert all(entry["source"] for entry in presets("power.yaml").values())
     with pytest.raises(InputError, match="did you mean 'h100'"):
-        device_power("h1000")
+        load_device_power("h1000")
 
 
 def test_what_a_run_says_stands_above_the_catalogue() -> None:
-    assert run_power("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
-    assert run_power("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
-    assert run_power("my_gpu", PowerSpec(idle=10, full=300)) == DevicePower(idle=10, full=300)
-    assert run_power("my_gpu", PowerSpec(node=300)) is None
+    assert resolve_power("h100", PowerSpec(full=650)) == H100.model_copy(update={"full": 650})
+    assert resolve_power("h100", PowerSpec(communication="25 %")) == H100.model_copy(update={"communication": 0.25})
+    assert resolve_power("my_gpu", PowerSpec(idle=10, full=300)) == DevicePower(idle=10, full=300)
+    assert resolve_power("my_gpu", PowerSpec(node=300)) is None
     with pytest.raises(InputError, match="the power of 'my_gpu' is unknown"):
-        run_power("my_gpu", PowerSpec(full=300))
+        resolve_power("my_gpu", PowerSpec(full=300))
     with pytest.raises(InputError, match="below idle"):
-        run_power("h100", PowerSpec(full=50))
+        resolve_power("h100", PowerSpec(full=50))
 
 
 def test_llama_3_405b_at_its_limit_takes_21_588_mwh() -> None:

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.longrun.budget.critical_batch import CriticalBatch
 from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun.scaling.scale import Scaling, scaling
-from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.layers import parameters
 from simcluster.scenario.scenario import Scenario, load
@@ -188,7 +188,7 @@ RUN: dict[str, Any] = {"failures": "rsc-1", "checkpoint": {"stall": "1 s", "ever
 def test_a_run_ends_by_a_loss(tiny: Scenario) -> None:
     scenario = load("tiny_dp", {"run": {**RUN, "loss": 4.5}})
     tokens = loss_law("besiroglu").tokens_to(4.5, parameters(tiny.model).total)
-    run = long_run_of(scenario, StepStates(scenario))
+    run = build_long_run(scenario, StepStates(scenario))
     assert run.goal == math.ceil(tokens / tiny.tokens_per_step)
     played = simcluster.train(scenario, played=2)
     assert played.loss == pytest.approx(4.5, abs=1e-3)

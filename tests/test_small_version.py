@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import simcluster
-from simcluster.longrun.launch.small import STEPS, layout_on, short_document, small_version
+from simcluster.longrun.launch.small import STEPS, choose_small_layout, minimal_document, small_version
 from simcluster.model.layers import layer_parameters_per_tp_rank
 from simcluster.scenario.scenario import Scenario, from_document
 
@@ -26,7 +26,7 @@ def test_a_small_version_is_a_scenario_of_one_machine_with_the_same_ranks(name: 
     whole = simcluster.load(name)
     found = small_version(whole)
     small = found.scenario
-    assert simcluster.load_text(found.text()) == small == from_document(short_document(small))
+    assert simcluster.load_text(found.text()) == small == from_document(minimal_document(small))
     assert len(set(small.cluster.built.host_of[: small.gpus])) == 1
     assert found.result.fits
     parallel, before = small.parallel, whole.parallel
@@ -62,8 +62,8 @@ def test_its_run_goes_through_its_checkpoints() -> None:
 
 def test_layouts_keep_what_one_machine_has_room_for() -> None:
     whole = simcluster.load("gpt3_175b_64xa100")
-    assert [layout_on(whole, gpus).tp for gpus in (8, 4, 2, 1)] == [4, 2, 2, 1]
-    assert [layout_on(whole, gpus).pp for gpus in (8, 4, 2, 1)] == [2, 2, 1, 1]
+    assert [choose_small_layout(whole, gpus).tp for gpus in (8, 4, 2, 1)] == [4, 2, 2, 1]
+    assert [choose_small_layout(whole, gpus).pp for gpus in (8, 4, 2, 1)] == [2, 2, 1, 1]
 
 
 def test_what_has_no_machine_says_so() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.studies.states import StepStates, fabric_of
+from simcluster.longrun.studies.states import StepStates, find_job_fabric
 from simcluster.model.layers import parameters
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import (
@@ -168,7 +168,7 @@ def test_each_rank_saves_what_the_run_of_weeks_counts(name: str, more: dict[str,
 def test_machines_write_over_the_cables_of_their_gpus(name: str) -> None:
     scenario = load(name)
     cluster = scenario.cluster.built
-    fabric = fabric_of(cluster, scenario.gpus)
+    fabric = find_job_fabric(cluster, scenario.gpus)
     of_host: dict[int, float] = {}
     for port, switch in fabric.edges:
         host = int(cluster.hosts[fabric.ports[port]])

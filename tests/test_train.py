@@ -17,12 +17,12 @@ from test_documents_cited import undescribed
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.longrun.eventlog import read_log
+from simcluster.longrun.eventlog import read_event_log
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.chunks import MOST_PER_CHUNK, _split_chunks
-from simcluster.longrun.studies.expected import closed_forms_of
-from simcluster.longrun.studies.replayed import replay_log
-from simcluster.longrun.studies.replays import log_path
+from simcluster.longrun.studies.expected import compare_closed_forms
+from simcluster.longrun.studies.replayed import with_logged_failures
+from simcluster.longrun.studies.replays import resolve_log_path
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import load
@@ -167,7 +167,7 @@ def test_a_gap_is_explained_by_what_takes_the_time(training: TrainingRun) -> Non
 def test_a_gap_that_nothing_explains_is_flagged(plain: TrainingRun) -> None:
     """With another rate than was played, no closed form is right, and the table says so."""
     (cause,) = plain.run.causes
-    table = closed_forms_of(replace(plain.run, causes=(replace(cause, rate=2 * cause.rate),)), plain.outcomes)
+    table = compare_closed_forms(replace(plain.run, causes=(replace(cause, rate=2 * cause.rate),)), plain.outcomes)
     flagged = table.set_index("closed_form")
     assert not flagged.loc[["goodput, exact", "failures, rate x wall", "days"], "explained"].any()
     assert "NOT EXPLAINED" in flagged.loc["goodput, exact", "why"]
@@ -313,10 +313,10 @@ def test_the_restart_that_the_published_share_asks_for(llama: TrainingRun) -> No
 def test_the_log_that_ships_is_what_it_says_it_is(llama: TrainingRun) -> None:
     """Made by the simulator: run 0 of these 54 days with seed 1, as people keep logs; replayed it gives its share."""
     made = replace(llama, scenario=llama.scenario.model_copy(update={"seed": 1}))
-    text = log_path("simulated_54_days").read_text()
+    text = resolve_log_path("simulated_54_days").read_text()
     assert text.splitlines()[0].startswith("# Made by simcluster, measured nowhere")
     assert text.partition("\n")[2] == made.incidents.round({"time": 1, "lasts": 1}).to_csv(index=False)
-    again = simulate_runs(replay_log(llama.run, read_log(log_path("simulated_54_days"))), 0, 4)
+    again = simulate_runs(with_logged_failures(llama.run, read_event_log(resolve_log_path("simulated_54_days"))), 0, 4)
     played = simulate_runs(llama.run, 1, 1)
     assert (again.strikes == played.strikes[0]).all()
     shares = [each.spent()["productive"][0] / each.wall[0] for each in (again, played)]

@@ -19,7 +19,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.documents.expressions import name_of, parse_formula
-from simcluster.evidence.validation import load_study, overall, validate_studies
+from simcluster.evidence.validation import load_study, score_overall, validate_studies
 from simcluster.evidence.validation.collective_studies import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredColumn, MeasuredTime
 from simcluster.evidence.validation.reports import Report, ScoredPoint, geometric_score, relative_score
@@ -502,7 +502,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     ]
     assert report.left_out == (("quoted: no size", 1),)
     assert slow.points[0] not in report.worst_points(10)
-    total = overall([report])
+    total = score_overall([report])
     assert total.collectives_fitted is not None
     assert total.collectives_held_out is not None
     assert (total.collectives_fitted.rows, total.collectives_held_out.rows) == (1, 3)

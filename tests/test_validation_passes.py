@@ -15,12 +15,12 @@ from test_offload import TICK, fixed_job, run_of
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.amortised import amortised_rows
-from simcluster.longrun.studies.build import long_run_of
-from simcluster.longrun.studies.states import StepStates, validation_pass
+from simcluster.longrun.studies.build import build_long_run
+from simcluster.longrun.studies.states import StepStates, simulate_validation
 from simcluster.planning.job import Offload
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -51,7 +51,7 @@ def test_a_validation_has_a_bubble_of_its_own(tiny: Tiny, pp: int, microbatches:
 def test_a_validation_computes_forward_alone() -> None:
     for name, changes in (("tiny_dp", {}), ("tiny_3d", {}), ("tiny_dp", {"parallel.zero": 3})):
         scenario = load(name, changes)
-        step, passed = simulate(scenario).times.breakdown, validation_pass(scenario).times.breakdown
+        step, passed = simulate(scenario).times.breakdown, simulate_validation(scenario).times.breakdown
         assert passed["forward"] == pytest.approx(step["forward"], rel=1e-3)  # gathers beside it slow it
         assert passed["backward"] == passed["optimizer"] == passed["recompute"] == 0.0
         gathers = changes.get("parallel.zero") == 3
@@ -60,13 +60,13 @@ def test_a_validation_computes_forward_alone() -> None:
 
 def test_checkpoint_and_loader_of_the_scenario_are_not_in_it() -> None:
     more = {"data.loader": {"batch": "1 s"}, "checkpoint": {"to": "1 GB/s"}, "steps": 2}
-    assert validation_pass(load("tiny_3d", more)).step_time == validation_pass(load("tiny_3d")).step_time
+    assert simulate_validation(load("tiny_3d", more)).step_time == simulate_validation(load("tiny_3d")).step_time
 
 
 @pytest.mark.parametrize(("every", "batches", "overhead"), [(1000, 50, 0.0167), (500, 100, 0.0667), (250, 100, 0.1333)])
 def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead: float) -> None:
     """E f / V with f = F / (F + B) = 1/3."""
-    pattern = CheckpointPattern(13.71, 83, Saving(60.0), validation=batches * 13.71 / 3 / every)
+    pattern = CheckpointPattern(13.71, 83, SnapshotCost(60.0), validation=batches * 13.71 / 3 / every)
     spent = simulate_runs(LongRun(pattern, (), goal=8300), 0, 1).spent()
     assert spent["validation"] / spent["productive"] == pytest.approx(overhead, abs=5e-5)
     assert spent["productive"] == pytest.approx(8300 * 13.71)
@@ -76,13 +76,13 @@ def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead:
 def test_a_run_plays_one_batch_forward_and_takes_that_of_every_so_many_steps() -> None:
     scenario = running(validation={"every": "1000 steps", "batches": 50})
     states = StepStates(scenario)
-    run = long_run_of(scenario, states)
-    one = validation_pass(scenario).step_time
+    run = build_long_run(scenario, states)
+    one = simulate_validation(scenario).step_time
     assert states.asked["a batch of validation"] == one
     assert run.pattern.validation == 50 * one / 1000
     assert run.pattern.step == states.healthy
     measured = running(validation={"every": 200, "seconds": "3 s"})
-    assert long_run_of(measured, StepStates(measured)).pattern.validation == pytest.approx(0.015)
+    assert build_long_run(measured, StepStates(measured)).pattern.validation == pytest.approx(0.015)
 
 
 def test_a_validation_that_cannot_be_is_told() -> None:
@@ -95,7 +95,7 @@ def test_what_comes_every_so_many_steps_is_told_by_the_step() -> None:
     result = simulate(running(validation={"every": 1000, "batches": 50}))
     checkpoint, validation = amortised_rows(result)
     assert (checkpoint.seconds, checkpoint.every) == (0.06, 83)
-    assert validation.each_step == pytest.approx(50 * validation_pass(result.scenario).step_time / 1000)
+    assert validation.each_step == pytest.approx(50 * simulate_validation(result.scenario).step_time / 1000)
     assert amortised_rows(simulate(load("tiny_3d"))) == ()
     never = running(checkpoint={"stall": "60 ms"})  # auto, and nothing fails
     assert amortised_rows(simulate(never)) == ()
@@ -108,7 +108,7 @@ def test_an_auto_interval_is_that_of_the_run() -> None:
     ]
     scenario = running(failures=failures, checkpoint={"stall": "1 s"}, validation={"every": 100, "batches": 9})
     (row, _) = amortised_rows(simulate(scenario))
-    assert row.every == long_run_of(scenario, StepStates(scenario)).pattern.steps
+    assert row.every == build_long_run(scenario, StepStates(scenario)).pattern.steps
 
 
 def test_run_prints_and_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import simcluster
 from simcluster.longrun import closed_forms as known
 from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.pattern import CheckpointPattern, Saving
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.model.layers import parameters
@@ -65,7 +65,7 @@ def test_best_intervals_as_played(checkpoint: float, between: float, restart: fl
     work = known.best_interval(checkpoint, between)
     takes = FixedTime(seconds=f"{restart} s")
     run = LongRun(
-        CheckpointPattern(work / 64, 64, Saving(float(checkpoint))),
+        CheckpointPattern(work / 64, 64, SnapshotCost(float(checkpoint))),
         (FailureMode("gpu", "stop", 1 / between),),
         until=100 * DAY,
         restart=(RestartPhase("restart", takes, takes, exposed=True),),

@@ -52,7 +52,7 @@ from simcluster.importers.training_logs import (
     parse_printed_deepspeed,
     strip_log,
 )
-from simcluster.longrun.launch.first import scenario_of_model
+from simcluster.longrun.launch.first import build_model_scenario
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.scenario.scenario import from_document
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
@@ -324,7 +324,7 @@ def _import_model(args: argparse.Namespace, text: str) -> Imported:
         return Imported({"model": fields}, mapped, idle, assumed, (fact,), unknown)
     gpus = args.gpus or _count_gpus(args.cluster)
     cluster = _with_node_count(args.cluster, _cluster_section(args.cluster, args.output), gpus)
-    document, chosen = scenario_of_model(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
+    document, chosen = build_model_scenario(fields, cluster, gpus, Path(args.output).parent if args.output else Path())
     return Imported(_apply_changes(args, document), mapped, idle, (*assumed, *chosen), (fact,), unknown)
 
 

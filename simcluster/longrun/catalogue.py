@@ -27,7 +27,7 @@ def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
                 f"run.failures: there are no failures {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
                 f"built-in failures: {', '.join(catalogue)}; or define them under also"
             )
-        known = _modes_of(catalogue[spec.of])
+        known = _parse_causes(catalogue[spec.of])
     found = (*known, *spec.also)
     if spec.only:
         names = [each.name for each in found]
@@ -42,7 +42,7 @@ def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     return found
 
 
-def _modes_of(entry: Mapping[str, Any]) -> tuple[FailureSpec, ...]:
+def _parse_causes(entry: Mapping[str, Any]) -> tuple[FailureSpec, ...]:
     return tuple(FailureSpec.model_validate({"source": entry["source"], **mode}) for mode in entry["modes"])
 
 
@@ -95,6 +95,6 @@ class WatchedFailures:
 def watched_failures() -> tuple[WatchedFailures, ...]:
     """Return all entries of the catalogue of published failures."""
     return tuple(
-        WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _modes_of(entry))
+        WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _parse_causes(entry))
         for name, entry in presets("failures.yaml").items()
     )

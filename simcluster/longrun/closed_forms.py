@@ -25,7 +25,7 @@ def expm1_or_inf(exponent: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class SegmentMoments:
     """Mean and variance of a time (s, s^2), and the expected number of failures during it."""
 
     mean: float
@@ -77,27 +77,27 @@ def first_order_efficiency(work: float, checkpoint: float, restart: float, mu: f
     return 1 - checkpoint / work - (work / 2 + restart) / mu
 
 
-def _lost(length: float, rate: float) -> tuple[float, float]:
+def _time_to_failure(length: float, rate: float) -> tuple[float, float]:
     """Return mean and variance (s, s^2) of the time to a failure, given that it occurs within ``length``."""
     kept, failed = math.exp(-rate * length), -math.expm1(-rate * length)
     mean = 1 / rate - length * kept / failed
     return mean, 2 / rate**2 - kept * (length**2 + 2 * length / rate) / failed - mean**2
 
 
-def _until(length: float, extra: tuple[float, float], rate: float) -> Moments:
+def _time_until_success(length: float, extra: tuple[float, float], rate: float) -> SegmentMoments:
     """Return the time until ``length`` passes without failure; each failure adds ``extra`` (mean, variance)."""
     kept = math.exp(-rate * length)
     times, spread = (1 - kept) / kept, (1 - kept) / kept**2
-    mean, variance = _lost(length, rate)
+    mean, variance = _time_to_failure(length, rate)
     mean, variance = mean + extra[0], variance + extra[1]
-    return Moments(length + times * mean, times * variance + spread * mean**2, times)
+    return SegmentMoments(length + times * mean, times * variance + spread * mean**2, times)
 
 
-def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> Moments:
+def segment_moments(work: float, checkpoint: float, recovery: float, down: float, rate: float) -> SegmentMoments:
     """Return mean and variance of a segment's time and its failures, exact for exponential failures."""
-    again = _until(recovery, (down, 0.0), rate) if recovery else Moments(0.0, 0.0, 0.0)
-    whole = _until(work + checkpoint, (down + again.mean, again.variance), rate)
-    return Moments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
+    again = _time_until_success(recovery, (down, 0.0), rate) if recovery else SegmentMoments(0.0, 0.0, 0.0)
+    whole = _time_until_success(work + checkpoint, (down + again.mean, again.variance), rate)
+    return SegmentMoments(whole.mean, whole.variance, whole.failures * (1 + again.failures))
 
 
 def ettr(rate: float, restart: float, interval: float) -> float:
@@ -106,7 +106,7 @@ def ettr(rate: float, restart: float, interval: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoLevels:
+class TwoLevelCheckpoints:
     """Two-level checkpointing: overhead (share of time), snapshots in memory per stored one, and period (s)."""
 
     overhead: float
@@ -114,7 +114,7 @@ class TwoLevels:
     pattern: float
 
 
-def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevels:
+def best_two_levels(memory: float, storage: float, memory_rate: float, storage_rate: float) -> TwoLevelCheckpoints:
     """Return the best combination of checkpoints in memory and on storage, to first order.
 
     Failures at ``memory_rate`` are survived by copies in memory, those at ``storage_rate`` only by storage. Overhead
@@ -123,7 +123,7 @@ def two_levels(memory: float, storage: float, memory_rate: float, storage_rate: 
     overhead = math.sqrt(2 * memory_rate * memory) + math.sqrt(2 * storage_rate * storage)
     cycles = math.sqrt(memory_rate / storage_rate * storage / memory)
     pattern = math.sqrt(2 * (cycles * memory + storage) / (memory_rate / cycles + storage_rate))
-    return TwoLevels(overhead, cycles, pattern)
+    return TwoLevelCheckpoints(overhead, cycles, pattern)
 
 
 def async_interval(stall: float, write: float, slowed: float, mu: float) -> float:
@@ -149,7 +149,7 @@ def kept_work_share(
     return async_efficiency(work, stall, write, slowed, 1 / rate, outage)
 
 
-def async_waste(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
+def async_lost_share(work: float, stall: float, write: float, slowed: float, mu: float, restart: float) -> float:
     """Return the share of time lost with asynchronous checkpoints, to first order: (S + x B)/w + (U + w/2 + B)/mu."""
     return (stall + slowed * write) / work + (restart + work / 2 + write) / mu
 

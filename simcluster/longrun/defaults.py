@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from simcluster.longrun.catalogue import resolve_failures
 from simcluster.longrun.pattern import MEMORY
-from simcluster.longrun.run import FailureMode, LongRun, Spares
+from simcluster.longrun.run import FailureMode, LongRun, SpareNodes
 from simcluster.longrun.text import duration
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 from simcluster.scenario.run_section import RestartPart, RunSpec, SparesSpec
@@ -36,19 +36,19 @@ READY = (0.0, 120.0, 1200.0)
 """Seconds until a hot, a warm and a cold spare is ready; not published."""
 
 
-def restart_of(section: RunSpec) -> tuple[RestartPart, ...]:
+def restart_phases(section: RunSpec) -> tuple[RestartPart, ...]:
     """Return the phases of a restart: those that the scenario states, or the defaults."""
     return RESTART if section.restart is None else section.restart
 
 
-def spares_of(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> Spares:
+def build_spares(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> SpareNodes:
     """Return a job's spare nodes; by default 1 warm spare per 12 nodes, if any failure removes a node."""
     known = spec.hot_ready, spec.warm_ready, spec.cold_ready
     ready = [default if stated is None else stated for stated, default in zip(known, READY, strict=True)]
     hot, warm, cold = spec.hot or 0, spec.warm or 0, spec.cold or 0
     if not spec.stated and any(cause.repair is not None for cause in causes):
         warm = math.ceil(nodes / NODES_PER_SPARE)
-    return Spares(hot, warm, cold, (ready[0], ready[1], ready[2]), spec.crews, spec.unlimited)
+    return SpareNodes(hot, warm, cold, (ready[0], ready[1], ready[2]), spec.crews, spec.unlimited)
 
 
 # --- fields without effect --------------------------------------------------------------------------------------------
@@ -56,17 +56,17 @@ def spares_of(spec: SparesSpec, nodes: int, causes: Sequence[FailureMode]) -> Sp
 _SAVING = ("mode", "to", "read", "bytes_per_parameter", "stall", "write", "slowed", "memory", "verify", "keep", "price")
 
 
-def idle_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
+def ineffective_key_notes(section: RunSpec, run: LongRun) -> Iterator[str]:
     """Yield a note for each stated key that has no effect on the run."""
     told: set[str] = set()
-    for path, idle, why in _idle_fields(section, run):
+    for path, idle, why in _ineffective_keys(section, run):
         owner, _, key = path.rpartition(".")
         if idle and path not in told and _is_stated(getattr(section, owner) if owner else section, key):
             told.add(path)
             yield f"run.{path} has no effect: {why}"
     known = {spec.name for spec in resolve_failures(section.failures)}
     for number, spec in enumerate(section.failures.also):
-        idle_keys = {key: why for key, idle, why in reversed(_idle_keys(spec, section)) if idle}
+        idle_keys = {key: why for key, idle, why in reversed(_ineffective_failure_keys(spec, section)) if idle}
         for key, why in idle_keys.items() if spec.name in known else ():
             if _is_stated(spec, key):
                 yield f"run.failures.also.{number}.{key} has no effect: {why}"
@@ -76,7 +76,7 @@ def _is_stated(spec: BaseModel, key: str) -> bool:
     return key in spec.model_fields_set and getattr(spec, key) != type(spec).model_fields[key].default
 
 
-def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str], ...]:
+def _ineffective_keys(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str], ...]:
     """Return (key's path below ``run``, whether it has no effect, why); the first match counts."""
     effects, pool, pattern = {cause.effect for cause in run.causes}, section.spares.unlimited, run.pattern
     leaves, never_slow = section.straggler == "leave", "slow" not in effects
@@ -105,14 +105,14 @@ def _idle_fields(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, str],
           for key in _SAVING),
         ("checkpoint.slowed", not pattern.storage.write and pattern.memory is None,
          "training stops until a checkpoint is written (run.checkpoint.mode)"),
-        ("checkpoint.read", all(part.takes != "auto" for part in restart_of(section)),
+        ("checkpoint.read", all(part.takes != "auto" for part in restart_phases(section)),
          "no phase of the restart loads a checkpoint (takes: auto)"),
         ("checkpoint.read", all(cause.survives == MEMORY for cause in run.causes),
          "copies in memory survive all failures (survives)"),
     )  # fmt: skip
 
 
-def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
+def _ineffective_failure_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
     slow, alone = spec.effect == "slow", "a slow device is left alone (run.straggler)"
     left, saved = slow and section.straggler == "leave", slow and section.straggler == "checkpoint"
     return (
@@ -127,7 +127,7 @@ def _idle_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, st
 # --- assumptions ------------------------------------------------------------------------------------------------------
 
 
-def assumptions_of(section: RunSpec, run: LongRun) -> Iterator[str]:
+def list_assumptions(section: RunSpec, run: LongRun) -> Iterator[str]:
     """Yield the assumptions of a run, each with its source and the key that overrides it."""
     stops = any(cause.stops for cause in run.causes)
     if section.restart is None and (stops or run.maintenance is not None):

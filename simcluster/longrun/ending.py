@@ -16,7 +16,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.units import YEAR
 from simcluster.longrun import closed_forms
-from simcluster.longrun.pattern import STORAGE, Saving
+from simcluster.longrun.pattern import STORAGE, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 
 _LEAST = 1e-3
@@ -27,13 +27,13 @@ _MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes of s
 _PARTS = 4096  # of the law of a silent error's lifetime
 
 
-def check_end(run: LongRun) -> None:
+def check_run_ends(run: LongRun) -> None:
     """Raise InputError for a run that would practically never reach its last step."""
     if math.isfinite(run.until):
         return
-    known = kept_share(run)
+    known = estimate_kept_share(run)
     if known < _LEAST:
-        down, exposed = restart_seconds(run)
+        down, exposed = mean_outage_seconds(run)
         saving = run.pattern.storage
         raise InputError(
             f"run: it would practically never end: something fails every {1 / stop_rate(run):.4g} s, a restart takes "
@@ -52,11 +52,11 @@ def check_end(run: LongRun) -> None:
         )
 
 
-def check_size(run: LongRun, played: int) -> None:
+def check_simulation_size(run: LongRun, played: int) -> None:
     """Raise InputError if simulating the runs would take too long: too many years, or too many failures."""
-    rate, (down, exposed) = stop_rate(run), restart_seconds(run)
+    rate, (down, exposed) = stop_rate(run), mean_outage_seconds(run)
     wall = run.until
-    if math.isinf(wall):  # and it ends: ``check_end``
+    if math.isinf(wall):  # and it ends: ``check_run_ends``
         work = run.pattern.steps * run.pattern.step
         wall = run.goal_at / closed_forms.efficiency(work, run.pattern.storage.stall, exposed, down, rate)
     if wall > _LONGEST:
@@ -87,7 +87,7 @@ def _persistent_rate(run: LongRun, cause: FailureMode) -> float:
     return cause.rate * (1 + (bad.times - 1) * bad.machines / run.machines)
 
 
-def restart_seconds(run: LongRun) -> tuple[float, float]:
+def mean_outage_seconds(run: LongRun) -> tuple[float, float]:
     """Return the mean outage after a failure (s): time safe from further failures, and exposed time."""
     rate = stop_rate(run)
     stops = [cause for cause in run.causes if cause.stops]
@@ -97,7 +97,7 @@ def restart_seconds(run: LongRun) -> tuple[float, float]:
     return detect + sum(s for s, exposed in each if not exposed), sum(s for s, exposed in each if exposed)
 
 
-def kept_share(run: LongRun) -> float:
+def estimate_kept_share(run: LongRun) -> float:
     """Return the share of time spent on work that is kept; 0 if almost no segment succeeds."""
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
     rate = sum(_persistent_rate(run, cause) for cause in stops)
@@ -110,8 +110,8 @@ def kept_share(run: LongRun) -> float:
     return min(_segment_share(run, pattern.steps, pattern.memory, rate), over_all)
 
 
-def _segment_share(run: LongRun, steps: int, saving: Saving, rate: float) -> float:
-    down, exposed = restart_seconds(run)
+def _segment_share(run: LongRun, steps: int, saving: SnapshotCost, rate: float) -> float:
+    down, exposed = mean_outage_seconds(run)
     work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
         return 0.0

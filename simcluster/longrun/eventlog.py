@@ -32,13 +32,13 @@ _CELL = 400
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
-def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | None = None) -> tuple[Row, ...]:
+def read_log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | None = None) -> tuple[Row, ...]:
     """Return the rows of a log file, with its columns renamed to simcluster's names.
 
     ``columns`` are the file's names by ours ({"cause": "Reason"}); ``began`` is the date from which dates in ``time``
     and ``end`` are counted. InputError, with the row, for an invalid log, and for a missing column.
     """
-    read = {".jsonl": _json_lines, ".parquet": _parquet}.get(path.suffix, read_csv)
+    read = {".jsonl": _read_json_lines, ".parquet": _read_parquet_rows}.get(path.suffix, read_csv)
     rows, columns = read(path), columns or {}
     for own, theirs in columns.items():
         if own not in NAMES:
@@ -60,7 +60,7 @@ def log_rows(path: Path, columns: Mapping[str, str] | None = None, began: str | 
     return tuple(found)
 
 
-def parse_columns(text: str | None) -> dict[str, str]:
+def parse_column_names(text: str | None) -> dict[str, str]:
     """Parse "time=Start,cause=Reason" into {simcluster's column name: the file's}; InputError if malformed."""
     found = {}
     for part in (text or "").split(",") if text else ():
@@ -71,7 +71,7 @@ def parse_columns(text: str | None) -> dict[str, str]:
     return found
 
 
-def seconds_of(value: object, where: str) -> float:
+def parse_log_seconds(value: object, where: str) -> float:
     """Return the seconds in a table cell, a number or text with a unit; InputError if invalid or negative."""
     try:
         plain = isinstance(value, int | float) and not isinstance(value, bool)
@@ -86,7 +86,7 @@ def seconds_of(value: object, where: str) -> float:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _json_lines(path: Path) -> list[Row]:
+def _read_json_lines(path: Path) -> list[Row]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -104,7 +104,7 @@ def _json_lines(path: Path) -> list[Row]:
     return _typed_rows(rows, f"{path}: has no rows; one line per event is expected, with time and cause")
 
 
-def _parquet(path: Path) -> list[Row]:
+def _read_parquet_rows(path: Path) -> list[Row]:
     try:
         rows = python_rows(read_parquet(path, cell=_CELL))
     except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python does not have, a nested list
@@ -177,14 +177,14 @@ class EventLog:
         return max([row.end for row in self.rows] or until, default=0.0)
 
 
-def event_log(rows: Sequence[RunRow]) -> EventLog:
+def simulated_event_log(rows: Sequence[RunRow]) -> EventLog:
     """Return the event log of a simulated run from the rows that ``simulate_with_log`` returned."""
     struck = tuple(Incident(row.begin, row.cause) for row in rows if row.what == STRIKE)
     stands = tuple((row.begin, row.end, row.what, row.which) for row in rows if row.what in STANDS)
     return EventLog(struck, stands, tuple(rows))
 
 
-def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
+def simulated_incidents(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
     """Return the failures in a simulated run's log, each with its device and the standstill (s) after it."""
     begun = sorted(row.begin for row in rows if row.what == TRAINING)
     places = {(row.begin, row.cause): row.which for row in rows if row.what in ("detection", "pause")}
@@ -200,20 +200,20 @@ def incidents_of(run: LongRun, rows: Sequence[RunRow]) -> tuple[Incident, ...]:
     return tuple(sorted(found, key=lambda each: each.time))
 
 
-def read_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:
+def read_event_log(path: str | Path, *, columns: Mapping[str, str] | None = None, began: str | None = None) -> EventLog:
     """Read an event log from a file (.csv, .jsonl, .parquet).
 
     Either one that ``train --log`` wrote, or a real one with columns time, cause and, as far as known, device and lasts
-    (or end); ``columns`` and ``began`` as in ``log_rows``. InputError, with the row, for an invalid file.
+    (or end); ``columns`` and ``began`` as in ``read_log_rows``. InputError, with the row, for an invalid file.
     """
-    return log_from_rows(log_rows(Path(path), columns, began), str(path))
+    return parse_event_log(read_log_rows(Path(path), columns, began), str(path))
 
 
-def log_from_rows(rows: Sequence[Row], name: str) -> EventLog:
+def parse_event_log(rows: Sequence[Row], name: str) -> EventLog:
     """Return the event log in the rows of a file; ``name`` is the file's name in error messages."""
     places = [(row, f"{name}: row {row.number}") for row in rows]
     if is_simulated_log(rows):
-        return event_log([_simulated_row(row, where) for row, where in places])
+        return simulated_event_log([_parse_simulated_row(row, where) for row, where in places])
     found = []
     for row, where in places:
         cause, time = row.texts.get("cause", "").strip(), row.cells.get("time")
@@ -222,11 +222,11 @@ def log_from_rows(rows: Sequence[Row], name: str) -> EventLog:
             raise InputError(
                 f"{where}: needs a time and a cause, as in time: 3600, cause: NIC; has {', '.join(row.cells)}"
             )
-        begin, stood = seconds_of(time, f"{where}: time"), math.nan
+        begin, stood = parse_log_seconds(time, f"{where}: time"), math.nan
         if lasts not in (None, ""):
-            stood = seconds_of(lasts, f"{where}: lasts")
+            stood = parse_log_seconds(lasts, f"{where}: lasts")
         elif end not in (None, ""):
-            stood = seconds_of(end, f"{where}: end") - begin
+            stood = parse_log_seconds(end, f"{where}: end") - begin
             if stood < 0:
                 raise InputError(f"{where}: end: {row.texts['end']!r} is before its time, {row.texts['time']!r}")
         found.append(Incident(begin, cause, row.texts.get("device", ""), stood))
@@ -238,15 +238,15 @@ def is_simulated_log(rows: Sequence[Row]) -> bool:
     return "begin_s" in rows[0].cells
 
 
-def _simulated_row(row: Row, where: str) -> RunRow:
+def _parse_simulated_row(row: Row, where: str) -> RunRow:
     missing = [name for name in COLUMNS[:6] if name not in row.cells]
     if missing:
         raise InputError(f"{where}: has no {', '.join(missing)}; a run's log has {', '.join(COLUMNS)}")
-    begin, end, at = (seconds_of(row.cells[name], f"{where}: {name}") for name in ("begin_s", "end_s", "at_s"))
+    begin, end, at = (parse_log_seconds(row.cells[name], f"{where}: {name}") for name in ("begin_s", "end_s", "at_s"))
     if end < begin:
         raise InputError(f"{where}: end_s: {end!r} is before its begin_s, {begin!r}")
     what, cause, which = (row.texts[name] for name in ("what", "cause", "which"))
     if what == STRIKE and not cause:
         raise InputError(f"{where}: a failure needs a cause; write one")
-    steps, snapshots = (seconds_of(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots"))
+    steps, snapshots = (parse_log_seconds(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots"))
     return RunRow(begin, end, what, cause, which, at, steps, int(snapshots))

@@ -20,8 +20,8 @@ from simcluster.base.units import DAY, is_number
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import seconds_of
-from simcluster.longrun.lives import WatchedLives, WeibullFit
+from simcluster.longrun.eventlog import parse_log_seconds
+from simcluster.longrun.lives import ObservedLifetimes, WeibullFit
 
 FEW_FAILURES = 10
 """Below so many failures a rate is little more than its order of magnitude."""
@@ -123,7 +123,7 @@ def fit_failures(
         for cause, batch in product(filter(None, dict.fromkeys(causes)), dict.fromkeys(batches)):
             here = np.array([each == batch for each in batches])
             ended = lives.ended & np.array([each == cause for each in causes])  # others are censored
-            chosen = WatchedLives(lives.age[here], ended[here], lives.since[here], lives.weight[here])
+            chosen = ObservedLifetimes(lives.age[here], ended[here], lives.since[here], lives.weight[here])
             cells.append(_fit_lives(chosen, cause, batch, of.get(cause, "gpu")))
         total, notes = _fit_lives(lives, "all", "", "gpu"), [_LIVES]
         if by is not None:
@@ -157,7 +157,7 @@ def _read_counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], l
         if not cause:
             raise InputError(f"row {row.number}: has no cause; every failure needs one: write it, if only 'unknown'")
         time = row.cells.get("time")
-        when = math.nan if time is None else seconds_of(time, f"row {row.number}: time")
+        when = math.nan if time is None else parse_log_seconds(time, f"row {row.number}: time")
         seen = _failure_count(row), when, row.texts.get("device", "").strip()
         found.setdefault((cause, row.texts.get(by, "") if by else ""), []).append(seen)
     return found
@@ -226,13 +226,13 @@ _LIVES = (
 # --- lives ------------------------------------------------------------------------------------------------------------
 
 
-def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list[str], list[str]]:
+def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[ObservedLifetimes, list[str], list[str]]:
     ages, since, ended, weight = [], [], [], []
     for row in rows:
         where = f"row {row.number}"
         begun = row.cells.get("since")
-        age = seconds_of(row.cells["age"], f"{where}: age")
-        since.append(0.0 if begun is None else seconds_of(begun, f"{where}: since"))
+        age = parse_log_seconds(row.cells["age"], f"{where}: age")
+        since.append(0.0 if begun is None else parse_log_seconds(begun, f"{where}: since"))
         if age <= since[-1]:
             raise InputError(f"{where}: age: {row.texts['age']!r} is not a life; it ends after its begin (0, or since)")
         text = row.texts.get("end", "failed").strip().lower()
@@ -243,12 +243,12 @@ def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[WatchedLives, list
         ages.append(age)
         ended.append(_ENDS[text])
         weight.append(_failure_count(row))
-    lives = WatchedLives(np.array(ages), np.array(ended), np.array(since), np.array(weight))
+    lives = ObservedLifetimes(np.array(ages), np.array(ended), np.array(since), np.array(weight))
     causes = [row.texts["cause"].strip() if end else "" for row, end in zip(rows, ended, strict=True)]
     return lives, causes, [row.texts[by] if by else "" for row in rows]
 
 
-def _fit_lives(lives: WatchedLives, cause: str, batch: str, of: str) -> CauseFit:
+def _fit_lives(lives: ObservedLifetimes, cause: str, batch: str, of: str) -> CauseFit:
     alive, notes, law = lives.age[~lives.ended], [], None
     oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
     try:

@@ -19,7 +19,7 @@ _AGES, _GRID = 64, 4096
 
 
 @dataclass(frozen=True)
-class Lives:
+class PartLifetimes:
     """Weibull lifetimes (exposed s) of ``count`` parts, with initial ages uniform in ``youngest`` to ``oldest``."""
 
     count: int
@@ -78,7 +78,7 @@ class WeibullFit:
 
 
 @dataclass(frozen=True)
-class WatchedLives:
+class ObservedLifetimes:
     """Observed lifetimes: from age ``since`` to ``age`` (s), ``ended`` by failure or censored, with weights."""
 
     age: Floats
@@ -146,7 +146,7 @@ _REMEMBERED = {"window": 1, "fading": 8}
 """Failures of a machine that a rule looks back at at least; beyond, as many as its limit."""
 
 
-def is_retired(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
+def should_retire_node(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
     """Return whether a node is to be retired after failures at these times (s), the last of them now.
 
     By "window" it has reached the limit with the failures within the last ``window`` seconds, by "fading" with a score

@@ -24,7 +24,7 @@ _GRID = 2.0**20  # of a second: sums over many weeks are exact, so that cycles e
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SnapshotCost:
     """Cost of a snapshot: training stops for ``stall`` s, then is slower by the share ``slowed`` for ``write`` s.
 
     A blocking checkpoint is all stall. The snapshot is safe once the write is done.
@@ -35,7 +35,7 @@ class Saving:
     slowed: float = 0.0
 
 
-def steps_of_write(saving: Saving, step: float) -> int:
+def min_interval_steps(saving: SnapshotCost, step: float) -> int:
     """Return the number of steps done during a snapshot's write; no shorter interval keeps up."""
     return max(1, math.ceil(saving.write * (1 - saving.slowed) / step * (1 - 1e-12)))
 
@@ -53,8 +53,8 @@ class CheckpointPattern:
 
     step: float
     steps: int
-    storage: Saving
-    memory: Saving | None = None
+    storage: SnapshotCost
+    memory: SnapshotCost | None = None
     cycles: int = 1
     verify: float = 0.0
     keep: int = 1
@@ -62,7 +62,7 @@ class CheckpointPattern:
 
     def __post_init__(self) -> None:
         for saving in self._savings:
-            least = steps_of_write(saving, self.each)
+            least = min_interval_steps(saving, self.each)
             if self.steps < least:
                 work = self.steps * self.each + saving.slowed * saving.write
                 raise InputError(
@@ -76,7 +76,7 @@ class CheckpointPattern:
         return self.step + self.validation
 
     @cached_property
-    def _savings(self) -> list[Saving]:
+    def _savings(self) -> list[SnapshotCost]:
         between = self.memory or self.storage
         return [between] * (self.cycles - 1) + [self.storage]
 

@@ -57,7 +57,7 @@ class DevicePower(Spec):
         return (self.node or 0.0) / self.gpus
 
 
-def device_power(device: str) -> DevicePower:
+def load_device_power(device: str) -> DevicePower:
     """Return the power figures of a device in the catalogue; InputError if it has none."""
     known = presets("power.yaml")
     if device not in known:
@@ -68,7 +68,7 @@ def device_power(device: str) -> DevicePower:
     return DevicePower.model_validate(known[device])
 
 
-def run_power(device: str, own: PowerSpec) -> DevicePower | None:
+def resolve_power(device: str, own: PowerSpec) -> DevicePower | None:
     """Return the power figures of a run's device: the catalogue's, overridden by the scenario's.
 
     None if neither has any. InputError if the run states some of them, and the catalogue does not know the rest.
@@ -78,7 +78,7 @@ def run_power(device: str, own: PowerSpec) -> DevicePower | None:
     if not known and not given.keys() & {"idle", "full"}:
         return None
     alone = not known and {"idle", "full"} <= given.keys()
-    found = DevicePower.model_validate(({} if alone else dict(device_power(device))) | given)
+    found = DevicePower.model_validate(({} if alone else dict(load_device_power(device))) | given)
     if found.full < found.idle:
         raise InputError(
             f"run.power: full ({found.full:g} W) is below idle ({found.idle:g} W); raise full, or lower idle"
@@ -175,7 +175,7 @@ def step_power(result: Result, draw: DevicePower | None = None, *, computing: bo
     ``communication``, as do memory-bound ops (the optimizer); ``computing``: both as an idle GPU.
     """
     spans, device = result.spans, result.scenario.cluster.device
-    draw = device_power(device.name) if draw is None else draw
+    draw = load_device_power(device.name) if draw is None else draw
     communication, waiting = (0.0, 0.0) if computing else (draw.communication, draw.waiting)
     matmul, fp8, share = device.matmul, device.peak.fp8 == result.facts.peak_flops, 1.0
     if isinstance(matmul, TilesMatmul):

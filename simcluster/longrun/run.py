@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.longrun.lives import Lives
+from simcluster.longrun.lives import PartLifetimes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -91,7 +91,7 @@ class FailureMode:
     effect: Effect
     rate: float
     devices: int = 1
-    lives: Lives | None = None
+    lives: PartLifetimes | None = None
     struck: RecordedFailures | None = None
     bad: DefectiveBatch | None = None
     detect: TimeSpec = ZERO_TIME
@@ -128,7 +128,7 @@ class RestartPhase:
 
 
 @dataclass(frozen=True)
-class Spares:
+class SpareNodes:
     """Spare nodes of a job: ``hot`` ones are used first, then ``warm``, then ``cold``, ready after ``ready`` s.
 
     Repaired nodes come back as the last of them. ``crews`` repair one node each (None: unlimited).
@@ -183,7 +183,7 @@ class LongRun:
     goal: float = math.inf
     until: float = math.inf
     restart: tuple[RestartPhase, ...] = ()
-    spares: Spares = field(default_factory=lambda: Spares(unlimited=True))
+    spares: SpareNodes = field(default_factory=lambda: SpareNodes(unlimited=True))
     short: tuple[float, ...] = ()
     running: tuple[float, ...] = ()
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
@@ -290,7 +290,7 @@ class Outcomes:
 _COLUMNS = ("wall", "at", "steps", "fates", "parts", "strikes", "outages")
 
 
-class GatheredOutcomes:
+class OutcomeCollector:
     """Collector of the outcomes of ``count`` runs, filled in chunks in any order."""
 
     def __init__(self, run: LongRun, count: int) -> None:

@@ -17,7 +17,7 @@ BLOCK = 64
 """Occurrences that are drawn together: a power of two."""
 
 
-class KeptStream:
+class RandomStream:
     """Uniform random numbers of one run for one purpose, ``draws`` per occurrence, cached in blocks."""
 
     def __init__(self, seed: int, run: int, what: str, draws: int) -> None:
@@ -30,12 +30,12 @@ class KeptStream:
         while block >= len(self._blocks):
             numbers = np.empty((self.draws, 1, BLOCK))
             for draw, each in enumerate(numbers):
-                numbers_of(self.seed, self.what, len(self._blocks), draw, self.run, each)
+                fill_random_numbers(self.seed, self.what, len(self._blocks), draw, self.run, each)
             self._blocks.append(numbers[:, 0])
         return self._blocks[block].T[place : place + 1]
 
 
-def numbers_of(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
+def fill_random_numbers(seed: int, what: str, block: int, draw: int, first: int, out: Floats) -> Floats:
     """Fill ``out`` [run, occurrence] with a block of random numbers, for the runs from ``first`` on."""
     digest = hashlib.blake2b(repr((seed, what, block, draw)).encode(), digest_size=16).digest()
     bits = np.random.Philox(key=int.from_bytes(digest, "little"), counter=first * (BLOCK // 4))  # four a counter

@@ -38,11 +38,11 @@ class _Cells(string.Formatter):
 
 def table_block(rows: Iterable[Mapping[str, Any]], columns: Columns, **about: Any) -> list[TableBlock]:
     """Return rows as a list of one table, empty without rows; ``about`` are fields of ``TableBlock``."""
-    cells = [cells_of(row, columns) for row in rows]
+    cells = [format_cells(row, columns) for row in rows]
     return [TableBlock([head for head, _ in columns], cells, **{"indent": 2, **about})] if cells else []
 
 
-def cells_of(row: Mapping[str, Any], columns: Columns) -> list[str]:
+def format_cells(row: Mapping[str, Any], columns: Columns) -> list[str]:
     """Return a table row's cells as text."""
     return [_Cells().vformat(form, (), row) for _, form in columns]
 
@@ -60,12 +60,12 @@ def make_frame(rows: Iterable[Sequence[Any]], columns: str, index: str = "") -> 
     return table.set_index(index) if index else table
 
 
-def row_of(table: pd.DataFrame, name: str) -> dict[str, float]:
+def frame_row(table: pd.DataFrame, name: str) -> dict[str, float]:
     """Return a row of a DataFrame of numbers as a dict by column."""
     return dict(zip(table.columns, table.loc[name].to_numpy(dtype=float).tolist(), strict=True))
 
 
-def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
+def frame_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a DataFrame as dicts by column, including a named index."""
     frame = table if table.index.name is None else table.reset_index()
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
@@ -85,7 +85,7 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def points(gap: float, half: float) -> str:
+def format_points(gap: float, half: float) -> str:
     """Return a difference of two shares as text in percentage points, such as "1.23 +- 0.04 points"."""
     return f"{format_with_half(100 * gap, 100 * half)} points"
 

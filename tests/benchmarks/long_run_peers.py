@@ -18,8 +18,8 @@ from __future__ import annotations
 import sys
 import time
 
-from simcluster.longrun.pattern import CheckpointPattern, Saving
-from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, Spares
+from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
+from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Outcomes, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.scenario.run_times import FixedTime, StagedTime
 
@@ -27,13 +27,13 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 SERVERS, WORK, RATE = 4096, 256 * DAY, 0.01 / DAY
 PUBLISHED = {"9,865.97 h": (9865.97, 12.55, 11145.6), "9,872.90 h": (9872.90, 12.87, 11168.4)}
 """Mean hours of 30 runs, half of their 95 % interval, and failures."""
-FREE = CheckpointPattern(1 / 16, 1, Saving(0.0))
+FREE = CheckpointPattern(1 / 16, 1, SnapshotCost(0.0))
 """Nothing is lost: a free checkpoint after every sixteenth of a second."""
 
 
 def saved(stall: float, every: float) -> CheckpointPattern:
     """Checkpoints that stop training for ``stall``, after each ``every`` seconds of work."""
-    return CheckpointPattern(every / 64, 64, Saving(stall))
+    return CheckpointPattern(every / 64, 64, SnapshotCost(stall))
 
 
 def published_case(pattern: CheckpointPattern = FREE, *, priced: bool = False) -> LongRun:
@@ -49,7 +49,7 @@ def published_case(pattern: CheckpointPattern = FREE, *, priced: bool = False) -
         machines=SERVERS,
         goal=WORK / pattern.step,
         restart=(RestartPhase("recovery", recovery, recovery, exposed=False),),
-        spares=Spares(hot=64, cold=200, ready=(0.0, 0.0, 23 * MINUTE)) if priced else Spares(hot=264),
+        spares=SpareNodes(hot=64, cold=200, ready=(0.0, 0.0, 23 * MINUTE)) if priced else SpareNodes(hot=264),
     )
 
 

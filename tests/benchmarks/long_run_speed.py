@@ -18,7 +18,7 @@ import simcluster
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import long_run_of
+from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.comparing import Policy
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import load
@@ -46,7 +46,7 @@ def _processor() -> float:
 
 def _run() -> LongRun:
     scenario = load(SCENARIO)
-    return long_run_of(scenario, StepStates(scenario))
+    return build_long_run(scenario, StepStates(scenario))
 
 
 def policies() -> None:

@@ -29,7 +29,7 @@ _UNITS: Mapping[str, tuple[Callable[[object], float], tuple[tuple[str, float], .
 }  # fmt: skip
 
 
-def device_text(fit: DeviceFit, table_name: str) -> str:
+def device_file_text(fit: DeviceFit, table_name: str) -> str:
     """Return the text of the calibrated device's file; ``table_name`` is the name of the raw table."""
     lines = [f"# {line}".rstrip() for line in _header_lines(fit, table_name)]
     notes = {constant.path: _constant_note(constant.error, constant.at_bound) for constant in fit.constants}
@@ -59,10 +59,10 @@ def _header_lines(fit: DeviceFit, table_name: str) -> Iterator[str]:
     for kind, rows in fit.rows_by_kind().items():
         yield f"  {kind}: {len(rows)} rows, {rms_error(rows):.1%}"
     yield ""
-    yield from observations(fit.table)
+    yield from calibration_remarks(fit.table)
 
 
-def observations(table: MeasuredTable) -> list[str]:
+def calibration_remarks(table: MeasuredTable) -> list[str]:
     """Return remarks on a calibration: host times, copies, overlapped work, clocks, and failed cases."""
     of_kind: dict[str, list[Measurement]] = {}
     for each in table.timed_measurements:
@@ -103,16 +103,16 @@ def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = 
             yield from _yaml_lines(value, notes, f"{path}.")
             continue
         comment = f"  # {notes[path]}" if path in notes else ""
-        yield f"{indent}{key}: {_scalar(value)}{comment}"
+        yield f"{indent}{key}: {_yaml_scalar(value)}{comment}"
 
 
-def _scalar(value: object) -> str:
+def _yaml_scalar(value: object) -> str:
     """Return a value as a JSON literal (valid in YAML), quantities with the shortest exact unit prefix."""
     quantity = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if quantity:
         return json.dumps(_short_quantity(float(quantity[1]), quantity[2]))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_scalar(item) for item in value) + "]"
+        return "[" + ", ".join(_yaml_scalar(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -20,8 +20,8 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul, kernel_seconds
 from simcluster.documents.reading import read_document
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
-from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares, value_at, with_value
-from simcluster.evidence.calibration.raw_table import Machine, MeasuredTable, Measurement
+from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution, least_squares, value_at_path, replace_value_at
+from simcluster.evidence.calibration.raw_table import MeasuredMachine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
 FUSED_BACKENDS = ("flash", "cudnn", "efficient")
@@ -30,7 +30,7 @@ _ROWWISE_OPS = ("softmax", "dropout")
 _MASK_BYTES = 1  # per element, written by dropout with its result
 
 
-def model_kernel(case: KernelCase) -> Kernel | None:
+def kernel_of_case(case: KernelCase) -> Kernel | None:
     """Return a calibration case as a kernel of the device model; None for copies and host times.
 
     FLOP and bytes are counted as in planning: operands read once and results written once, causal attention at one
@@ -66,7 +66,7 @@ def model_kernel(case: KernelCase) -> Kernel | None:
             assert_never(case.kind)
 
 
-def attention_name(case: KernelCase) -> str:
+def attention_kernel_name(case: KernelCase) -> str:
     """Return the attention kernel's name in a device file, such as sdpa-flash."""
     return f"sdpa-{case.op}"
 
@@ -78,7 +78,7 @@ def modelled_seconds(device: Device, timed: Iterable[tuple[KernelCase, Kernel]])
     for case, kernel in timed:
         ours = device
         if case.kind == "attention":
-            name = attention_name(case)
+            name = attention_kernel_name(case)
             ours = running.get(name) or running.setdefault(
                 name, device.model_copy(update={"attention": device.attention.model_copy(update={"kernel": name})})
             )
@@ -138,7 +138,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     ``base`` gives what is not measured, and the start of the search; without one, peak and bandwidth are the best
     measured values. Raises InputError if the table has no matmuls or no memory-bound kernels.
     """
-    timed = [(each, kernel) for each in table.timed_measurements if (kernel := model_kernel(each.case)) is not None]
+    timed = [(each, kernel) for each in table.timed_measurements if (kernel := kernel_of_case(each.case)) is not None]
     for kind in ("matmul", "memory"):
         if not any(each.case.kind == kind for each, _ in timed):
             raise InputError(
@@ -155,7 +155,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     def with_values(values: Sequence[float]) -> Device:
         device = before
         for path, value in zip(paths, values, strict=True):
-            device = with_value(device, path, value)
+            device = replace_value_at(device, path, value)
         return device
 
     def residuals(values: tuple[float, ...]) -> Floats:
@@ -166,7 +166,7 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     best, starts = _best_fit(before, paths, residuals)
     values = tuple(float(f"{value:.4g}") for value in best.values)
     device = with_values(values)
-    device = with_value(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
+    device = replace_value_at(device, "attention.kernel", _fastest_attention(table) or device.attention.kernel)
     return DeviceFit(
         device=Device.model_validate(device.model_dump(mode="json")), table=table, base=base.name if base else "",
         constants=tuple(
@@ -180,23 +180,23 @@ def fit_device(table: MeasuredTable, *, base: Device | None = None, name: str = 
     )  # fmt: skip
 
 
-def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[Solution, tuple[float, ...]]:
-    found: list[Solution] = []
+def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[FitSolution, tuple[float, ...]]:
+    found: list[FitSolution] = []
     starts = []
     for power, clock in _STARTS:
         given = {"matmul.power": power, "matmul.clock": clock}
-        before_it = [value_at(before, path) for path in paths]
+        before_it = [value_at_path(before, path) for path in paths]
         start = tuple(
-            given.get(path) or float(np.clip(0.5 if value is None else value, *_bounds(path)))
+            given.get(path) or float(np.clip(0.5 if value is None else value, *_constant_bounds(path)))
             for path, value in zip(paths, before_it, strict=True)
         )
-        parameters = [Parameter(path, each, *_bounds(path)) for path, each in zip(paths, start, strict=True)]
+        parameters = [FitParameter(path, each, *_constant_bounds(path)) for path, each in zip(paths, start, strict=True)]
         found.append(least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
         starts.append(start)
     return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]
 
 
-def _bounds(path: str) -> tuple[float, float]:
+def _constant_bounds(path: str) -> tuple[float, float]:
     low, high = _TABLES["bounds"].get(path, _TABLES["bounds"]["others"])
     return low, high
 
@@ -221,13 +221,13 @@ def _fitted_paths(device: Device, cases: Sequence[KernelCase], kernels: Sequence
 def _starting_device(
     table: MeasuredTable, cases: Sequence[KernelCase], kernels: Sequence[Kernel], base: Device | None, name: str
 ) -> Device:
-    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and model_kernel(case))
+    backends = dict.fromkeys(case.op for case in cases if case.kind == "attention" and kernel_of_case(case))
     source = measurement_source(table.machine)
     measured = {
         f"sdpa-{backend}": AttentionKernel(forward=0.5, backward=0.4, source=f"{source}, PyTorch's {backend} backend")
         for backend in backends
     }
-    whole = base or _bare_device(table, kernels)
+    whole = base or _device_from_measurements(table, kernels)
     attention = whole.attention.model_copy(update={"kernels": {**whole.attention.kernels, **measured}})
     matmul = whole.matmul
     if not isinstance(matmul, TilesMatmul):
@@ -241,8 +241,8 @@ def _starting_device(
     )  # fmt: skip
 
 
-def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
-    timed = [each for each in table.timed_measurements if model_kernel(each.case) is not None]
+def _device_from_measurements(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
+    timed = [each for each in table.timed_measurements if kernel_of_case(each.case) is not None]
     rates, bandwidth = dict[str, float](), 1.0
     for each, kernel in zip(timed, kernels, strict=True):
         if each.case.kind == "matmul":
@@ -263,7 +263,7 @@ def _bare_device(table: MeasuredTable, kernels: Sequence[Kernel]) -> Device:
     )
 
 
-def measurement_source(machine: Machine) -> str:
+def measurement_source(machine: MeasuredMachine) -> str:
     """Return the source line of a device's measured constants: GPU, PyTorch version, and date."""
     when = f" on {machine.date}" if machine.date else ""
     return f"measured{when} on {machine.device} with PyTorch {machine.torch}"
@@ -273,9 +273,9 @@ def _fastest_attention(table: MeasuredTable) -> str | None:
     """Return the name of the fused attention kernel with the highest forward rate."""
     rates: dict[str, float] = {}
     for each in table.timed_measurements:
-        kernel = model_kernel(each.case) if each.case.kind == "attention" and not each.case.backward else None
+        kernel = kernel_of_case(each.case) if each.case.kind == "attention" and not each.case.backward else None
         if kernel is not None:
-            name = attention_name(each.case)
+            name = attention_kernel_name(each.case)
             rates[name] = max(rates.get(name, 0.0), kernel.flops / each.seconds)
     return max(rates, key=lambda name: rates[name]) if rates else None
 
@@ -286,7 +286,7 @@ def rms_error(rows: Sequence[CalibrationRow]) -> float:
     return math.sqrt(math.fsum(each * each for each in logs) / len(logs))
 
 
-def catalogue_device(machine: Machine) -> str | None:
+def catalogue_device(machine: MeasuredMachine) -> str | None:
     """Return the name of the built-in device for this GPU, by the driver's name for it; None if there is none."""
     name = machine.device.lower()
     for part, device in _TABLES["names"].items():

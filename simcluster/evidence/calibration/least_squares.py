@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed
 
 
-def value_at(model: Any, path: str) -> Any:
+def value_at_path(model: Any, path: str) -> Any:
     """Return the value at a ``path`` of a model, such as "matmul.power"; InputError if it does not exist."""
     current = model
     for place, part in enumerate(path.split(".")):
@@ -33,12 +33,12 @@ def value_at(model: Any, path: str) -> Any:
     return current
 
 
-def with_value(model: Any, path: str, value: Any) -> Any:
+def replace_value_at(model: Any, path: str, value: Any) -> Any:
     """Return a copy of a model with another value at ``path``; the path is checked, the value is not."""
-    value_at(model, path)
+    value_at_path(model, path)
     head, _, rest = path.partition(".")
     if rest:
-        value = with_value(model[head] if isinstance(model, Mapping) else getattr(model, head), rest, value)
+        value = replace_value_at(model[head] if isinstance(model, Mapping) else getattr(model, head), rest, value)
     return {**model, head: value} if isinstance(model, Mapping) else model.model_copy(update={head: value})
 
 
@@ -54,7 +54,7 @@ _START_MARGIN = 0.01  # of the range: the search starts inside the bounds, where
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FitParameter:
     """Constant to be fitted between two bounds, searched by its logarithm unless ``low`` is 0."""
 
     name: str
@@ -76,7 +76,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class FitSolution:
     """Result of a least-squares fit: values, standard errors and residuals.
 
     An error is None if the rows do not determine the constant, or if it is at a bound.
@@ -90,9 +90,9 @@ class Solution:
 
 
 def least_squares(
-    parameters: Sequence[Parameter], residuals: Residuals, *, loss: Loss = "squares", step: float = 1e-3,
+    parameters: Sequence[FitParameter], residuals: Residuals, *, loss: Loss = "squares", step: float = 1e-3,
     most: int = 60, tolerance: float = 1e-6,
-) -> Solution:  # fmt: skip
+) -> FitSolution:  # fmt: skip
     """Fit constants within their bounds, from their start values, by least squares or a robust loss.
 
     ``step`` is the relative step of the derivatives (of the upper bound, if the lower one is 0), which should be well
@@ -136,11 +136,11 @@ def least_squares(
     fits = (answer.fun / scale) ** 2 if loss != "squares" else np.zeros_like(answer.fun)
     slopes = np.asarray(answer.jac, dtype=float) * ((1.0 + fits) ** 0.75)[:, None]  # undo scipy's scaling by the loss
     errors = _standard_errors(parameters, values, slopes, (1.0 + fits) ** -0.5, answer.fun, edges)
-    return Solution(values, errors, edges, residuals(values), bool(answer.status > 0))
+    return FitSolution(values, errors, edges, residuals(values), bool(answer.status > 0))
 
 
 def _standard_errors(
-    parameters: Sequence[Parameter], values: Sequence[float], slopes: Floats, weights: Floats, residuals: Floats,
+    parameters: Sequence[FitParameter], values: Sequence[float], slopes: Floats, weights: Floats, residuals: Floats,
     edges: Sequence[bool],
 ) -> tuple[float | None, ...]:  # fmt: skip
     """Return robust (Huber-White sandwich) standard errors of the fitted constants, for independent rows."""

@@ -36,7 +36,7 @@ _MIN_SECONDS, _MAX_SECONDS = 1e-9, 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MeasuredMachine:
     """Measured machine of a calibration: device, software and date; bytes, Hz and W, 0 or "" if unknown."""
 
     device: str
@@ -82,7 +82,7 @@ class Measurement:
 class MeasuredTable:
     """Raw table of a calibration: the machine and its measurements, in order."""
 
-    machine: Machine
+    machine: MeasuredMachine
     measurements: tuple[Measurement, ...]
 
     @property
@@ -91,7 +91,7 @@ class MeasuredTable:
         return tuple(each for each in self.measurements if not each.failed)
 
 
-def summarize(
+def summarize_batches(
     case: KernelCase, seconds: Sequence[float], calls: int, *, alone: float = 0.0,
     sensed: Mapping[str, Any] | None = None,
 ) -> Measurement:  # fmt: skip
@@ -114,7 +114,7 @@ def read_raw_table(path: Path) -> MeasuredTable:
             f"{path}:1: is not the raw table of a calibration; its first line must have format: {FORMAT!r}; write "
             "one with simcluster calibrate -o"
         )
-    machine = Machine(**_check_fields(Machine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
+    machine = MeasuredMachine(**_check_fields(MeasuredMachine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
     if machine.multiprocessors != int(machine.multiprocessors) or not 1 <= machine.multiprocessors <= 10**9:
         raise InputError(
             f"{path}:1: multiprocessors is {machine.multiprocessors!r}; it must be a whole number from 1, as in 132"
@@ -177,7 +177,7 @@ def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequ
 class TableFile:
     """Raw table of a calibration that is being measured; ``measured_cases`` need not be measured again."""
 
-    def __init__(self, path: Path, machine: Machine, *, restart: bool = False) -> None:
+    def __init__(self, path: Path, machine: MeasuredMachine, *, restart: bool = False) -> None:
         self._path = path
         self.measured_cases: set[KernelCase] = set()
         if not restart and path.exists() and _complete_lines(path):

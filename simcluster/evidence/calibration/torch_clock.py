@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from simcluster.evidence.calibration.raw_table import Machine
+from simcluster.evidence.calibration.raw_table import MeasuredMachine
 from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch
 
 _QUERY = "clocks.sm,power.draw,temperature.gpu"
@@ -116,7 +116,7 @@ class CudaClock:
         return [start.elapsed_time(end) / 1e3 / calls for start, end in events]
 
 
-def describe_machine(device: Any, date: str) -> Machine:
+def describe_machine(device: Any, date: str) -> MeasuredMachine:
     """Return what PyTorch and the driver report about a device: name, memory, versions and limits."""
     torch = import_torch()
     if device.type != "cuda":
@@ -124,21 +124,21 @@ def describe_machine(device: Any, date: str) -> Machine:
 
         name = platform.processor() or platform.machine()
         threads = torch.get_num_threads()
-        return Machine(
+        return MeasuredMachine(
             device=f"{name}, {threads} {'thread' if threads == 1 else 'threads'}", kind="cpu", multiprocessors=threads,
             cache=32e6, torch=torch.__version__, threads=threads, date=date,
         )  # fmt: skip
     known = torch.cuda.get_device_properties(device)
     driver, power, clock = [*query_driver("driver_version,power.limit,clocks.max.sm", device), "", "", ""][:3]
-    return Machine(
+    return MeasuredMachine(
         device=known.name, kind="cuda", multiprocessors=known.multi_processor_count, memory=float(known.total_memory),
         cache=float(getattr(known, "L2_cache_size", 64e6)), torch=torch.__version__, cuda=torch.version.cuda or "",
-        driver=driver, capability=f"{known.major}.{known.minor}", power_limit=parse_number(power),
-        clock_limit=parse_number(clock) * 1e6, date=date,
+        driver=driver, capability=f"{known.major}.{known.minor}", power_limit=parse_driver_number(power),
+        clock_limit=parse_driver_number(clock) * 1e6, date=date,
     )  # fmt: skip
 
 
-def parse_number(text: str) -> float:
+def parse_driver_number(text: str) -> float:
     """Return the number that nvidia-smi printed; 0 for "[N/A]"."""
     try:
         value = float(text)
@@ -185,5 +185,5 @@ class Sensor:
         answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:
             return {}
-        clock, power, temperature = (parse_number(text) for text in answer)
+        clock, power, temperature = (parse_driver_number(text) for text in answer)
         return {"clock": clock * 1e6, "power": power, "temperature": temperature}

@@ -11,7 +11,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.evidence.calibration.cases import KernelCase
-from simcluster.evidence.calibration.raw_table import Machine, Measurement, TableFile, summarize
+from simcluster.evidence.calibration.raw_table import MeasuredMachine, Measurement, TableFile, summarize_batches
 from simcluster.evidence.calibration.torch_clock import CudaClock, HostClock, Sensor, TimingEffort, describe_machine
 from simcluster.evidence.calibration.torch_ops import PreparedCase, import_torch, prepare_case, torch_dtype
 
@@ -47,7 +47,7 @@ class KernelBench:
     def __init__(self, name: str, *, quick: bool, date: str) -> None:
         self._torch = import_torch()
         self.device = find_device(name)
-        self.machine: Machine = describe_machine(self.device, date)
+        self.machine: MeasuredMachine = describe_machine(self.device, date)
         self._clock = CudaClock() if self.on_gpu else HostClock()
         self._pace = TimingEffort(quick=quick)
 
@@ -90,7 +90,7 @@ class KernelBench:
     def _time_case(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
         sensor = Sensor(self.device)
         seconds, calls = self._clock.time(prepared, self._pace)
-        return summarize(case, seconds, calls, sensed=sensor.read())
+        return summarize_batches(case, seconds, calls, sensed=sensor.read())
 
     def _measure_launch(self, case: KernelCase) -> Measurement:
         torch, device, dtype = self._torch, self.device, torch_dtype(case.dtype)
@@ -129,7 +129,7 @@ class KernelBench:
             if repeat >= 2:
                 found.append((perf_counter() - start) / _ISSUED_CALLS)
         self._clock.wait()
-        return summarize(case, found, _ISSUED_CALLS)
+        return summarize_batches(case, found, _ISSUED_CALLS)
 
     def _prepare_copy(self, op: str, size: float) -> PreparedCase:
         """Prepare a copy of ``size`` B between page-locked host and device memory, or within the device."""
@@ -150,7 +150,7 @@ class KernelBench:
         alone = self._time_case(case, prepared)
         found = self._overlap_on_gpu(prepared, copying, alone.seconds) if self.on_gpu else \
             self._overlap_on_host(prepared, copying)  # fmt: skip
-        return summarize(case, found, alone.calls, alone=alone.seconds)
+        return summarize_batches(case, found, alone.calls, alone=alone.seconds)
 
     def _overlap_on_host(self, prepared: PreparedCase, copying: PreparedCase) -> list[float]:
         over = threading.Event()

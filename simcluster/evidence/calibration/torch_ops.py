@@ -53,13 +53,13 @@ def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
     Zeros would draw less power. Raises PyTorch's errors if the case cannot run there.
     """
     builder = _BUILDERS[case.kind]
-    sets = num_rounds(case, cache, on_gpu=device.type == "cuda")
+    sets = num_tensor_sets(case, cache, on_gpu=device.type == "cuda")
     runs = [builder(case, device) for _ in range(sets)]
     fused = case.kind != "attention" or not case.backward
     return PreparedCase(lambda place: runs[place % sets](), sets, graph=fused)
 
 
-def num_rounds(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
+def num_tensor_sets(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
     """Return the number of sets of tensors that exceed the cache three times, within the memory limit."""
     size = max(case_bytes(case), 1.0)
     most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
@@ -76,18 +76,18 @@ def case_bytes(case: KernelCase) -> float:
     return float(element * case.batch * (case.m * case.k + case.k * case.n + case.m * case.n))
 
 
-def _noise(device: Any, dtype: str, *shape: int) -> Any:
+def _random_tensor(device: Any, dtype: str, *shape: int) -> Any:
     return import_torch().randn(*shape, device=device, dtype=torch_dtype(dtype))
 
 
-def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
     if case.dtype == "fp8":
-        return _fp8_matmul(case, device)
+        return _build_fp8_matmul(case, device)
     batch = (case.batch,) if case.batch > 1 else ()
     a_shape = (*batch, case.k, case.m) if case.op == "NT" else (*batch, case.m, case.k)
     b_shape = (*batch, case.n, case.k) if case.op == "TN" else (*batch, case.k, case.n)
-    a, b = _noise(device, case.dtype, *a_shape), _noise(device, case.dtype, *b_shape)
+    a, b = _random_tensor(device, case.dtype, *a_shape), _random_tensor(device, case.dtype, *b_shape)
     a = a.transpose(-1, -2) if case.op == "NT" else a
     b = b.transpose(-1, -2) if case.op == "TN" else b
     out = torch.empty(*batch, case.m, case.n, device=device, dtype=a.dtype)
@@ -95,16 +95,16 @@ def _matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: multiply(a, b, out=out)
 
 
-def _fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_fp8_matmul(case: KernelCase, device: Any) -> Callable[[], object]:
     """Return a function that runs an fp8 matmul with one scale per tensor and a bf16 result."""
     torch = import_torch()
-    a = _noise(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
-    b = _noise(device, "bf16", case.n, case.k).to(torch_dtype("fp8")).t()
+    a = _random_tensor(device, "bf16", case.m, case.k).to(torch_dtype("fp8"))
+    b = _random_tensor(device, "bf16", case.n, case.k).to(torch_dtype("fp8")).t()
     one = torch.ones((), device=device, dtype=torch.float32)
     return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
-def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_attention(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -113,7 +113,7 @@ def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
         "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH,
     }  # fmt: skip
     q, k, v = (
-        _noise(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward) for _ in range(3)
+        _random_tensor(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward) for _ in range(3)
     )
     attend = torch.nn.functional.scaled_dot_product_attention
 
@@ -128,9 +128,9 @@ def _attention(case: KernelCase, device: Any) -> Callable[[], object]:
     return lambda: torch.autograd.grad(out, (q, k, v), above, retain_graph=True)
 
 
-def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
+def _build_memory_op(case: KernelCase, device: Any) -> Callable[[], object]:
     torch = import_torch()
-    x = _noise(device, case.dtype, case.m, case.n)
+    x = _random_tensor(device, case.dtype, case.m, case.n)
     if case.op == "copy":
         to = torch.empty_like(x)
         return lambda: to.copy_(x)
@@ -138,7 +138,7 @@ def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
         other, to = torch.randn_like(x), torch.empty_like(x)
         return lambda: torch.add(x, other, out=to)
     if case.op == "layer_norm":
-        weight, bias = (_noise(device, case.dtype, case.n) for _ in range(2))
+        weight, bias = (_random_tensor(device, case.dtype, case.n) for _ in range(2))
         return lambda: torch.nn.functional.layer_norm(x, (case.n,), weight, bias)
     calls: Mapping[str, Callable[[], object]] = {
         "gelu": lambda: torch.nn.functional.gelu(x, approximate="tanh"), "sum": lambda: torch.sum(x),
@@ -148,5 +148,5 @@ def _memory(case: KernelCase, device: Any) -> Callable[[], object]:
 
 
 _BUILDERS: Mapping[str, Callable[[KernelCase, Any], Callable[[], object]]] = {
-    "matmul": _matmul, "attention": _attention, "memory": _memory,
+    "matmul": _build_matmul, "attention": _build_attention, "memory": _build_memory_op,
 }  # fmt: skip

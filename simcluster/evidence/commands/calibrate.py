@@ -26,20 +26,20 @@ def run(args: argparse.Namespace) -> None:
     path = Path(args.table) if args.table else output.with_suffix(".jsonl")
     _check_arguments(args)
     if not args.table:
-        measured = _measure(args, path)
+        measured = _measure_cases(args, path)
         if args.measure_only:
             if args.json:
                 write_json(args.json, {"table": str(path), "measured": measured})
             return
     from simcluster.devices.device import load_device
-    from simcluster.evidence.calibration.device_file import device_text
+    from simcluster.evidence.calibration.device_file import device_file_text
     from simcluster.evidence.calibration.device_fit import catalogue_device, fit_device
     from simcluster.evidence.calibration.raw_table import read_raw_table
 
     found = read_raw_table(path)
     base = args.base or catalogue_device(found.machine)
     fit = fit_device(found, base=load_device(base) if base else None, name=args.name or output.stem)
-    common.write_text(output, device_text(fit, path.name))
+    common.write_text(output, device_file_text(fit, path.name))
     common.answer(args, lambda: _report_blocks(fit, output), lambda: _json_document(fit))
 
 
@@ -55,7 +55,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
     outputs.refuse(outputs.of_calibration(args))
 
 
-def _measure(args: argparse.Namespace, path: Path) -> int:
+def _measure_cases(args: argparse.Namespace, path: Path) -> int:
     from datetime import date
 
     from simcluster.evidence.calibration.cases import list_cases
@@ -78,7 +78,7 @@ def _measure(args: argparse.Namespace, path: Path) -> int:
 def _report_blocks(fit: DeviceFit, output: Path) -> list[Block]:
     from statistics import median
 
-    from simcluster.evidence.calibration.device_file import observations
+    from simcluster.evidence.calibration.device_file import calibration_remarks
     from simcluster.evidence.calibration.device_fit import rms_error
     from simcluster.show.blocks import Lines, TableBlock
 
@@ -102,13 +102,13 @@ def _report_blocks(fit: DeviceFit, output: Path) -> list[Block]:
         Lines([f"{head}; unmeasured values are {base}"]),
         TableBlock(constants, rows),
         TableBlock(["errors of the model", "rows", "rms", "median", "worst"], kinds),
-        Lines([f"largest errors: {furthest}", *observations(fit.table)]),
+        Lines([f"largest errors: {furthest}", *calibration_remarks(fit.table)]),
         Lines([f"written: {output}; use it as a device, as in --cluster.device {output}"]),
     ]
 
 
 def _json_document(fit: DeviceFit) -> dict[str, Any]:
-    from simcluster.evidence.calibration.device_file import observations
+    from simcluster.evidence.calibration.device_file import calibration_remarks
 
     return {
         "machine": asdict(fit.table.machine),
@@ -120,5 +120,5 @@ def _json_document(fit: DeviceFit) -> dict[str, Any]:
              "error": row.error}
             for row in fit.rows
         ],
-        "observations": observations(fit.table),
+        "observations": calibration_remarks(fit.table),
     }  # fmt: skip

@@ -66,7 +66,7 @@ def _report_blocks(outcome: FitOutcome, *, all_rows: bool) -> Iterator[Block]:
     yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _effort_line(outcome.effort)])
     if outcome.cross_validation:
         header = ["left out", "groups", "mean error", "vs fitted", "worst group", "constants"]
-        yield TableBlock(header, list(map(_fold_cells, outcome.cross_validation)))
+        yield TableBlock(header, list(map(_cross_validation_cells, outcome.cross_validation)))
     shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_MAX_WORST]
     residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
     yield Lines([f"{'residuals' if all_rows else 'largest errors'}: {residuals}"])
@@ -80,7 +80,7 @@ def _effort_line(effort: FitEffort) -> str:
     )
 
 
-def _fold_cells(left: CrossValidation) -> list[str]:
+def _cross_validation_cells(left: CrossValidation) -> list[str]:
     if left.skipped:
         return [f"one {left.by}", "", "", "", left.skipped, ""]
     columns = zip(*(values for _, values in left.values), strict=True)

@@ -12,9 +12,9 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.cli.terminal import exit_status, progress, stopping_signals
-from simcluster.evidence.validation import data_folder, load_study, overall, validate_studies
+from simcluster.evidence.validation import data_folder, load_study, score_overall, validate_studies
 from simcluster.evidence.validation.reports import OverallScores, Report, Score, ScoredPoint
-from simcluster.evidence.validation.residuals import collect_residuals, table_text
+from simcluster.evidence.validation.residuals import collect_residuals, interval_file_text
 from simcluster.evidence.validation.study import StudyFile
 from simcluster.show.blocks import Block, Lines, TableBlock, text_of
 from simcluster.show.pictures import picture
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_overall(args: argparse.Namespace, reports: Sequence[Report]) -> None:
-    totals = overall(reports)
+    totals = score_overall(reports)
     common.came_to(args, sum(len(report.points) for report in reports), lambda: _failure_reason(reports))
     common.answer(
         args,
@@ -91,7 +91,7 @@ def _write_residuals(reports: Sequence[Report], path: Path) -> None:
             "that it was not learned from: give studies of steps from two sources or more"
         )
     command = f"simcluster validate scenarios/validation/*.yaml --data DIR --residuals {path}"
-    common.write_text(path, table_text(residuals, command))
+    common.write_text(path, interval_file_text(residuals, command))
 
 
 def _study_text(report: Report, *, all_rows: bool) -> str:

@@ -104,7 +104,7 @@ class KernelRows(Spec):
     original: str
 
 
-class Fit(Spec):
+class FitDeclaration(Spec):
     """Declaration of a fit: constants that are fitted together, the rows to fit them to, and the loss.
 
     ``loss`` is of ln(predicted / measured). ``step``: distance of extra simulated points from the solution, as a
@@ -119,18 +119,18 @@ class Fit(Spec):
     step: Annotated[float, Field(gt=0, le=0.2)] = 0.01
 
 
-class Fits(Spec):
+class FitDeclarations(Spec):
     """Contents of a fit file: the declared fits by name."""
 
     about: str = ""
-    fits: Annotated[dict[Name, Fit], Field(min_length=1)]
+    fits: Annotated[dict[Name, FitDeclaration], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class FitFile:
     """Loaded fit file: its fits, and the document that they were read from."""
 
-    fits: Fits
+    fits: FitDeclarations
     document: Document
 
     def error(self, fit: str, message: object) -> InputError:
@@ -140,16 +140,16 @@ class FitFile:
 
 def load_fits(path: str | Path | None = None) -> FitFile:
     """Load the fits in a file, or the built-in ones; InputError if invalid."""
-    document = read_document(path if path is not None else builtin_fits())
-    return FitFile(validate(Fits, document), document)
+    document = read_document(path if path is not None else builtin_fits_path())
+    return FitFile(validate(FitDeclarations, document), document)
 
 
-def builtin_fits() -> Path:
+def builtin_fits_path() -> Path:
     """Return the path of the built-in fit file."""
     return shipped_path("scenarios/fits", "constants")
 
 
-def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, Fit]:
+def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, FitDeclaration]:
     """Return the fits with these names (default: all fits in the file); InputError for an unknown name."""
     known = file.fits.fits
     for name in names:

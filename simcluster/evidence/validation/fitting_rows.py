@@ -16,7 +16,7 @@ from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
-from simcluster.evidence.calibration.least_squares import value_at, with_value
+from simcluster.evidence.calibration.least_squares import value_at_path, replace_value_at
 from simcluster.evidence.validation.fitting import (
     CONSTANT_PREFIX,
     DEVICE_PREFIX,
@@ -69,27 +69,27 @@ class StepRun:
         """Return the simulated time (s) and counts of the step with these values of the constants."""
         inside = [pair for pair in settings if pair[0].startswith((DEVICE_PREFIX, SOFTWARE_PREFIX))]
         outside = [pair for pair in settings if pair not in inside]
-        found = self.task.simulate(lambda more: _with_constants(self.scenario((*outside, *more)), inside))
+        found = self.task.simulate(lambda more: _apply_constants(self.scenario((*outside, *more)), inside))
         return found.step_time, found.facts
 
     def current_value(self, path: str) -> float:
         """Return the built-in value of the constant at ``path``."""
         scenario = self.scenario()
         if path.startswith(DEVICE_PREFIX):
-            return _constant_value(
+            return _numeric_value_at(
                 load_device(scenario.cluster.topology.device), path.removeprefix(DEVICE_PREFIX), path
             )
-        return _constant_value(scenario, path, path)
+        return _numeric_value_at(scenario, path, path)
 
 
-def _with_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
+def _apply_constants(scenario: Scenario, settings: Sequence[tuple[str, float]]) -> Scenario:
     topology, software = scenario.cluster.topology, scenario.software
     device = before = load_device(topology.device)
     for path, value in settings:
         if path.startswith(DEVICE_PREFIX):
-            device = with_value(device, path.removeprefix(DEVICE_PREFIX), value)
+            device = replace_value_at(device, path.removeprefix(DEVICE_PREFIX), value)
         else:
-            software = with_value(software, path.removeprefix(SOFTWARE_PREFIX), value)
+            software = replace_value_at(software, path.removeprefix(SOFTWARE_PREFIX), value)
     update: dict[str, Any] = {"software": software}
     if device is not before:
         described = device.model_dump(mode="json", exclude_none=True)
@@ -121,7 +121,7 @@ class PipelineRun:
 
     def current_value(self, path: str) -> float:
         """Return the study's current value of the constant at ``path``."""
-        return _constant_value({"constants": self.study.constants}, f"{path}.value", path)
+        return _numeric_value_at({"constants": self.study.constants}, f"{path}.value", path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +137,12 @@ class KernelRun:
         """Return the modelled time (s) of the kernel with these values of the device's constants."""
         device = self.device
         for path, value in settings:
-            device = with_value(device, path.removeprefix(DEVICE_PREFIX), value)
+            device = replace_value_at(device, path.removeprefix(DEVICE_PREFIX), value)
         return kernel_seconds(device, self.kernel, precision=self.precision), None
 
     def current_value(self, path: str) -> float:
         """Return the device's current value of the constant at ``path``."""
-        return _constant_value(self.device, path.removeprefix(DEVICE_PREFIX), path)
+        return _numeric_value_at(self.device, path.removeprefix(DEVICE_PREFIX), path)
 
 
 SampleRun = StepRun | PipelineRun | KernelRun
@@ -150,7 +150,7 @@ SampleRun = StepRun | PipelineRun | KernelRun
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class FitSample:
     """Measured row of a fit: its label, its study, how to simulate it, and its cross-validation groups.
 
     ``measured`` returns its seconds from the counts of the simulated job.
@@ -171,22 +171,22 @@ class Sample:
         return seconds, self.measured(facts)
 
 
-def _constant_value(model: object, path: str, name: str) -> float:
-    value = value_at(model, path)
+def _numeric_value_at(model: object, path: str, name: str) -> float:
+    value = value_at_path(model, path)
     if not is_number(value):
         raise InputError(f"{name} is {value!r}, not a number that could be fitted")
     return float(value)
 
 
-def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | MissingTable:
+def load_fit_samples(file: FitFile, fit: str, data: Path | None) -> list[FitSample] | MissingTable:
     """Return the measured rows of a fit in order, or what is missing if a table is not available.
 
     InputError, naming the fit, if a study or a table lacks what the fit needs.
     """
-    found: list[Sample] = []
+    found: list[FitSample] = []
     for rows in file.fits.fits[fit].rows:
         try:
-            samples = _kernel_samples(rows, data) if isinstance(rows, KernelRows) else study_samples(rows, data)
+            samples = _load_kernel_samples(rows, data) if isinstance(rows, KernelRows) else load_study_samples(rows, data)
         except InputError as problem:
             raise file.error(fit, problem) from None
         if isinstance(samples, MissingTable):
@@ -195,7 +195,7 @@ def fit_samples(file: FitFile, fit: str, data: Path | None) -> list[Sample] | Mi
     return found
 
 
-def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingTable:
+def load_study_samples(rows: StudyRows, data: Path | None) -> list[FitSample] | MissingTable:
     """Return a study's measured rows for a fit, in order; InputError if no row is selected."""
     file = load_study(rows.study)
     study = file.study
@@ -207,7 +207,7 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingT
     for name in ("where", "model", "scale"):
         check_formulas(file, table, [((name,), getattr(rows, name))], ["row"])
     taken, _ = select_rows(file, table)
-    kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_cells(row))]
+    kept = [row for row in taken if rows.where is None or parse_formula(rows.where).value(_formula_cells(row))]
     if not kept:
         raise InputError(f"none of the {len(taken)} rows of {rows.study} satisfies {rows.where!r}")
     plan = (
@@ -228,7 +228,7 @@ def study_samples(rows: StudyRows, data: Path | None) -> list[Sample] | MissingT
             run = PipelineRun(f"{file.document.source}, row {row.number}", file, study, row)
             measured = partial(_fixed_seconds, task.measured)
         found.append(
-            Sample(label, study.name, run, measured, _group_name(rows.model, row), _group_name(rows.scale, row))
+            FitSample(label, study.name, run, measured, _group_name(rows.model, row), _group_name(rows.scale, row))
         )
     return found
 
@@ -237,27 +237,27 @@ def _fixed_seconds(seconds: float, _: object) -> float:
     return seconds
 
 
-def _cells(row: Row) -> dict[str, Cell]:
+def _formula_cells(row: Row) -> dict[str, Cell]:
     return {**row.by_name(), "row": row.number}
 
 
 def _group_name(formula: str | None, row: Row) -> str:
-    return "" if formula is None else str(parse_formula(formula).value(_cells(row)))
+    return "" if formula is None else str(parse_formula(formula).value(_formula_cells(row)))
 
 
 _SHAPE = re.compile(r"(\w+)=(\w+)")
 _ELEMENT = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-def _kernel_samples(rows: KernelRows, data: Path | None) -> list[Sample] | MissingTable:
+def _load_kernel_samples(rows: KernelRows, data: Path | None) -> list[FitSample] | MissingTable:
     path = data / rows.kernels if data is not None else None
     if path is None or not path.is_file():
         return MissingTable(f"needs {rows.kernels}: name its directory with --data (public original: {rows.original})")
     device = load_device(rows.device)
-    return [_matmul_sample(row, device, path) for row in read_csv(path)]
+    return [_parse_matmul_sample(row, device, path) for row in read_csv(path)]
 
 
-def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
+def _parse_matmul_sample(row: Row, device: Device, path: Path) -> FitSample:
     """Return a row of SimuMax's matmul tables as a sample; its rate is a fraction of the peak in that row."""
     try:
         shape = dict(_SHAPE.findall(row.texts["shape"]))
@@ -272,4 +272,4 @@ def _matmul_sample(row: Row, device: Device, path: Path) -> Sample:
     kernel = Kernel("product", "matmul", flops, size, m=m, n=n, k=k, batch=batch)
     label, decade = f"{m} x {k} x {n} {shape['layout']}", f"1e{math.floor(math.log10(flops))} FLOP"
     run = KernelRun(f"{path}, row {row.number}", device, kernel, "bf16")
-    return Sample(label, path.name, run, partial(_fixed_seconds, flops / rate), shape["layout"], decade)
+    return FitSample(label, path.name, run, partial(_fixed_seconds, flops / rate), shape["layout"], decade)

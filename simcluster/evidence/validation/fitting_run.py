@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.evidence.validation.fitting import Fit, FitFile, FittedConstant
-from simcluster.evidence.validation.fitting_rows import Sample, fit_samples
+from simcluster.evidence.validation.fitting import FitDeclaration, FitFile, FittedConstant
+from simcluster.evidence.validation.fitting_rows import FitSample, load_fit_samples
 from simcluster.evidence.validation.fitting_search import (
     Fold,
     RowResponses,
@@ -51,7 +51,7 @@ class FittedValue:
 class FitRow:
     """Measured row of a fit: measured time (s), and predictions with fitted, unfitted and current constants."""
 
-    sample: Sample
+    sample: FitSample
     measured: float
     fitted: float
     unfitted: float
@@ -101,7 +101,7 @@ class FitOutcome:
     """Result of a fit, with simulated residuals of its rows; ``skipped`` states why there is none."""
 
     name: str
-    fit: Fit
+    fit: FitDeclaration
     constants: tuple[FittedValue, ...] = ()
     rows: tuple[FitRow, ...] = ()
     cross_validation: tuple[CrossValidation, ...] = ()
@@ -127,7 +127,7 @@ def run_fits(
     All tables are read and all rows checked before anything is simulated. Raises InputError for a fit whose paths its
     rows lack, and for a row that cannot be predicted.
     """
-    prepared = [(name, file.fits.fits[name], fit_samples(file, name, data)) for name in names]
+    prepared = [(name, file.fits.fits[name], load_fit_samples(file, name, data)) for name in names]
     with worker_pool(simulate_sample, workers) as ask:
         return [
             FitOutcome(name, fit, skipped=samples.reason)
@@ -138,7 +138,7 @@ def run_fits(
 
 
 def _run_fit(
-    file: FitFile, name: str, fit: Fit, samples: list[Sample], ask: SimulateRows, cross_validate: bool,
+    file: FitFile, name: str, fit: FitDeclaration, samples: list[FitSample], ask: SimulateRows, cross_validate: bool,
     progress: Callable[[str], object],
 ) -> FitOutcome:  # fmt: skip
     try:
@@ -175,7 +175,7 @@ def _run_fit(
     return replace(outcome, cross_validation=tuple(left_out))
 
 
-def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
+def _current_values(fit: FitDeclaration, samples: Sequence[FitSample]) -> tuple[float, ...]:
     """Return the built-in value of each constant; InputError if rows that share a constant differ."""
     found = []
     for name, constant in fit.constants.items():
@@ -188,7 +188,7 @@ def _current_values(fit: Fit, samples: Sequence[Sample]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _make_folds(by: str, samples: Sequence[Sample], constants: int) -> tuple[Fold, ...] | str:
+def _make_folds(by: str, samples: Sequence[FitSample], constants: int) -> tuple[Fold, ...] | str:
     """Return the cross-validation folds by model, scale or study, or the reason why there are none."""
     groups: dict[str, list[int]] = {}
     for place, sample in enumerate(samples):

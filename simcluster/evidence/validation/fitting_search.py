@@ -22,9 +22,9 @@ from itertools import product
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.evidence.calibration.least_squares import Parameter, Solution, least_squares, rbf_interpolator
-from simcluster.evidence.validation.fitting import Fit
-from simcluster.evidence.validation.fitting_rows import RowResult, Sample, SampleRun, Settings
+from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution, least_squares, rbf_interpolator
+from simcluster.evidence.validation.fitting import FitDeclaration
+from simcluster.evidence.validation.fitting_rows import RowResult, FitSample, SampleRun, Settings
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""
@@ -49,14 +49,14 @@ class RowResponses:
     """Predicted times of a fit's rows as functions of its constants, simulated on request and cached."""
 
     def __init__(
-        self, fit: Fit, samples: Sequence[Sample], ask: SimulateRows, progress: Callable[[str], object]
+        self, fit: FitDeclaration, samples: Sequence[FitSample], ask: SimulateRows, progress: Callable[[str], object]
     ) -> None:
         self.fit, self.samples = fit, samples
         self._ask, self._progress = ask, progress
         self._first: dict[str, int] = {}  # index of the first of equal runs
         for place, sample in enumerate(samples):
             self._first.setdefault(sample.run.run_key, place)
-        self._constants = [Parameter(name, each.unfitted, *each.bounds) for name, each in fit.constants.items()]
+        self._constants = [FitParameter(name, each.unfitted, *each.bounds) for name, each in fit.constants.items()]
         self._low, self._high = (
             self._search_values([getattr(each, end) for each in self._constants]) for end in ("low", "high")
         )
@@ -164,7 +164,7 @@ class RowResponses:
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
         return near if self.step_distances(values, near).max() <= MIN_POINT_DISTANCE else values
 
-    def parameters(self, values: Sequence[float]) -> list[Parameter]:
+    def parameters(self, values: Sequence[float]) -> list[FitParameter]:
         """Return the parameters for a least-squares search that starts at these values."""
         return [replace(each, start=value) for each, value in zip(self._constants, values, strict=True)]
 
@@ -211,7 +211,7 @@ class SearchResult:
     folds (None if all were near points); ``converged``: both are at most ``TOLERANCE``.
     """
 
-    whole: Solution
+    whole: FitSolution
     folds: tuple[Values, ...]
     error: float
     fold_error: float | None
@@ -227,7 +227,7 @@ def search_constants(responses: RowResponses, folds: Sequence[Fold]) -> SearchRe
     )
 
 
-def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
+def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
     """Fit all rows, simulating the solution and its neighbours until neither changes the fit any more.
 
     Rows that are rough at every scale never converge: neighbours are off, however near.
@@ -257,7 +257,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[Solution, float, bool]:
     return found, max(error, nearby_error), False
 
 
-def _relative_move(responses: RowResponses, centre: Values, found: Solution) -> float:
+def _relative_move(responses: RowResponses, centre: Values, found: FitSolution) -> float:
     """Return how far the solution moved in the constant that moved most; 1 or less is negligible.
 
     The unit is half a step of the fit, or a tenth of the standard error if larger.
@@ -293,7 +293,7 @@ def _fit_folds(
     return tuple(found), max(off.values(), default=None)
 
 
-def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Values | None = None) -> Solution:
+def _fit_interpolated(responses: RowResponses, rows: Sequence[int], start: Values | None = None) -> FitSolution:
     """Return the least-squares solution on interpolated rows, searched from the best point and ``start``."""
     fit, places = responses.fit, list(rows)
     starts = dict.fromkeys([responses.best_point(places), *([start] if start else [])])

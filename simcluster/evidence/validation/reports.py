@@ -254,7 +254,7 @@ class OverallScores:
         return {name: value.to_dict() if isinstance(value, Score) else value for name, value in found.items()}
 
 
-def overall(reports: Sequence[Report]) -> OverallScores:
+def score_overall(reports: Sequence[Report]) -> OverallScores:
     """Return the scores over all rows of all studies, without degraded sets and small sizes."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:

@@ -71,7 +71,7 @@ def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
     for (study, like), own in found.items():
         score = mean_score([math.expm1(-each.value) for each in own])
         errors = {name: round(getattr(score, name), 4) for name in ("mean", "worst", "bias")}
-        rows.append({"study": study, "like": like, "rows": len(own), **errors, **_value_ranges(own)})
+        rows.append({"study": study, "like": like, "rows": len(own), **errors, **_size_ranges(own)})
     return rows
 
 
@@ -79,7 +79,7 @@ Coverage = Mapping[str, tuple[int, int]]
 """(rows within their intervals, rows) by name."""
 
 
-def within_intervals(residuals: Sequence[Residual]) -> list[bool]:
+def are_within_intervals(residuals: Sequence[Residual]) -> list[bool]:
     """Return for each residual whether it lies in the interval learned from all other studies."""
     tables = {
         study: interval_table([each for each in residuals if each.study != study])
@@ -99,17 +99,17 @@ def _group_interval(rows: Sequence[Residual], level: float) -> dict[str, Any]:
     many = Counter(each.study for each in rows)
     weights = np.minimum(1.0, MAX_STUDY_ROWS / np.array([many[each.study] for each in rows]))
     values, part = np.array([each.value for each in rows]), (1.0 + level) / 2.0
-    low, high = -_quantile(-values, weights, part), _quantile(values, weights, part)
+    low, high = -_weighted_quantile(-values, weights, part), _weighted_quantile(values, weights, part)
     ends = {"low": round(math.exp(low), 3), "high": round(math.exp(high), 3)}
-    return {**ends, "rows": len(rows), "studies": len(many), **_value_ranges(rows)}
+    return {**ends, "rows": len(rows), "studies": len(many), **_size_ranges(rows)}
 
 
-def _value_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
+def _size_ranges(rows: Sequence[Residual]) -> dict[str, list[int]]:
     sizes = [(each.kind.gpus, each.kind.hidden, each.kind.sequence) for each in rows]
     return {name: [min(values), max(values)] for name, values in zip(SPANS, zip(*sizes, strict=True), strict=True)}
 
 
-def _quantile(values: Floats, weights: Floats, part: float) -> float:
+def _weighted_quantile(values: Floats, weights: Floats, part: float) -> float:
     """Return the smallest value at which a share ``part`` of the total weight is reached.
 
     One more run (weight 1) is counted beyond. The largest value, if there are too few.
@@ -120,9 +120,9 @@ def _quantile(values: Floats, weights: Floats, part: float) -> float:
     return float(values[order][min(int(place), len(values) - 1)])
 
 
-def table_text(residuals: Sequence[Residual], command: str) -> str:
+def interval_file_text(residuals: Sequence[Residual], command: str) -> str:
     """Return the text of the built-in interval file: the interval table, with its coverage in comments."""
-    table, within = interval_table(residuals), within_intervals(residuals)
+    table, within = interval_table(residuals), are_within_intervals(residuals)
     studies = count_coverage([each.study for each in residuals], within)
     kinds = count_coverage([each.kind.groups[1] for each in residuals], within)  # GPU generation and sharding
     mean = math.fsum(own / many for own, many in studies.values()) / len(studies)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simcluster.longrun.budget.loss_laws import LossLaw, Repeated, loss_law
+from simcluster.longrun.budget.loss_laws import LossLaw, RepetitionDecay, loss_law
 
 KAPLAN_TOKENS, KAPLAN_ALPHA = 2e8, 0.21
 """B_crit = B* / L^(1 / alpha_B): Kaplan et al. 2020, arXiv:2001.08361 equation 1.4, on WebText2."""
@@ -73,7 +73,7 @@ class RepeatedData:
     unique: float
 
     @property
-    def fading(self) -> Repeated:
+    def fading(self) -> RepetitionDecay:
         """Decay constants of the value of repeated data."""
         found = self.law.repeated or loss_law("muennighoff").repeated
         assert found is not None

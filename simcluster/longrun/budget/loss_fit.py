@@ -64,7 +64,7 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     The ``left_out`` rows of highest loss are excluded; standard errors come from ``draws`` bootstrap draws. InputError
     for invalid rows, too few, or identical ones.
     """
-    columns = columns_of_rows(rows)
+    columns = find_loss_columns(rows)
     missing = [name for name in ("parameters", "loss") if columns[name] is None]
     if not missing and columns["tokens"] is None and columns["compute"] is None:
         missing = ["tokens", "compute"]
@@ -97,7 +97,7 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
     logs = np.log(table)
 
     def minimum(start: Sequence[float] | Floats, most: int) -> Any:
-        return minimize(_huber, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": most})
+        return minimize(_huber_loss, start, args=(logs,), jac=True, method="BFGS", options={"maxiter": most})
 
     begun = sorted((minimum(start, _TRIED) for start in product(*_STARTS)), key=lambda each: float(each.fun))
     found = [minimum(each.x, 1000) for each in begun[:_KEPT]]
@@ -113,12 +113,12 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
     errors = _bootstrap_errors(best.x, logs, draws) if draws > 1 else {}
     try:
         law = LossLaw(
-            name="fitted", E=_exp(e), A=_exp(a), alpha=alpha, B=_exp(b), beta=beta, errors=errors,
+            name="fitted", E=_exp_or_error(e), A=_exp_or_error(a), alpha=alpha, B=_exp_or_error(b), beta=beta, errors=errors,
             parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
         )  # fmt: skip
     except ValidationError:
         raise InputError(
-            f"{source}: the best fit has E {_exp(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
+            f"{source}: the best fit has E {_exp_or_error(e):.3g} and exponents {alpha:.3g} and {beta:.3g}, which "
             "is not a loss law (E at most 100, exponents at most 5); add "
             "runs of other sizes and numbers of tokens, or remove duplicates"
         ) from None
@@ -127,7 +127,7 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
     return LossFit(law, len(table), left_out, float(best.fun), worst)
 
 
-def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
+def _log_loss_residuals(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
     """Return the residuals of the log loss at constants ``point``, and their derivatives [row, constant]."""
     a, b, e, alpha, beta = point
     sizes, tokens = logs[:, 0], logs[:, 1]
@@ -140,14 +140,14 @@ def _terms(point: Floats, logs: Floats) -> tuple[Floats, Floats]:
     return top + np.log(total) - logs[:, 2], slopes
 
 
-def _huber(point: Floats, logs: Floats) -> tuple[float, Floats]:
-    residuals, slopes = _terms(point, logs)
+def _huber_loss(point: Floats, logs: Floats) -> tuple[float, Floats]:
+    residuals, slopes = _log_loss_residuals(point, logs)
     size = np.abs(residuals)
     values = np.where(size <= DELTA, residuals**2 / 2, DELTA * (size - DELTA / 2))
     return float(values.sum()), np.clip(residuals, -DELTA, DELTA) @ slopes
 
 
-def _exp(power: float) -> float:
+def _exp_or_error(power: float) -> float:
     """Return e to a power; InputError on overflow, when the rows do not determine a constant."""
     if not power < _MOST_POWER:
         raise InputError(
@@ -164,13 +164,13 @@ def _bootstrap_errors(best: Floats, logs: Floats, draws: int) -> dict[str, float
     found = []
     for _ in range(draws):
         again = logs[generator.integers(0, len(logs), len(logs))]
-        a, b, e, alpha, beta = minimize(_huber, best, args=(again,), jac=True, method="BFGS").x
-        found.append((_exp(e), _exp(a), alpha, _exp(b), beta))
+        a, b, e, alpha, beta = minimize(_huber_loss, best, args=(again,), jac=True, method="BFGS").x
+        found.append((_exp_or_error(e), _exp_or_error(a), alpha, _exp_or_error(b), beta))
     spread = np.std(np.array(found), axis=0, ddof=1)
     return dict(zip(("E", "A", "alpha", "B", "beta"), spread.tolist(), strict=True))
 
 
-def columns_of_rows(rows: Sequence[Row]) -> dict[str, str | None]:
+def find_loss_columns(rows: Sequence[Row]) -> dict[str, str | None]:
     """Return the column names of parameters, tokens, compute and loss in a table; None if missing."""
     return {
         name: next((column for column in rows[0].texts if column.strip() in spellings), None)
@@ -242,7 +242,7 @@ class ComputeLaw:
 
 def has_compute_only(rows: Sequence[Row]) -> bool:
     """Return whether the rows have compute and loss, but neither parameters nor tokens."""
-    found = columns_of_rows(rows)
+    found = find_loss_columns(rows)
     return found["compute"] is not None and found["parameters"] is None and found["tokens"] is None
 
 
@@ -252,7 +252,7 @@ def fit_compute_law(rows: Sequence[Row], source: str, *, left_out: int = 0) -> C
     By Huber losses of delta 1e-3. Two rows determine two constants: L_inf is then 0, a pure power law. The ``left_out``
     rows of highest loss are excluded. InputError for fewer rows, rows of equal compute, and losses that do not fall.
     """
-    columns = columns_of_rows(rows)
+    columns = find_loss_columns(rows)
     if columns["loss"] is None or columns["compute"] is None:
         raise InputError(f"{source}: a compute law is fitted to columns compute (FLOP) and loss")
     table = np.array([[read_positive(row, columns[name], source) for name in ("compute", "loss")] for row in rows])

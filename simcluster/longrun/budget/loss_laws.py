@@ -51,7 +51,7 @@ class ModelSize:
         return self.tokens / self.parameters
 
 
-class Repeated(Spec):
+class RepetitionDecay(Spec):
     """Decay constants of repeated data: for ``tokens`` (R_D*) and for surplus ``parameters`` (R_N*)."""
 
     tokens: Number
@@ -75,7 +75,7 @@ class LossLaw(Spec):
     errors: dict[str, float] = Field(default_factory=dict)
     parameters: Interval | None = None
     tokens: Interval | None = None
-    repeated: Repeated | None = None
+    repeated: RepetitionDecay | None = None
     counts: Literal["all", "non-embedding"] = "all"
     rounded: StrictBool = False
     also: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class LossLaw(Spec):
     def tokens_to(self, loss: float, parameters: float) -> float:
         """Return the number of tokens until a model of this size reaches a loss; infinity if it never does."""
         left = self._room(loss) - self.A / parameters**self.alpha
-        return _inverse(self.B, left, self.beta)
+        return _invert_power_law(self.B, left, self.beta)
 
     def optimum(self, compute: float) -> ModelSize:
         """Return the model of lowest loss for a compute budget C (FLOP); N = G (C/6)^(beta / (alpha + beta))."""
@@ -109,7 +109,7 @@ class LossLaw(Spec):
 
     def best_for_tokens(self, tokens: float) -> float:
         """Return the number of parameters whose compute-optimal token count is ``tokens``."""
-        return _inverse(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
+        return _invert_power_law(self.alpha * self.A, self.beta * self.B / tokens**self.beta, self.alpha)
 
     def cheapest(self, loss: float, served: float = 0.0) -> ModelSize | None:
         """Return the model that reaches a loss with the least compute, including serving; None if none does.
@@ -123,8 +123,8 @@ class LossLaw(Spec):
         share = self.alpha / (self.alpha + self.beta)  # of the loss left to the token term
 
         def size(left: float) -> ModelSize:
-            tokens = _inverse(self.B, left, self.beta)
-            return ModelSize(_inverse(self.A, room - left, self.alpha), tokens, loss)
+            tokens = _invert_power_law(self.B, left, self.beta)
+            return ModelSize(_invert_power_law(self.A, room - left, self.alpha), tokens, loss)
 
         low, high = 0.0, room * share
         if not 0 < size(high).compute < math.inf:
@@ -254,7 +254,7 @@ def _make_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     return law.as_law() if isinstance(law, KaplanConstants) else law
 
 
-def _inverse(constant: float, left: float, exponent: float) -> float:
+def _invert_power_law(constant: float, left: float, exponent: float) -> float:
     """Return x with constant / x^exponent = left; infinite if ``left`` is not positive."""
     if left <= 0:
         return math.inf

@@ -224,7 +224,7 @@ def _time_and_cost_facts(run: Walls) -> Iterator[Fact]:
         return
     days = "" if run.days is None else f"; {_format_days(run.days)} on {_format_gpus(run.gpus)}"
     yield Fact("time", format_flop(run.flops), " (6 x parameters x tokens; without attention)")
-    yield Fact("", f"{_mfu_words(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
+    yield Fact("", f"{_describe_mfu(run)}: {run.gpu_hours / 24:,.1f} GPU-days{days}")
     if run.gpus_needed is not None:
         yield Fact("", f"in {run.days_wanted:g} days: {_format_gpus(run.gpus_needed)}")
     hours = f"{run.gpu_hours:,.0f} GPU-hours"
@@ -245,7 +245,7 @@ def _budget_facts(run: Walls) -> Iterator[Fact]:
     hours = f" at ${run.price:.2f} buys {run.bought_gpu_hours:,.0f} GPU-hours{days}"
     yield Fact("budget", format_dollars(run.budget), hours)
     tokens = format_count(run.bought_tokens or 0.0)
-    yield Fact("", f"{_mfu_words(run)}: {format_flop(run.bought_flops or 0.0, 5)}, {tokens} tokens{share}")
+    yield Fact("", f"{_describe_mfu(run)}: {format_flop(run.bought_flops or 0.0, 5)}, {tokens} tokens{share}")
     yield from _loss_facts(run)
 
 
@@ -258,7 +258,7 @@ def _loss_facts(run: Walls) -> Iterator[Fact]:
     yield Fact("", more if run.wasted else f"nothing lost against {at}")
 
 
-def _mfu_words(run: Walls) -> str:
+def _describe_mfu(run: Walls) -> str:
     return "at peak, which no run reaches (set --mfu)" if run.at_peak else f"at {_format_percent(run.mfu or 0.0)} MFU"
 
 

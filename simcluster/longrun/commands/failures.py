@@ -13,10 +13,10 @@ from simcluster.base.errors import InputError, located
 from simcluster.base.units import DAY
 from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.eventlog import is_simulated_log, log_rows, parse_columns
+from simcluster.longrun.eventlog import is_simulated_log, read_log_rows, parse_column_names
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
-from simcluster.longrun.studies.replayed import fit_log
-from simcluster.longrun.studies.replays import log_path
+from simcluster.longrun.studies.replayed import fit_scenario_log
+from simcluster.longrun.studies.replays import resolve_log_path
 from simcluster.longrun.text import table_block
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Answer, Lines
@@ -40,20 +40,20 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.log is None:
         raise InputError("which log? simcluster failures LOG.csv; built-in failures: simcluster failures --list")
-    log = log_rows(log_path(args.log), parse_columns(args.columns), args.began)
+    log = read_log_rows(resolve_log_path(args.log), parse_column_names(args.columns), args.began)
     if is_simulated_log(log) and not args.scenario:
         raise InputError(f"{args.log}: is the log of a run; name its scenario: --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
     with located(args.log):
-        fits = fit_log(load(args.scenario), log, source, **how) if args.scenario else fit_failures(log, source, **how)
+        fits = fit_scenario_log(load(args.scenario), log, source, **how) if args.scenario else fit_failures(log, source, **how)
     if args.output:
-        common.write_text(args.output, _yaml(fits))
+        common.write_text(args.output, _failures_yaml(fits))
     written = common.wrote(args, args.output) if args.output else ""
     common.answer(args, lambda: _fit_answer(fits, written=written), lambda: _fits_document(fits))
 
 
-def _yaml(fits: FailureFits) -> str:
+def _failures_yaml(fits: FailureFits) -> str:
     seen = [each for each in fits.causes if each.count]
     lines = [
         f"  - {json.dumps(mode, ensure_ascii=False)}"
@@ -74,7 +74,7 @@ def _fit_answer(fits: FailureFits, *, written: str) -> Answer:
     for each in rows:
         for note in each.notes:
             whose.setdefault(note, []).append(each.name)
-    section = Lines([written]) if written else Lines(_yaml(fits).splitlines(), "layout")
+    section = Lines([written]) if written else Lines(_failures_yaml(fits).splitlines(), "layout")
     notes = [gain] if lives else []
     return [
         *table_block(map(_fit_row, rows), [*columns, *(more if lives else [])], notes=notes, indent=0),

@@ -20,9 +20,9 @@ from simcluster.cli.common import overrides_of
 from simcluster.cli.sweep import Bar
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary, parse_override
-from simcluster.longrun.eventlog import parse_columns, read_log
+from simcluster.longrun.eventlog import parse_column_names, read_event_log
 from simcluster.longrun.studies.comparing import Policy, compare_policies
-from simcluster.longrun.studies.replays import log_path, replay_failures
+from simcluster.longrun.studies.replays import resolve_log_path, replay_failures
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
     if several:
         _compare_policies(args, scenario)
     elif args.replay:
-        log = read_log(log_path(args.replay), columns=parse_columns(args.columns), began=args.began)
+        log = read_event_log(resolve_log_path(args.replay), columns=parse_column_names(args.columns), began=args.began)
         found = replay_failures(scenario, log, dict(overrides_of(args, args.scenario)), played=args.played)
         found = replace(found, name=Path(args.replay).stem)
         common.answer(args, lambda: answer_of(found), found.to_dict)
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _compare_policies(args: argparse.Namespace, scenario: Scenario) -> None:
-    policies, how = policies_of(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
+    policies, how = parse_policies(args, scenario), {"measure": args.measure or "goodput", "played": args.played}
     with show_progress(args) as bar:
         found = compare_policies(
             policies, **how, workers=common.workers_of(args), store=args.store, strict=False, progress=bar
@@ -130,7 +130,7 @@ def show_progress(args: argparse.Namespace) -> Iterator[Bar]:
     progress()
 
 
-def policies_of(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
+def parse_policies(args: argparse.Namespace, scenario: Scenario) -> dict[str, Policy]:
     """Return the policies to compare by name: the scenario, each --vary combination, and each --against."""
     found: list[tuple[str, Policy]] = [(scenario.name, scenario)]
     grid = [expand_vary(text) for text in args.vary]

@@ -15,20 +15,20 @@ import numpy as np
 import simpy
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.ending import check_end
+from simcluster.longrun.ending import check_run_ends
 from simcluster.longrun.events.outages import (
-    clean_snapshot,
+    latest_clean_snapshot,
     corrupt_weights,
     pause_job,
     plan_outage,
     schedule_maintenance,
     slow_down,
     stop_job,
-    worst_pace,
+    worst_slowdown,
 )
 from simcluster.longrun.events.record import TRAINING, RunRow
 from simcluster.longrun.events.state import JobState, SimProcess, TrainingStretch
-from simcluster.longrun.lives import Lives, is_retired
+from simcluster.longrun.lives import PartLifetimes, should_retire_node
 from simcluster.longrun.pattern import MEMORY
 from simcluster.longrun.run import MAINTENANCE, REGROWTH, DefectiveBatch, FailureMode, LongRun, Outcomes
 
@@ -46,7 +46,7 @@ def _run_cause(
     job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, *, extra: bool
 ) -> SimProcess:
     """Produce the failures of a cause or, with ``extra``, the additional failures of its defective nodes."""
-    parts = None if cause.lives is None else PartLives(cause.lives, cause.name, job)
+    parts = None if cause.lives is None else PartLifetimeSampler(cause.lives, cause.name, job)
     name = f"{cause.name}{'.bad' if extra else ''}"
     occurrence = 0
     while True:
@@ -64,7 +64,7 @@ def _run_cause(
         if parts is not None:
             parts.ended(occurrence)
         occurrence += 1
-        _fail(job, number, cause, batch, extra)
+        _record_failure(job, number, cause, batch, extra)
         yield job.env.timeout(0)
 
 
@@ -73,7 +73,7 @@ def _exposed_time_left(job: JobState, cause: FailureMode, seconds: float) -> Cal
     return lambda: until - job.exposure.seconds(stops=cause.stops)
 
 
-def _fail(job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, extra: bool) -> None:
+def _record_failure(job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, extra: bool) -> None:
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
     job.record.struck(cause.name, job.now_at())
@@ -124,7 +124,7 @@ class DefectiveNodes:
             return False
         which = min(int(uniform[1] * bad), bad - 1)
         self.times[which].append(now)
-        retired = batch.retire > 0 and is_retired(self.times[which], batch.rule, batch.retire, batch.window)
+        retired = batch.retire > 0 and should_retire_node(self.times[which], batch.rule, batch.retire, batch.window)
         if retired or bool(uniform[2] < batch.cured):
             self._used, self._since = self.used(), self.job.exposure.seconds(stops=self.cause.stops)
             self.times[which] = self.times[-1]
@@ -132,10 +132,10 @@ class DefectiveNodes:
         return retired
 
 
-class PartLives:
+class PartLifetimeSampler:
     """Lifetimes of a cause's parts: the initial ones in the order of their failures, and their replacements."""
 
-    def __init__(self, lives: Lives, name: str, job: JobState) -> None:
+    def __init__(self, lives: PartLifetimes, name: str, job: JobState) -> None:
         self.lives, self.name, self.job = lives, name, job
         self.at, self.failed = 0.0, 0
         self.first: float | None = None
@@ -165,7 +165,7 @@ _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
 
 def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcomes, list[RunRow]]:
     """Simulate run ``number`` of a seed in SimPy; return its outcome and log rows."""
-    check_end(run)
+    check_run_ends(run)
     job = JobState(run, seed, number)
     weekly: list[float] = []
     job.process = job.env.process(_train(job))
@@ -198,7 +198,7 @@ def _train(job: JobState) -> SimProcess:
         if begins is not None:
             yield from begins
             continue
-        job.stretch = TrainingStretch(job.at, job.env.now, *worst_pace(job))
+        job.stretch = TrainingStretch(job.at, job.env.now, *worst_slowdown(job))
         job.expose("all")
         target = max(job.at, min(job.planned.at, job.wrong.verified_at, job.run.end_at))
         try:
@@ -250,7 +250,7 @@ def _handle_due(job: JobState, what: str, number: int) -> SimProcess | None:
         plan_outage(job, job.names.index(what))
         return None
     if what == "found":
-        return stop_job(job, number, clean_snapshot(job))
+        return stop_job(job, number, latest_clean_snapshot(job))
     if not any(slow.noticed and slow.number == number for slow in job.slow):
         return None  # it is over
     if job.run.straggler == "checkpoint":

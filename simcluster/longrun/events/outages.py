@@ -65,7 +65,7 @@ def _find_error(job: JobState, number: int, count: int, lasts: float) -> SimProc
         job.fall_due("found", number)
 
 
-def clean_snapshot(job: JobState) -> int:
+def latest_clean_snapshot(job: JobState) -> int:
     """Return the number of the latest stored snapshot with correct weights; 0 if none is kept."""
     pattern = job.run.pattern
     before = int(pattern.taken(np.array([job.wrong.since]))[0]) // pattern.cycles * pattern.cycles
@@ -97,7 +97,7 @@ def slow_down(job: JobState, number: int, cause: FailureMode, occurrence: int) -
         job.wake()
 
 
-def worst_pace(job: JobState) -> tuple[float, int, str]:
+def worst_slowdown(job: JobState) -> tuple[float, int, str]:
     """Return the job's worst current slowdown as (pace, number of its cause, device)."""
     pace, number, which = 1.0, -1, ""
     for slow in job.slow:

@@ -13,15 +13,15 @@ import simpy
 from simcluster.base.arrays import Floats
 from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import TIME_TOLERANCE, FailureMode, LongRun, Spares, cause_names
-from simcluster.longrun.streams import KeptStream
+from simcluster.longrun.run import TIME_TOLERANCE, FailureMode, LongRun, SpareNodes, cause_names
+from simcluster.longrun.streams import RandomStream
 from simcluster.scenario.run_times import TimeSpec
 
 
 class RepairShop:
     """Nodes in repair, first come first served by crews; a job that can run ``short`` waits for no spare."""
 
-    def __init__(self, env: simpy.Environment, spares: Spares, *, short: bool) -> None:
+    def __init__(self, env: simpy.Environment, spares: SpareNodes, *, short: bool) -> None:
         self.env, self.spares, self.short = env, spares, short
         self.back: list[float] = []  # when the nodes in repair come back
         self.crews = [-math.inf] * (spares.crews or 0)
@@ -158,7 +158,7 @@ class JobState:
 
     def __init__(self, run: LongRun, seed: int, number: int) -> None:
         self.run, self.seed, self.number = run, seed, number
-        self._streams: dict[tuple[str, str, int], KeptStream] = {}
+        self._streams: dict[tuple[str, str, int], RandomStream] = {}
         self.names = cause_names(run)
         self.env = simpy.Environment(0.0)
         self.record = RunRecord(self.env, self.names, [part.name for part in run.restart])
@@ -182,7 +182,7 @@ class JobState:
         """Return the random numbers of an occurrence of a named event, an array of shape (1, draws)."""
         stream = self._streams.get((name, what, draws))
         if stream is None:
-            stream = self._streams[name, what, draws] = KeptStream(self.seed, self.number, f"{name}.{what}", draws)
+            stream = self._streams[name, what, draws] = RandomStream(self.seed, self.number, f"{name}.{what}", draws)
         return stream.of(occurrence)
 
     def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:

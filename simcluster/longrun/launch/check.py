@@ -14,7 +14,7 @@ from simcluster.base.tables import frame_of
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import Changes, pairs_of
-from simcluster.longrun.launch.launch import Launch, changes_run_only
+from simcluster.longrun.launch.launch import Launch, changes_only_run
 from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
 from simcluster.longrun.text import remark_lines
@@ -134,7 +134,7 @@ def check_answer(found: LaunchCheck) -> Answer:
 def _remedy_lines(point: Point, result: Result, given: Sequence[str]) -> Iterator[str]:
     yield f"rule: {point.rule}"
     for place, remedy in enumerate(point.remedies):
-        run = changes_run_only(remedy.values)
+        run = changes_only_run(remedy.values)
         how = "fix" if run else "fix, as simulated" if point.for_time else "meets the rule, as simulated"
         step = "" if run else f"   {_remedy_step(remedy, result)}"
         yield f"{'or' if place else how}: {_remedy_command(remedy, given)}{step}"

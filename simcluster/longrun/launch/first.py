@@ -133,7 +133,7 @@ def _optional_lines() -> Iterator[str]:
         yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
 
 
-def _with_layout(
+def _add_layout(
     document: dict[str, Any], batch: int | None = None, headroom: float = HEADROOM, folder: Path = Path()
 ) -> tuple[dict[str, Any], FirstLayout, Scenario]:
     """Return a scenario document with a layout that fits, the layout, and the scenario without it."""
@@ -176,18 +176,18 @@ def first_scenario(
     name = f"{called}, {count} GPUs of {Path(cluster).stem}"
     document = {"name": name, "cluster": place, "gpus": count, "model": {"preset": model, **own}}
     try:
-        whole, layout, _ = _with_layout(document, batch, headroom)
+        whole, layout, _ = _add_layout(document, batch, headroom)
     except InputError as problem:
         raise InputError(str(problem).replace("<document>: model.preset", model)) from None
     return FirstScenario(whole, layout)
 
 
-def scenario_of_model(
+def build_model_scenario(
     model: Mapping[str, Any], cluster: Mapping[str, Any], gpus: int, folder: Path
 ) -> tuple[dict[str, Any], tuple[str, ...]]:  # fmt: skip
     """Return a scenario document for an imported model, and notes on its layout; InputError if none fits."""
     document = {"cluster": dict(cluster), "gpus": gpus, "model": dict(model)}
-    whole, layout, base = _with_layout(document, folder=folder)
+    whole, layout, base = _add_layout(document, folder=folder)
     held, capacity = layout.held / 1e9, base.cluster.device.memory / 1e9
     batch = whole["training"]["global_batch"]
     return whole, (

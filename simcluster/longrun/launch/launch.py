@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simcluster.base.errors import InputError
-from simcluster.longrun.defaults import assumptions_of
+from simcluster.longrun.defaults import list_assumptions
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.studies.build import long_run_of, section_of
+from simcluster.longrun.studies.build import build_long_run, run_section
 from simcluster.longrun.studies.chunks import RunSimulator
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
@@ -41,7 +41,7 @@ class Launch:
     @classmethod
     def of(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
         """Prepare the launch check of a scenario; InputError without a run, or for invalid stages."""
-        section = section_of(whole)
+        section = run_section(whole)
         scenario, number = whole, 0
         if section.stages:
             counts = tokens_of_stages(section.stages, section.tokens)
@@ -58,18 +58,18 @@ class Launch:
     @property
     def section(self) -> RunSpec:
         """The scenario's ``run:`` section."""
-        return section_of(self.scenario)
+        return run_section(self.scenario)
 
     @cached_property
     def run(self) -> LongRun:
         """Numerical description of the long run; InputError if it is invalid."""
-        return long_run_of(self.scenario, self.states)
+        return build_long_run(self.scenario, self.states)
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions that the checklist depends on; none if the run is invalid."""
         try:
-            return tuple(assumptions_of(self.section, self.run))
+            return tuple(list_assumptions(self.section, self.run))
         except InputError:
             return ()
 
@@ -130,6 +130,6 @@ class RunCheck:
         return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
 
 
-def changes_run_only(values: Values) -> bool:
+def changes_only_run(values: Values) -> bool:
     """Return whether all changes are to a scenario's ``run`` or data, so that the step stays the same."""
     return all(path.startswith(RUN_PATHS) for path in values)

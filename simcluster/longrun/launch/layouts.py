@@ -51,7 +51,7 @@ class _Candidate(NamedTuple):
     batch: int
 
 
-def usual_batch(base: Scenario) -> int:
+def default_global_batch(base: Scenario) -> int:
     """Return the default global batch (sequences) of a model trained on all GPUs of a scenario."""
     tokens = max(_TOKENS, _TOKENS_OF_MIXTURE * base.gpus) if base.model.moe else _TOKENS
     return max(1, tokens // base.model.sequence_length)
@@ -60,7 +60,7 @@ def usual_batch(base: Scenario) -> int:
 def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
     """Return a layout that fits for a scenario without one; ``batch`` is in sequences per step.
 
-    Without a batch it is the ``usual_batch``, rounded up to what the layout needs. InputError where none fits, with the
+    Without a batch it is the ``default_global_batch``, rounded up to what the layout needs. InputError where none fits, with the
     closest.
     """
     fitting, closest = _layouts_that_fit(base, batch, headroom)
@@ -70,7 +70,7 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
         raise InputError(
-            f"{what}: no layout is compatible with a batch of {batch or usual_batch(base)} sequences; give another, as "
+            f"{what}: no layout is compatible with a batch of {batch or default_global_batch(base)} sequences; give another, as "
             f"in --batch {base.gpus}"
         )
     raise InputError(
@@ -87,7 +87,7 @@ def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tup
         changed = None if sizes in found else _apply_layout(base, each)
         if changed is None:
             continue
-        size = held(_shorten(changed))
+        size = held(_shorten_step(changed))
         if size > room:
             closest = min(closest, size)
             continue
@@ -98,7 +98,7 @@ def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tup
 
 
 def _seconds_per_sequence(scenario: Scenario) -> float:
-    few, more = (_shorten(scenario, rounds) for rounds in (1, 2))
+    few, more = (_shorten_step(scenario, rounds) for rounds in (1, 2))
     try:
         step = simulate_scenario(more).step_time
         each, rest = (
@@ -112,7 +112,7 @@ def _seconds_per_sequence(scenario: Scenario) -> float:
 
 
 def _candidates(base: Scenario, asked: int | None) -> Iterator[_Candidate]:
-    model, gpus, batch = base.model, base.gpus, asked or usual_batch(base)
+    model, gpus, batch = base.model, base.gpus, asked or default_global_batch(base)
     hosts = base.cluster.built.host_of[:gpus]
     machine = hosts.count(hosts[0])
     experts = divisors(model.moe.experts) if model.moe else [1]
@@ -164,7 +164,7 @@ def _apply_layout(base: Scenario, tried: _Candidate) -> Scenario | None:
         return None
 
 
-def _shorten(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
+def _shorten_step(scenario: Scenario, rounds: int = _ROUNDS) -> Scenario:
     enough = rounds * scenario.parallel.pp * scenario.dp * scenario.training.micro_batch
     batch = min(scenario.training.global_batch, enough)
     return scenario.model_copy(update={"training": scenario.training.model_copy(update={"global_batch": batch})})

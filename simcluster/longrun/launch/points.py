@@ -18,8 +18,8 @@ from simcluster.longrun.launch.launch import RUNS, Launch, Observation, RunCheck
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.scaling.asked import tokens_to_loss
 from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
-from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.in_theory import Rates, Repairs, best_steps, short_share
+from simcluster.longrun.studies.build import run_section
+from simcluster.longrun.studies.in_theory import RollbackRates, RepairDemand, best_steps, expected_shortage
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
@@ -38,7 +38,7 @@ def _check_tokens(launch: Launch) -> Observation:
     whole, real = scenario.tokens_per_step, real_tokens_per_step(scenario)
     found = (
         f"{whole:,} = {training.global_batch:,} sequences (micro batch {training.micro_batch} x "
-        f"{scenario.microbatches:,} x dp {scenario.dp}) x {scenario.model.sequence_length:,}{_stage_words(launch)}"
+        f"{scenario.microbatches:,} x dp {scenario.dp}) x {scenario.model.sequence_length:,}{_describe_stage(launch)}"
     )
     packed = scenario.data is not None and scenario.data.documents is not None
     if packed:
@@ -47,13 +47,13 @@ def _check_tokens(launch: Launch) -> Observation:
     return Observation(graded(1 - real / whole, *_PADDING), found, advice)
 
 
-def _stage_words(launch: Launch) -> str:
+def _describe_stage(launch: Launch) -> str:
     return f" in stage {launch.stage}, which has most tokens" if launch.stage else ""
 
 
 def goal_tokens(launch: Launch) -> float:
     """Return the number of tokens at which a run ends; infinity if only time ends it."""
-    section = section_of(launch.whole)
+    section = run_section(launch.whole)
     if section.steps is not None:
         return section.steps * real_tokens_per_step(launch.whole)
     if section.loss is not None:
@@ -62,7 +62,7 @@ def goal_tokens(launch: Launch) -> float:
 
 
 def _check_budget(launch: Launch) -> Observation:
-    tokens, section = goal_tokens(launch), section_of(launch.whole)
+    tokens, section = goal_tokens(launch), run_section(launch.whole)
     if math.isinf(tokens):
         return Observation(
             "warn", f"{(section.days or 0.0) / DAY:g} days end it, and the number of tokens is not set",
@@ -71,7 +71,7 @@ def _check_budget(launch: Launch) -> Observation:
     stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]
     steps, trained = 0, 0.0
     for scenario in stages:
-        each, run = real_tokens_per_step(scenario), section_of(scenario)
+        each, run = real_tokens_per_step(scenario), run_section(scenario)
         count = math.ceil((run.tokens if section.stages and run.tokens else tokens) / each - 1e-9)
         steps, trained = steps + count, trained + count * each
     size = parameters(launch.whole.model).total
@@ -133,7 +133,7 @@ def _check_failures(launch: Launch) -> Observation:
     known += [f"{len(section.failures.also)} of the scenario"] if section.failures.also else []
     stops = sum(cause.stops for cause in run.causes)
     expected = launch.played.numbers["mean"].astype(float).to_dict()["failures"]
-    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_stage_words(launch)}"
+    found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_describe_stage(launch)}"
     found += f", {_format_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
     return Observation("pass", found)
 
@@ -182,7 +182,7 @@ _SHORT = SHORT, 0.05
 _MOST_SPARES = 2000
 
 
-class SavingCost(NamedTuple):
+class CheckpointOverhead(NamedTuple):
     """First-order cost of checkpoints as shares of time: saving, redone work (``again``), and their sum.
 
     T/(K t) + K t/(2 M): T seconds of a checkpoint, K steps of t between two, M between failures. An asynchronous write
@@ -194,9 +194,9 @@ class SavingCost(NamedTuple):
     whole: float
 
     @classmethod
-    def of(cls, run: LongRun) -> SavingCost:
+    def of(cls, run: LongRun) -> CheckpointOverhead:
         """Return the first-order checkpoint cost of a long run."""
-        pattern, rates = run.pattern, Rates.of(run.causes)
+        pattern, rates = run.pattern, RollbackRates.of(run.causes)
         work = pattern.steps * pattern.each
         near, last = pattern.memory or pattern.storage, pattern.storage
         seconds = [pattern.verify + saving.stall + saving.slowed * saving.write for saving in (near, last)]
@@ -208,7 +208,7 @@ class SavingCost(NamedTuple):
 
 def _check_interval(launch: Launch) -> Observation:
     run = launch.run
-    pattern, cost, saving, spec = run.pattern, SavingCost.of(run), run.pattern.storage, launch.section.checkpoint
+    pattern, cost, saving, spec = run.pattern, CheckpointOverhead.of(run), run.pattern.storage, launch.section.checkpoint
     takes = f"{format_seconds(saving.stall)} stopped"
     takes += f", {format_seconds(saving.write)} written asynchronously" if saving.write else ""
     takes += f", one in {pattern.cycles} copies goes to storage" if pattern.memory else ""
@@ -218,7 +218,7 @@ def _check_interval(launch: Launch) -> Observation:
         best = best_steps(run)
     except InputError:  # nothing fails
         return Observation(graded(cost.whole, *_OVERHEAD), found, "less often")
-    least = SavingCost.of(replace(run, pattern=replace(pattern, steps=best)))
+    least = CheckpointOverhead.of(replace(run, pattern=replace(pattern, steps=best)))
     better = least.whole < cost.whole  # the best is exact, the points are to first order
     at_best = f"; {least.whole:.2%} at the optimum, every {best:,} step{'s' * (best > 1)}"
     tries: list[Values] = [{"run.checkpoint.every": f"{best if better else pattern.steps} steps"}]
@@ -254,7 +254,7 @@ def _check_host(launch: Launch) -> Observation:
 
 
 def _check_spares(launch: Launch) -> Observation:
-    run, repairs = launch.run, Repairs.of(launch.run)
+    run, repairs = launch.run, RepairDemand.of(launch.run)
     if not repairs.rate:
         return Observation("pass", "no failure removes a node")
     load = f"{repairs.rate * repairs.repair:.3g} nodes in repair on average"
@@ -273,7 +273,7 @@ def _check_spares(launch: Launch) -> Observation:
     if run.spares.unlimited:
         fix = {"run.spares.warm": least, "run.spares.unlimited": False}
         return Observation("warn", f"an unlimited pool is assumed; {load}, {enough} short", "", (fix,))
-    short = short_share(run, run.spares.count)
+    short = expected_shortage(run, run.spares.count)
     on = ", in which it continues with fewer replicas" if run.short else ""
     verdict = graded(short, *_SHORT)
     found = f"{run.spares.count}: short of nodes {short:.2%} of the time{on} (Erlang B; {load}); {enough}"

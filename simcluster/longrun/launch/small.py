@@ -94,7 +94,7 @@ class SmallVersion:
             ),
         ]
         head = "\n".join(f"# {line}".rstrip() for line in lines)
-        return f"{head}\n{to_yaml(short_document(self.scenario))}"
+        return f"{head}\n{to_yaml(minimal_document(self.scenario))}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the small version as a JSON document (CONTRACT.md, "A launch checklist")."""
@@ -126,7 +126,7 @@ def small_version(scenario: Scenario) -> SmallVersion:
             f"{scenario.name}: its cluster is a graph without a number of nodes, so there is no version for one node; "
             "name the node, as in --cluster.topology dgx_h100"
         )
-    layout = layout_on(scenario, sum(host == hosts[0] for host in hosts[: scenario.gpus]))
+    layout = choose_small_layout(scenario, sum(host == hosts[0] for host in hosts[: scenario.gpus]))
     changes = _scenario_changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
     small, before = _fit_layers(scenario, layout, changes), scenario.model.layers
     same = _layers_per_slice(small) == _layers_per_slice(scenario)
@@ -135,7 +135,7 @@ def small_version(scenario: Scenario) -> SmallVersion:
     return SmallVersion(scenario, small, layout, (*changes, *own))
 
 
-def layout_on(scenario: Scenario, gpus: int) -> SmallLayout:
+def choose_small_layout(scenario: Scenario, gpus: int) -> SmallLayout:
     """Return the layout for ``gpus`` GPUs that keeps most of the scenario's parallel axes above 1."""
     parallel = scenario.parallel
 
@@ -266,7 +266,7 @@ def _fit_layers(scenario: Scenario, layout: SmallLayout, changes: list[FieldChan
     raise InputError(f"{scenario.name}: no version for one node: {smallest}")
 
 
-def short_document(scenario: Scenario) -> dict[str, Any]:
+def minimal_document(scenario: Scenario) -> dict[str, Any]:
     """Return a scenario as a short document without defaults, with a built-in cluster by name."""
     document = scenario.model_dump(mode="json", exclude_defaults=True)
     document["model"] = _model_document(scenario.model)
@@ -298,5 +298,5 @@ def _cluster_document(scenario: Scenario) -> dict[str, Any]:
         if type(shipped) is type(topology) and shipped.name == topology.name:
             other = shipped.model_dump(mode="json", exclude_none=True)
             apart = {key: value for key, value in own.items() if value != other.get(key)}
-            return {"topology": name, **apart}  # ``short_document`` checks that it is the same
+            return {"topology": name, **apart}  # ``minimal_document`` checks that it is the same
     return {"topology": own}

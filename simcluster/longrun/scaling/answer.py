@@ -9,7 +9,7 @@ from simcluster.base.counts import format_count, format_dollars
 from simcluster.base.units import DAY, format_seconds
 from simcluster.longrun.budget.loss_laws import SERVING_FLOP, ModelSize
 from simcluster.longrun.scaling.scale import RULE_OF_THUMB, Scaling
-from simcluster.longrun.text import format_flop, rows_of, table_block
+from simcluster.longrun.text import format_flop, frame_rows, table_block
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 
@@ -26,12 +26,12 @@ def scaling_answer(found: Scaling) -> Answer:
     ]
 
 
-def _model_words(size: ModelSize) -> tuple[str, str]:
+def _describe_model(size: ModelSize) -> tuple[str, str]:
     ratio = f"{size.tokens_per_parameter:,.3g} per parameter"
     return f"{format_count(size.parameters)} parameters", f" on {format_count(size.tokens)} tokens ({ratio})"
 
 
-def _cost_words(found: Scaling, compute: float) -> tuple[str, str]:
+def _describe_cost(found: Scaling, compute: float) -> tuple[str, str]:
     rate, price, days = found.asked.rate, found.asked.price, found.asked.rate.days(compute)
     where = f"on {rate.gpus:,} {rate.device}" if rate.gpus else f"on one {rate.device}"
     money = "" if price is None else f", {format_dollars(rate.gpu_hours(compute) * price)}"
@@ -46,18 +46,18 @@ def _budget_facts(found: Scaling) -> Iterator[Fact]:
     best, own = found.best, found.own
     if best is None or best.loss is None:
         return
-    flop, takes = _cost_words(found, best.compute)
+    flop, takes = _describe_cost(found, best.compute)
     yield Fact("budget", flop, f"{takes}; {found.asked.rate.words}")
-    size, on = _model_words(best)
+    size, on = _describe_model(best)
     yield Fact("best", size, f"{on}: loss {best.loss:.4f}")
     if own is None or own.loss is None:
         return
-    size, on = _model_words(own)
+    size, on = _describe_model(own)
     yield Fact("yours", size, f"{on}: loss {own.loss:.4f}", found.asked.model if found.played else "")
     same = found.law.cheapest(own.loss)
     if same is not None and same.compute < 0.995 * own.compute:
         yield Fact(
-            "", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_model_words(same))}"
+            "", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_describe_model(same))}"
         )
 
 
@@ -70,28 +70,28 @@ def _goal_facts(found: Scaling) -> Iterator[Fact]:
         yield Fact(name, f"never: no model gets below {found.law.E:.4g}")
         return
     if own is not None:
-        yield Fact(name, _own_goal_words(found, own))
+        yield Fact(name, _describe_own_goal(found, own))
         name = "cheapest"
     if found.best is None:
         yield Fact("rate", found.asked.rate.words)
-    size, on = _model_words(cheapest)
-    yield Fact(name, size, f"{on}: {''.join(_cost_words(found, cheapest.compute))}")
+    size, on = _describe_model(cheapest)
+    yield Fact(name, size, f"{on}: {''.join(_describe_cost(found, cheapest.compute))}")
     served = found.asked.served
     if served and (size_to_serve := found.law.cheapest(loss, served)) is not None:
         both, instead = (each.compute + SERVING_FLOP * each.parameters * served for each in (size_to_serve, cheapest))
         less = f"{1 - both / instead:.0%} less than with the model that is cheapest to train"
-        size, on = _model_words(size_to_serve)
+        size, on = _describe_model(size_to_serve)
         yield Fact("to serve", size, f"{on}: {format_flop(both)} with {format_count(served)} tokens served, {less}")
     if found.asked.critical is not None:
         yield Fact("batch", f"critical: {format_count(found.asked.critical)} tokens", f", {found.asked.critical_words}")
 
 
-def _own_goal_words(found: Scaling, own: ModelSize) -> str:
+def _describe_own_goal(found: Scaling, own: ModelSize) -> str:
     data, model = found.repeated, found.asked.model
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
         small = "; at small batches; by batch below" if found.played else ""
-        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_cost_words(found, own.compute))}{small}"
+        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_describe_cost(found, own.compute))}{small}"
     if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
         least = data.loss(own.parameters, math.inf)
         return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"
@@ -105,7 +105,7 @@ _MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 def _laws_table(found: Scaling) -> list[TableBlock]:
     """Return a table of the best model by each law, without a loss if the law gives none."""
-    rows = rows_of(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
+    rows = frame_rows(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
         ("best by", "{law}"), *_MODEL, ("per parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
         *[("yours", "{own_loss:.4f}")] * (found.own is not None), ("outside its range", "{beyond}"),
@@ -118,7 +118,7 @@ def _serving_table(found: Scaling) -> list[TableBlock]:
         ("served", "{served:count}"), *_MODEL, ("per parameter", "{tokens_per_parameter:,.3g}"),
         ("to train", "{training_flop:.3g}"), ("total", "{all_flop:.3g}"), ("outside its range", "{beyond}"),
     ]  # fmt: skip
-    return table_block(rows_of(found.serving) if found.asked.served else [], columns)
+    return table_block(frame_rows(found.serving) if found.asked.served else [], columns)
 
 
 def _batches_table(found: Scaling) -> list[TableBlock]:
@@ -128,12 +128,12 @@ def _batches_table(found: Scaling) -> list[TableBlock]:
     batch = ("batch", "{batch:count}")
     if not found.played:
         least = {name: table[name] / getattr(critical, f"least_{name}") for name in ("steps", "tokens")}
-        rows = rows_of(table.assign(least_steps=least["steps"], least_tokens=least["tokens"]))
+        rows = frame_rows(table.assign(least_steps=least["steps"], least_tokens=least["tokens"]))
         return table_block(rows, [
             batch, ("of critical", "{of_critical:g}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"),
             ("least steps", "{least_steps:.4g} x"), ("least tokens", "{least_tokens:.4g} x"),
         ])  # fmt: skip
-    simulated, refused = (rows_of(table[(table["refused"] == "") == good]) for good in (True, False))
+    simulated, refused = (frame_rows(table[(table["refused"] == "") == good]) for good in (True, False))
     columns = [
         ("to the loss", "{variant}"), ("GPUs", "{gpus:,}"), batch, ("of critical", "{of_critical:.3g}"),
         ("step", "{step_time_s:seconds}"), ("steps", "{steps:,.0f}"), ("tokens", "{tokens:count}"), ("time", "{time}"),
@@ -148,7 +148,7 @@ def _epochs_table(found: Scaling) -> list[TableBlock]:
     data = found.repeated
     if data is None:
         return []
-    rows = rows_of(found.epochs.assign(unique=found.epochs["worth"] / data.unique))
+    rows = frame_rows(found.epochs.assign(unique=found.epochs["worth"] / data.unique))
     endless = [{**row, "epochs": "endless", "of_fresh": math.nan} for row in rows[-1:]]
     columns = [("epochs", "{epochs}"), ("worth", "{worth:count}"), ("x unique", "{unique:.4g}"),
                ("of fresh", "{of_fresh:.0%}")]  # fmt: skip

@@ -103,7 +103,7 @@ def request_from_scenario(law: LossLaw, given: Mapping[str, Any], scenario: Scen
             more["tokens"] = run.tokens if run.steps is None else float(run.steps * scenario.tokens_per_step)
             more["days"] = None if run.days is None or given["loss"] is not None else run.days / DAY
         more |= {key: getattr(run, key) for key in ("loss", "price") if given[key] is None}
-    size, notes = _counted_parameters(scenario, law)
+    size, notes = _count_parameters(scenario, law)
     step = simulate_scenario(scenario).step_time
     flops = FLOP_PER_TOKEN * size * scenario.tokens_per_step / step / scenario.gpus
     words = f"{flops / 1e12:.4g} TFLOP/s per GPU by 6 N D: the simulated step of {format_seconds(step)}"
@@ -148,7 +148,7 @@ def _make_request(
     return ScalingRequest(law, model, size, tokens, compute, loss, served or 0.0, unique, price, rate, notes, *critical)
 
 
-def _counted_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
+def _count_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
     """Return the parameter count of the scenario's model as the law counts it, and notes on the count."""
     count = parameters_of(scenario.model)
     size = float(count.active)
@@ -245,7 +245,7 @@ class ExpectedLoss:
 def tokens_to_loss(scenario: Scenario, loss: float, law: Law) -> float:
     """Return the number of tokens until the scenario's model reaches a loss at small batches."""
     found = loss_law(law or DEFAULT_LAW)
-    size, _ = _counted_parameters(scenario, found)
+    size, _ = _count_parameters(scenario, found)
     tokens = found.tokens_to(loss, size)
     if math.isinf(tokens):
         raise InputError(
@@ -261,7 +261,7 @@ def expected_loss(scenario: Scenario, tokens: float) -> ExpectedLoss | None:
     if run is None or (run.law is None and run.loss is None) or not tokens:
         return None
     law = loss_law(run.law or DEFAULT_LAW)
-    size, notes = _counted_parameters(scenario, law)
+    size, notes = _count_parameters(scenario, law)
     reached = ModelSize(size, tokens, law.loss(size, tokens))
     best = law.optimum(reached.compute).loss
     words = f"{law.name}; the best model for its {format_flop(reached.compute)} reaches {best:.4f}"

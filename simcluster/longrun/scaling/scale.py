@@ -34,7 +34,7 @@ from simcluster.longrun.scaling.asked import (
     request_from_scenario,
     simulate_variants,
 )
-from simcluster.longrun.text import json_value, make_frame, rows_of
+from simcluster.longrun.text import json_value, make_frame, frame_rows
 from simcluster.scenario.given import ScenarioLike, scenario_of
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Scaling(Shown):
                 if own is not None and isinstance(law, LossLaw):
                     reached = RepeatedData(law, self.asked.unique or math.inf).loss(own.parameters, own.tokens)
                 loss = math.nan if best.loss is None else best.loss
-                rows.append([name, *_sizes(best), loss, reached, law.beyond(best)])
+                rows.append([name, *_size_columns(best), loss, reached, law.beyond(best)])
             size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
             thumb = ModelSize(size, 20 * size)
             loss = self.law.loss(size, 20 * size)
@@ -199,7 +199,7 @@ class Scaling(Shown):
             size = None if goal is None else self.law.cheapest(goal, served)
             if size is not None:
                 flops = size.compute + SERVING_FLOP * size.parameters * served
-                rows.append([served, *_sizes(size), size.compute, flops, self.law.beyond(size)])
+                rows.append([served, *_size_columns(size), size.compute, flops, self.law.beyond(size)])
         columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
         return make_frame(rows, columns, "served")
 
@@ -255,7 +255,7 @@ class Scaling(Shown):
             "price_per_gpu_hour": asked.price,
             "critical_batch_tokens": asked.critical,
             **{name: None if size is None else self._model(size) for name, size in models.items()},
-            **{name: rows_of(table) for name, table in tables.items()},
+            **{name: frame_rows(table) for name, table in tables.items()},
             "notes": list(self.notes),
         }
         return dict(json_value(answer))
@@ -271,7 +271,7 @@ class Scaling(Shown):
         }  # fmt: skip
 
 
-def _sizes(size: ModelSize) -> tuple[float, float, float]:
+def _size_columns(size: ModelSize) -> tuple[float, float, float]:
     return size.parameters, size.tokens, size.tokens_per_parameter
 
 

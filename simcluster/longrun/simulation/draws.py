@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
-from simcluster.longrun.streams import BLOCK, numbers_of
+from simcluster.longrun.streams import BLOCK, fill_random_numbers
 from simcluster.scenario.run_times import TimeSpec
 
 if not cython.compiled:
@@ -85,7 +85,7 @@ class Draws:
             self.depth = 2 * block
         uniform = np.empty((len(columns), self.count, BLOCK))
         for column, numbers in zip(columns, uniform, strict=True):
-            numbers_of(self.seed, stream, block, column, self.first, numbers)
+            fill_random_numbers(self.seed, stream, block, column, self.first, numbers)
         values = transform(uniform.reshape(len(columns), -1).T)
         begin: cython.int = self.used
         self.used += len(values)
@@ -94,12 +94,12 @@ class Draws:
         return begin
 
 
-def causes_of(run: LongRun) -> list[FailureMode]:
+def all_causes(run: LongRun) -> list[FailureMode]:
     """Return the failure causes of a run, then maintenance and missing nodes as causes of rate 0."""
     return [*run.causes, *(FailureMode(name, "stop", 0.0) for name in cause_names(run)[len(run.causes) :])]
 
 
-def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
+def register_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> None:
     """Register all random draws of a cause, in the same order for each, with repairs of ``machines`` nodes."""
     repair = first = cause.repair or ZERO_TIME
     if cause.bad is not None and cause.bad.replaced is not None and cause.repair is not None:
@@ -107,7 +107,7 @@ def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> 
     draws.add_law(f"{cause.name}.detect", cause.detect)
     draws.add_law(f"{cause.name}.lasts", cause.lasts)
     draws.add_law(f"{cause.name}.noticed", run.noticed)
-    _add_pace(cause, draws)
+    _register_pace(cause, draws)
     if run.wrong:
         share = np.log(run.wrong)
         draws.add(f"{cause.name}.wrong", (0,), lambda uniform: np.floor(np.log(uniform[:, 0]) / share))
@@ -121,7 +121,7 @@ def add_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws) -> 
             draws.add_law(f"{cause.name}.restart.{part.name}", law)
 
 
-def _add_pace(cause: FailureMode, draws: Draws) -> None:
+def _register_pace(cause: FailureMode, draws: Draws) -> None:
     """Register the draw of the pace at which a slow device lets the job run."""
     paces, of = cause.paces, cause.column
     if paces is None:

@@ -15,7 +15,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.lives import Lives, is_retired
+from simcluster.longrun.lives import PartLifetimes, should_retire_node
 from simcluster.longrun.run import LongRun
 
 if not cython.compiled:
@@ -27,12 +27,12 @@ _LEAST = 1e-300
 """1/s: a cause with a lower rate never strikes."""
 
 
-def _exponential(uniform: Floats) -> Floats:
+def _to_exponential(uniform: Floats) -> Floats:
     """Return exponential numbers of mean 1."""
     return np.asarray(-np.log(uniform[:, 0]))
 
 
-def _uniform(uniform: Floats) -> Floats:
+def _first_column(uniform: Floats) -> Floats:
     return uniform[:, 0]
 
 
@@ -55,7 +55,7 @@ class Hazards:
         buffers = self.buffers = Buffers()
         self.cause = buffers.given_ints("cause", of)
         self.stops = buffers.given_ints("stops", [run.causes[number].stops for number in of])
-        self.unit = buffers.given_ints("unit", [draws.add(f"{name}.hazard", (0,), _exponential) for name in names])
+        self.unit = buffers.given_ints("unit", [draws.add(f"{name}.hazard", (0,), _to_exponential) for name in names])
         self.seen = buffers.ints("seen", self.count)
         rates = [run.causes[number].rate for number in of]
         self.rate = buffers.given_doubles("rate", [rate if rate > _LEAST else 0.0 for rate in rates])
@@ -159,7 +159,7 @@ class DefectiveMachines:
         assert cause.bad is not None
         self.batch, self.column, self.draws = cause.bad, column, draws
         self.each = cause.rate / run.machines * (cause.bad.times - 1)
-        self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _uniform) for each in range(3)]
+        self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _first_column) for each in range(3)]
 
     def clear(self) -> cython.void:
         """Begin a new run with all defective nodes."""
@@ -173,7 +173,7 @@ class DefectiveMachines:
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
         if self.batch.retire:
             self.times[number].append(now)
-            retired = is_retired(self.times[number], self.batch.rule, self.batch.retire, self.batch.window)
+            retired = should_retire_node(self.times[number], self.batch.rule, self.batch.retire, self.batch.window)
         if retired or self.draws.value(self.cures, occurrence) < self.batch.cured:
             self.left -= 1
             if self.times:
@@ -190,7 +190,7 @@ class AgingParts:
     ``longrun/lives.py`` has the same for arrays.
     """
 
-    def __init__(self, lives: Lives, cause: str, draws: Draws) -> None:
+    def __init__(self, lives: PartLifetimes, cause: str, draws: Draws) -> None:
         self.life, self.parts = draws.add_law(f"{cause}.life", lives.law), lives.count
         self.closed, self.age = lives.youngest == lives.oldest, lives.youngest
         self.scale, self.shape, self.one = lives.law.scale, lives.law.shape, np.empty(1)

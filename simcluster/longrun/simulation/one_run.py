@@ -11,7 +11,7 @@ import numpy as np
 
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import FATES, Effect, LongRun, cause_names
-from simcluster.longrun.simulation.draws import add_draws, causes_of
+from simcluster.longrun.simulation.draws import register_draws, all_causes
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -25,7 +25,7 @@ if not cython.compiled:
 LOST, SLOW, DETECTION, DIAGNOSIS, WAITING, RESTART, PAUSE, MAINTENANCE = range(len(FATES))
 EFFECTS: tuple[str, ...] = get_args(Effect)
 DETECT, LASTS, NOTICED, PACE, WRONG, REPLACE, REPAIR = range(7)
-"""Draws of a cause in the order of ``add_draws``; after its repairs come the parts of a restart, each by tier."""
+"""Draws of a cause in the order of ``register_draws``; after its repairs come the phases of a restart, each by tier."""
 _INF = math.inf
 
 
@@ -38,10 +38,10 @@ class OneRun:
 
     def __init__(self, run: LongRun, draws: Draws, accounts: Accounts) -> None:
         self.draws, self.accounts, self.names, self.parts = draws, accounts, len(cause_names(run)), len(run.restart)
-        causes, spares = causes_of(run), run.spares
+        causes, spares = all_causes(run), run.spares
         machines = max(cause.machines for cause in causes)
         for cause in causes:
-            add_draws(run, cause, machines, draws)
+            register_draws(run, cause, machines, draws)
         self.stride, self.first_part = len(draws.sources) // self.names, REPAIR + machines
         self.hazards, self.snapshots, self.buffers = Hazards(run, draws), Snapshots(run), Buffers()
         self.struck = [cause.struck for cause in causes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.base.compilation import check_compiled
-from simcluster.longrun.ending import check_end
+from simcluster.longrun.ending import check_run_ends
 from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.simulation.accounts import Accounts
 from simcluster.longrun.simulation.draws import Draws
@@ -16,7 +16,7 @@ _GROUP = 128
 def simulate_runs(run: LongRun, seed: int, count: int, first: int = 0) -> Outcomes:
     """Simulate ``count`` runs of a seed, numbered from ``first``; InputError if they never end."""
     check_compiled()
-    check_end(run)
+    check_run_ends(run)
     draws, accounts = Draws(seed), Accounts(run, count)
     one_run, group, end = OneRun(run, draws, accounts), _GROUP, first + count
     for number in range(first, end):

@@ -15,15 +15,15 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.longrun.defaults import assumptions_of
-from simcluster.longrun.ending import check_end
+from simcluster.longrun.defaults import list_assumptions
+from simcluster.longrun.ending import check_run_ends
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.advice_nodes import advise_on_defective_nodes, advise_on_reliability, advise_on_spares
 from simcluster.longrun.studies.advice_restarts import advise_on_restart, advise_on_straggler
 from simcluster.longrun.studies.build import LEAST, number_of_runs
-from simcluster.longrun.studies.chunks import Workers, run_simulator
-from simcluster.longrun.studies.in_theory import best_steps, efficiency_of, excluded_note, two_levels_of
+from simcluster.longrun.studies.chunks import Workers, open_run_simulator
+from simcluster.longrun.studies.in_theory import best_steps, expected_efficiency, excluded_note, two_level_efficiency
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,
@@ -31,11 +31,11 @@ from simcluster.longrun.studies.policies import (
     AdvicePicture,
     PolicyBench,
     goodput_table,
-    half_width,
+    mean_half_width,
     paired_difference,
 )
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.text import duration, percent, points
+from simcluster.longrun.text import duration, percent, format_points
 from simcluster.scenario.run_section import MemoryCopies
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress
@@ -50,7 +50,7 @@ _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
 def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against storage alone."""
-    runs = {every: _with_copies(bench, every) for every in (1, *EVERY)}
+    runs = {every: _run_with_copies(bench, every) for every in (1, *EVERY)}
     goodput = bench.goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
     best = max(EVERY, key=lambda every: mean[every])
@@ -59,7 +59,7 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
     sentence = (
         f"Copies in peers' memory are {gap.verdict('worth it', 'not worth it', 'no different')}: "
-        f"{points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
+        f"{format_points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
         f"({percent(mean[best])}, one every {duration(seconds[best])}) against storage alone ({percent(mean[1])}, "
         f"every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
     )
@@ -67,7 +67,7 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
         goodput,
         1,
         lambda every: {"storage_every": every, "steps": runs[every].pattern.steps, "interval_s": seconds[every]},
-        lambda every: efficiency_of(runs[every]) if every == 1 else two_levels_of(runs[every]),
+        lambda every: expected_efficiency(runs[every]) if every == 1 else two_level_efficiency(runs[every]),
     )
     marks = (
         AdviceMark(1, mean[1], "storage alone", chosen=False),
@@ -86,7 +86,7 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     return bench.advice("memory", sentence, table, picture, notes)
 
 
-def _with_copies(bench: PolicyBench, every: int) -> LongRun:
+def _run_with_copies(bench: PolicyBench, every: int) -> LongRun:
     """Return the run with one snapshot in ``every`` on storage, at its best checkpoint interval."""
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
@@ -102,7 +102,7 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
     """Advise on the checkpoint interval: simulated goodput over intervals, the best one, and the scenario's."""
     own = bench.with_section()
     mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
-    runs = _at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
+    runs = _runs_at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
     goodput = bench.goodputs(runs)
     mean = {steps: float(values.mean()) for steps, values in goodput.items()}
     best = max(mean, key=lambda steps: mean[steps])
@@ -110,10 +110,10 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
     loses = "the scenario has it"
     if best != mine:
         gap = paired_difference(goodput[mine], goodput[best])
-        lost = points(gap.mean, gap.half_width)
+        lost = format_points(gap.mean, gap.half_width)
         loses = f"the scenario's interval, every {duration(mine * seconds)}, loses {lost}"
         marks.append(AdviceMark(mine * seconds, mean[mine], "the scenario's", chosen=False))
-    known = efficiency_of(runs[best])
+    known = expected_efficiency(runs[best])
     closed_form = "" if math.isnan(known) else f" (closed form {percent(known)})"
     sentence = (
         f"A checkpoint every {duration(best * seconds)} ({best:,} step{'s' * (best > 1)}) is best, for a goodput of "
@@ -123,25 +123,25 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
         goodput,
         mine,
         lambda steps: {"steps": steps, "interval_s": steps * seconds},
-        lambda steps: efficiency_of(runs[steps]),
+        lambda steps: expected_efficiency(runs[steps]),
     )
-    return bench.advice("interval", sentence, table, _over_intervals(best * seconds, marks), excluded_note(own))
+    return bench.advice("interval", sentence, table, _interval_plot(best * seconds, marks), excluded_note(own))
 
 
-def _over_intervals(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
+def _interval_plot(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
     """Return a plot over checkpoint intervals, in minutes if ``seconds`` is long."""
     unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
     label = f"work between two checkpoints, {word}"
     return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
 
 
-def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
+def _runs_at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
     """Return the run at each checkpoint interval in steps at which it can keep up and end."""
     found = {}
     for each in sorted(set(steps)):
         try:
             found[each] = replace(run, pattern=replace(run.pattern, steps=each))
-            check_end(found[each])
+            check_run_ends(found[each])
         except (InputError, ZeroDivisionError):
             found.pop(each, None)
     return found
@@ -149,11 +149,11 @@ def _at_intervals(run: LongRun, steps: Iterable[int]) -> dict[int, LongRun]:
 
 def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     """Advise on asynchronous against blocking checkpoints, each at its best interval."""
-    autos = _both_modes(bench)
+    autos = _runs_in_both_modes(bench)
     best_of = [auto.pattern.steps for auto in autos.values()]
     low, high = max(1.0, min(best_of) / 4), max(best_of) * 4.0
     grid = [round(each) for each in np.geomspace(low, high, max(2, round(math.log2(high / low)) + 1))]
-    runs = {name: _at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
+    runs = {name: _runs_at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
     goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
     for (name, steps), values in bench.goodputs(
         {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
@@ -163,11 +163,11 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     gap = paired_difference(*(goodput[name][best[name]] for name in autos))
     seconds = {name: best[name] * autos["blocking"].pattern.each for name in autos}
     mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
-    known = {name: efficiency_of(runs[name][best[name]]) for name in autos}
+    known = {name: expected_efficiency(runs[name][best[name]]) for name in autos}
     sentence = (
         "Asynchronous checkpoints "
         f"{gap.verdict('are worth it', 'are not worth it', 'make no difference')}: "
-        f"{points(gap.mean, gap.half_width)} of goodput (closed form "
+        f"{format_points(gap.mean, gap.half_width)} of goodput (closed form "
         f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
         f"blocking ({percent(mean['blocking'])} every {duration(seconds['blocking'])}, {percent(mean['snapshot'])} "
         f"every {duration(seconds['snapshot'])}), as much as "
@@ -184,17 +184,17 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
         for name, found in goodput.items():
             there = steps in found
             row[name] = float(found[steps].mean()) if there else math.nan
-            row[f"{name}_half_width"] = half_width(found[steps]) if there else math.nan
-            row[f"{name}_closed_form"] = efficiency_of(runs[name][steps]) if there else math.nan
+            row[f"{name}_half_width"] = mean_half_width(found[steps]) if there else math.nan
+            row[f"{name}_closed_form"] = expected_efficiency(runs[name][steps]) if there else math.nan
         rows.append(row)
     stops = [f"a {name} one stops training for {run.pattern.storage.stall:.4g} s" for name, run in autos.items()]
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
-    picture = _over_intervals(seconds["blocking"], marks, lines=tuple(lines))
+    picture = _interval_plot(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
     return bench.advice("behind", sentence, frame_of(rows), picture, notes)
 
 
-def _both_modes(bench: PolicyBench) -> dict[str, LongRun]:
+def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
     """Return the run with blocking and with asynchronous checkpoints, each at its best interval."""
     spec = bench.section.checkpoint
     if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
@@ -257,28 +257,28 @@ def advise(
         raise InputError(
             f"advice: no question {question!r}{did_you_mean(question, ADVICE)}; there are {', '.join(ADVICE)}"
         )
-    known = _options(question)
+    known = _option_names(question)
     for option in options:
         if option not in known:
-            others = [name for name in ADVICE if option in _options(name)]
+            others = [name for name in ADVICE if option in _option_names(name)]
             whose = f"it belongs to {', '.join(others)}" if others else f"it takes {', '.join([*known, 'played'])}"
             raise InputError(f"advice: {question} has no option {option}; {whose}")
     scenario = load(scenario) if isinstance(scenario, str) else scenario
-    with run_simulator(workers, store, progress) as player:
+    with open_run_simulator(workers, store, progress) as player:
         bench = PolicyBench(scenario, states or StepStates(scenario), number_of_runs(scenario, played, LEAST), player)
         found = ADVICE[question](bench, **options)
-        return replace(found, assumed=_assumed(bench))
+        return replace(found, assumed=_bench_assumptions(bench))
 
 
-def _assumed(bench: PolicyBench) -> tuple[str, ...]:
+def _bench_assumptions(bench: PolicyBench) -> tuple[str, ...]:
     try:
         run = bench.with_section()
     except InputError:
         run = bench.with_section(
             checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None})
         )
-    return tuple(assumptions_of(bench.section, run))
+    return tuple(list_assumptions(bench.section, run))
 
 
-def _options(question: str) -> list[str]:
+def _option_names(question: str) -> list[str]:
     return [name for name in signature(ADVICE[question]).parameters if name != "bench"]

@@ -12,13 +12,13 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.base.units import DAY
-from simcluster.longrun.run import FailureMode, LongRun, Outcomes, Spares
+from simcluster.longrun.run import FailureMode, LongRun, Outcomes, SpareNodes
 from simcluster.longrun.studies.in_theory import (
-    Repairs,
-    efficiency_of,
+    RepairDemand,
+    expected_efficiency,
     excluded_note,
-    interruption_of,
-    short_share,
+    mean_interruption,
+    expected_shortage,
     spare_ready_time,
 )
 from simcluster.longrun.studies.policies import (
@@ -27,11 +27,11 @@ from simcluster.longrun.studies.policies import (
     AdviceMark,
     AdvicePicture,
     PolicyBench,
-    half_width,
+    mean_half_width,
     paired_difference,
-    share_of,
+    category_share,
 )
-from simcluster.longrun.text import duration, format_with_half, percent, points
+from simcluster.longrun.text import duration, format_with_half, percent, format_points
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     scenario has most of (hot, if none). Erlang B is shown where it holds.
     """
     run = replace(bench.with_section(), short=())
-    repairs = Repairs.of(run)
+    repairs = RepairDemand.of(run)
     if not repairs.rate:
         raise InputError(
             "run.failures: no failure removes a node, so no spare is needed; set the repair time, as in repair: 2 d"
@@ -61,19 +61,19 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     expected = fewest_spares(run, _MOST)
     if expected is None:
         raise InputError(
-            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(short_share(run, _MOST))} of "
+            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(expected_shortage(run, _MOST))} of "
             f"the time: repairs are slower than failures; set more crews ({run.spares.crews}) or shorter repairs"
         )
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
-    outcomes = bench.play_all({count: _with_spares(run, count) for count in sorted(counts)})
-    fewest = _simulated_fewest(bench, run, repairs, outcomes)
+    outcomes = bench.play_all({count: _run_with_spares(run, count) for count in sorted(counts)})
+    fewest = _search_fewest_spares(bench, run, repairs, outcomes)
     rows = []
     for count, found in sorted(outcomes.items()):
-        short, goodput = _short_of_nodes(_with_spares(run, count), repairs, found), share_of(found)
-        measured = {"short": float(short.mean()), "short_half_width": half_width(short)}
-        measured["erlang_b"] = short_share(run, count) if repairs.single else math.nan
-        measured |= {"goodput": float(goodput.mean()), "half_width": half_width(goodput)}
+        short, goodput = _shortage_shares(_run_with_spares(run, count), repairs, found), category_share(found)
+        measured = {"short": float(short.mean()), "short_half_width": mean_half_width(short)}
+        measured["erlang_b"] = expected_shortage(run, count) if repairs.single else math.nan
+        measured |= {"goodput": float(goodput.mean()), "half_width": mean_half_width(goodput)}
         rows.append({"spares": count, **measured})
     at = {row["spares"]: row for row in rows}
     by_erlang = f"; by Erlang B {expected}" if repairs.single else ""
@@ -98,27 +98,27 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
     """Return the fewest spare nodes with which a job is short for less than ``SHORT`` of the time; None if > most."""
-    return next((count for count in range(most) if short_share(run, count) < SHORT), None)
+    return next((count for count in range(most) if expected_shortage(run, count) < SHORT), None)
 
 
-def _with_spares(run: LongRun, count: int) -> LongRun:
+def _run_with_spares(run: LongRun, count: int) -> LongRun:
     kept = run.spares
     most = int(np.argmax([kept.hot, kept.warm, kept.cold]))
     hot, warm, cold = (count if kind == most else 0 for kind in range(3))
-    return replace(run, spares=Spares(hot, warm, cold, kept.ready, kept.crews))
+    return replace(run, spares=SpareNodes(hot, warm, cold, kept.ready, kept.crews))
 
 
-def _short_of_nodes(run: LongRun, repairs: Repairs, outcomes: Outcomes) -> Floats:
+def _shortage_shares(run: LongRun, repairs: RepairDemand, outcomes: Outcomes) -> Floats:
     made = outcomes.outages[:, list(repairs.causes)].sum(axis=1) * spare_ready_time(run, 0)
-    return np.asarray(np.maximum(0.0, share_of(outcomes, "waiting") - made / outcomes.wall))
+    return np.asarray(np.maximum(0.0, category_share(outcomes, "waiting") - made / outcomes.wall))
 
 
-def _simulated_fewest(bench: PolicyBench, run: LongRun, repairs: Repairs, outcomes: dict[int, Outcomes]) -> int:
+def _search_fewest_spares(bench: PolicyBench, run: LongRun, repairs: RepairDemand, outcomes: dict[int, Outcomes]) -> int:
 
     def enough(count: int) -> bool:
         if count not in outcomes:
-            outcomes[count] = bench.play(_with_spares(run, count))
-        return float(_short_of_nodes(_with_spares(run, count), repairs, outcomes[count]).mean()) < SHORT
+            outcomes[count] = bench.play(_run_with_spares(run, count))
+        return float(_shortage_shares(_run_with_spares(run, count), repairs, outcomes[count]).mean()) < SHORT
 
     high = max(outcomes)
     while not enough(high):
@@ -144,7 +144,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
         return bench.with_section(failures=failures.model_copy(update={"times": failures.times * times}))
 
     runs = {times: with_rate(1 / times) for times in _RELIABLE}
-    stop = interruption_of(runs[1.0])
+    stop = mean_interruption(runs[1.0])
     if not stop.rate:
         raise InputError("run.failures: nothing stops the job, so fewer failures cannot help; set run.failures")
     goodput = bench.goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
@@ -153,8 +153,8 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     rows = []
     for times, run in runs.items():
         gap, worth = paired_difference(now, goodput[times]), gpus / float(now.mean())
-        row = {"times": times, "goodput": float(goodput[times].mean()), "half_width": half_width(goodput[times])}
-        row |= {"closed_form": efficiency_of(run), "gain": gap.mean, "gain_half_width": gap.half_width}
+        row = {"times": times, "goodput": float(goodput[times].mean()), "half_width": mean_half_width(goodput[times])}
+        row |= {"closed_form": expected_efficiency(run), "gain": gap.mean, "gain_half_width": gap.half_width}
         row |= {"gpus_plain": gap.mean * worth, "gpus": math.nan, "gpus_half_width": math.nan}
         if marginal > 0:
             row |= {"gpus": gap.mean * worth / marginal, "gpus_half_width": gap.half_width * worth / marginal}
@@ -163,7 +163,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     value = f"{format_with_half(last['gpus'], last['gpus_half_width'], 1)} GPUs"
     sentence = (
         f"Ten times the reliability (a tenth of the failures) is worth {value} more on {gpus:,}: "
-        f"{points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
+        f"{format_points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
         f"an interruption now occurs every {duration(1 / stop.rate)} of training."
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
@@ -184,7 +184,7 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
             "bad: {share: 2%, times: 20, cured: 30%}"
         )
     window = next((batch.window for batch in bad if math.isfinite(batch.window)), _WINDOW)
-    table = _over_failures(bench, run, window)
+    table = _retirement_table(bench, run, window)
     rows = [{str(name): float(value) for name, value in row.items()} for row in table.to_dict("records")]
     ways = [(row, way) for row in rows for way in ("window", "ever")]
     few = [(row, way) for row, way in ways if row[f"healthy_{way}"] < 1]
@@ -196,9 +196,9 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     words = f"{int(row['failures'])} failures {'ever' if way == 'ever' else days}"
     known = "" if abs(row[way]) > row[f"{way}_half_width"] else " (not distinguishable with this number of runs)"
     sentence = (
-        f"Retiring a node after {words} gains {points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
+        f"Retiring a node after {words} gains {format_points(row[way], row[f'{way}_half_width'])} of goodput{known} on "
         f"{percent(first['never'])} without, and also retires {row[f'healthy_{way}']:,.2g} healthy nodes per run by "
-        f"chance; at the first failure it would gain {points(first['ever'], first['ever_half_width'])} and "
+        f"chance; at the first failure it would gain {format_points(first['ever'], first['ever_half_width'])} and "
         f"{first['healthy_ever']:,.2g} healthy nodes."
     )
     lines = (
@@ -218,7 +218,7 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     return bench.advice("lemons", sentence, table, picture, notes)
 
 
-def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
+def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
 
     def retiring(failures: float, window: float) -> LongRun:
         bad = {cause.name: cause.bad and replace(cause.bad, retire=failures, window=window) for cause in run.causes}
@@ -227,28 +227,28 @@ def _over_failures(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFr
     ways = {"ever": math.inf, "window": window}
     rules = {(count, way): retiring(count, limit) for count in _FAILURES for way, limit in ways.items()}
     ended = bench.play_all({(0, ""): retiring(0, math.inf), **rules})
-    before, wall = share_of(ended[0, ""]), float(ended[0, ""].wall.mean())
-    each = interruption_of(run).whole + run.pattern.period / run.pattern.cycles / 2
+    before, wall = category_share(ended[0, ""]), float(ended[0, ""].wall.mean())
+    each = mean_interruption(run).whole + run.pattern.period / run.pattern.cycles / 2
     busy = wall * float(before.mean())
     chosen = [number for number, cause in enumerate(run.causes) if cause.bad is not None]
     rows = []
     for failures in _FAILURES:
         row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
-        row["never_half_width"] = half_width(before)
-        saved = [extra_failures(run, cause, math.inf, busy) - extra_failures(run, cause, failures, busy)
+        row["never_half_width"] = mean_half_width(before)
+        saved = [expected_extra_failures(run, cause, math.inf, busy) - expected_extra_failures(run, cause, failures, busy)
                  for cause in run.causes]  # fmt: skip
         row["closed_form"] = sum(saved) * each / wall
         for way, limit in ways.items():
             after = ended[failures, way]
-            gap = paired_difference(before, share_of(after))
+            gap = paired_difference(before, category_share(after))
             row |= {way: gap.mean, f"{way}_half_width": gap.half_width}
             row[f"failures_{way}"] = float(after.strikes[:, chosen].sum(axis=1).mean())
-            row[f"healthy_{way}"] = sum(retired_healthy(run, cause, failures, limit, wall) for cause in run.causes)
+            row[f"healthy_{way}"] = sum(expected_retired_healthy(run, cause, failures, limit, wall) for cause in run.causes)
         rows.append(row)
     return frame_of(rows)
 
 
-def extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
+def expected_extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:
     """Return the expected extra failures of a cause's defective nodes in ``seconds``, until their retirement.
 
     A node's k-th failure occurs with the probability that a Poisson count is k or more, and if no earlier repair has
@@ -264,7 +264,7 @@ def extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: floa
     return cause.bad.machines * each * (1 - 1 / cause.bad.times)
 
 
-def retired_healthy(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
+def expected_retired_healthy(run: LongRun, cause: FailureMode, failures: int, window: float, seconds: float) -> float:
     """Return the expected number of healthy nodes that are retired by chance in ``seconds``.
 
     Failures of a node are a Poisson process of rate r: 1 - P(fewer than n in all) of them ever; within a window, to

@@ -14,9 +14,9 @@ from simcluster.base.tables import frame_of
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
 from simcluster.longrun.studies.in_theory import (
     break_even_hours,
-    efficiency_of,
+    expected_efficiency,
     excluded_note,
-    interruption_of,
+    mean_interruption,
 )
 from simcluster.longrun.studies.policies import (
     Advice,
@@ -25,11 +25,11 @@ from simcluster.longrun.studies.policies import (
     AdvicePicture,
     PolicyBench,
     goodput_table,
-    half_width,
+    mean_half_width,
     paired_difference,
-    share_of,
+    category_share,
 )
-from simcluster.longrun.text import duration, percent, points
+from simcluster.longrun.text import duration, percent, format_points
 from simcluster.scenario.run_failures import FailureSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -67,7 +67,7 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
     run = bench.with_section()
-    stop = interruption_of(run)
+    stop = mean_interruption(run)
     if not run.restart or not stop.rate:
         raise InputError("run: nothing to advise on: set failures that stop the job, and a restart with parts")
     runs = {times: _scale_restart(run, times) for times in _restart_factors(run, target)}
@@ -75,10 +75,10 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     table = goodput_table(
         goodput,
         1.0,
-        lambda times: {"times": times, "interruption_s": interruption_of(runs[times]).whole},
-        lambda times: efficiency_of(runs[times]),
+        lambda times: {"times": times, "interruption_s": mean_interruption(runs[times]).whole},
+        lambda times: expected_efficiency(runs[times]),
     )
-    budget, parts = _budget(table, target), _gain_by_part(bench, run, goodput[1.0])
+    budget, parts = _interruption_budget(table, target), _gain_by_phase(bench, run, goodput[1.0])
     now, best = float(goodput[1.0].mean()), parts.iloc[0]
     words = f"{percent(target, 1)} allows {duration(budget)} each"
     if math.isnan(budget):
@@ -88,7 +88,7 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     sentence = (
         f"An interruption takes {duration(stop.whole)} now, for a goodput of {percent(now)}; {words}, and the most "
         f"costly part is {best['part']} ({duration(best['mean_s'])}): "
-        f"{points(best['gain'], best['gain_half_width'])} without it."
+        f"{format_points(best['gain'], best['gain_half_width'])} without it."
     )
     marks = [AdviceMark(stop.whole, now, f"now: {duration(stop.whole)}", chosen=False)]
     if math.isfinite(budget):
@@ -111,15 +111,15 @@ def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongR
 
 def _restart_factors(run: LongRun, target: float) -> list[float]:
     low, high = 0.0, _FAR
-    if efficiency_of(_scale_restart(run, low)) < target or not efficiency_of(_scale_restart(run, high)) < target:
+    if expected_efficiency(_scale_restart(run, low)) < target or not expected_efficiency(_scale_restart(run, high)) < target:
         return list(_TIMES)
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (middle, high) if efficiency_of(_scale_restart(run, middle)) > target else (low, middle)
+        low, high = (middle, high) if expected_efficiency(_scale_restart(run, middle)) > target else (low, middle)
     return sorted({*_TIMES, 0.8 * low, low, 1.2 * low})
 
 
-def _budget(table: pd.DataFrame, target: float) -> float:
+def _interruption_budget(table: pd.DataFrame, target: float) -> float:
     """Return the interruption time (s) that a goodput allows: nan if none does, inf beyond the table."""
     goodput = table["goodput"].to_numpy()
     if goodput[0] < target:
@@ -131,10 +131,10 @@ def _budget(table: pd.DataFrame, target: float) -> float:
     return float(np.interp(-target, -goodput[below - 1 : below + 1], at[below - 1 : below + 1]))
 
 
-def _gain_by_part(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
+def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
     """Return a table of the goodput gained without each phase of an interruption, largest first."""
     quick = replace(run, causes=tuple(replace(cause, detect=ZERO_TIME) for cause in run.causes))
-    variants = {"detection": (interruption_of(run).detect, quick)}
+    variants = {"detection": (mean_interruption(run).detect, quick)}
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
         variants[part.name] = law.mean, _scale_restart(run, 0.0, part.name)
@@ -159,9 +159,9 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     """
     if not 0 < slower <= 10:
         raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
-    run, slow, paces = _with_slow_node(bench, slower)
+    run, slow, paces = _run_with_slow_node(bench, slower)
     pace, worst, gpus = float(paces.mean()), float(paces.max()), bench.scenario.gpus
-    table = _slow_table(bench, run, slow, pace)
+    table = _slow_node_table(bench, run, slow, pace)
     even = {way: break_even_hours(_replacement_cost(run, way, pace), pace - 1) for way in ("at_once", "checkpoint")}
     sentence = f"A node slower by {percent(slower, 1)} costs nothing: no step waits for it."
     if pace - 1 >= 1e-9:
@@ -173,7 +173,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
             f"costs {lost:,.1f} GPU-hours{dollars}; replacing it pays if it stays slow for more than "
             f"{even['at_once']:,.3g} h (at once) or {even['checkpoint']:,.3g} h (after the next checkpoint)."
         )
-    lines, back = [], interruption_of(run).restart
+    lines, back = [], mean_interruption(run).restart
     for way, word in (("left", "left in place"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
         lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
         lines.append(AdviceLine(way, f"{word}, by hand", theory=True))
@@ -191,7 +191,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     return bench.advice("straggler", sentence, table, picture, notes)
 
 
-def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
+def _run_with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
     """Return the run without its slow devices, the cause of one slow node, and relative step times by node."""
     failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
@@ -207,19 +207,19 @@ def _with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Failure
 def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
     """Return the cost (s) of replacing a slow node: the restart, and lost work or slow work until then."""
     half = run.pattern.period / run.pattern.cycles / 2
-    return interruption_of(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
+    return mean_interruption(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
 
 
-def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float) -> pd.DataFrame:
+def _slow_node_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float) -> pd.DataFrame:
     gpus, price = bench.scenario.gpus, bench.section.price
     quiet = bench.play(run)
-    long, goodput = float(quiet.wall.mean()), float(share_of(quiet).mean())
+    long, goodput = float(quiet.wall.mean()), float(category_share(quiet).mean())
     lasts = {("left", hours): hours * 3600 * pace / goodput for hours in _HOURS if hours * 3600 < long / 20}
     lasts |= {(way, 0.0): long / 200 for way in ("at_once", "checkpoint")}
     slowed = bench.play_all(
-        {which: _with_slow_periods(run, slow, which[0], seconds) for which, seconds in lasts.items()}
+        {which: _run_with_slow_periods(run, slow, which[0], seconds) for which, seconds in lasts.items()}
     )
-    costs = {which: _cost_of(outcomes, quiet, len(run.causes)) for which, outcomes in slowed.items()}
+    costs = {which: _cost_per_slow_period(outcomes, quiet, len(run.causes)) for which, outcomes in slowed.items()}
     replaced = {way: costs[way, 0.0] for way in ("at_once", "checkpoint")}
     rows = []
     for hours in _HOURS:
@@ -234,16 +234,16 @@ def _slow_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float
     return frame_of(rows)
 
 
-def _with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
+def _run_with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:
     cause = replace(slow, rate=_BUSY / lasts, lasts=FixedTime(seconds=f"{lasts!r} s"), detect=ZERO_TIME)
     policy: Any = {"left": "leave", "at_once": "replace", "checkpoint": "checkpoint"}[way]
     return replace(run, causes=(*run.causes, cause), straggler=policy, noticed=ZERO_TIME)
 
 
-def _cost_of(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
+def _cost_per_slow_period(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
     lost = np.asarray(slowed.wall - slowed.spent()["productive"] - (quiet.wall - quiet.spent()["productive"]))
     spells = slowed.strikes[:, cause]
     if not spells.sum():
         return math.nan, math.nan
     each = float(lost.sum() / spells.sum())
-    return each, half_width(lost - each * spells) / float(spells.mean())
+    return each, mean_half_width(lost - each * spells) / float(spells.mean())

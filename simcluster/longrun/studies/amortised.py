@@ -8,9 +8,9 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
-from simcluster.longrun.pattern import Saving
+from simcluster.longrun.pattern import SnapshotCost
 from simcluster.longrun.studies.build import rollback_causes
-from simcluster.longrun.studies.in_theory import Savings, interval_of
+from simcluster.longrun.studies.in_theory import CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import checkpoint_cost
@@ -39,7 +39,7 @@ def amortised_rows(result: Result) -> tuple[AmortisedRow, ...]:
     found: list[AmortisedRow] = []
     if outer is not None and played_apart(result.scenario):
         found.append(AmortisedRow("outer step", outer_seconds(result.scenario, result.step_time), outer.every))
-    return (*found, *(() if section is None or section.stages else _rows(result, section)))
+    return (*found, *(() if section is None or section.stages else _run_periodic_work(result, section)))
 
 
 def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
@@ -57,15 +57,15 @@ def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
     return [Figures(facts)], {"amortised": {"step_time_s": whole, **found}}
 
 
-def _rows(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
+def _run_periodic_work(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
     scenario, spec, validation = result.scenario, section.checkpoint, section.validation
     states = StepStates(scenario)
     seconds = states.validating(validation) if validation else 0.0
     if spec.to is not None or spec.stall is not None:
         weight = checkpoint_cost(scenario, spec)
-        savings = Savings(Saving(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)
+        savings = CheckpointCosts(SnapshotCost(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)
         try:
-            found = interval_of(
+            found = parse_interval(
                 spec.every, result.step_time + seconds, savings, rollback_causes(scenario, section, states)
             )
         except InputError:

@@ -10,12 +10,12 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import resolve_failures
-from simcluster.longrun.defaults import DETECTION, idle_notes, restart_of, spares_of
-from simcluster.longrun.lives import Lives
-from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, Saving
+from simcluster.longrun.defaults import DETECTION, ineffective_key_notes, restart_phases, build_spares
+from simcluster.longrun.lives import PartLifetimes
+from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
 from simcluster.longrun.scaling.asked import tokens_to_loss
-from simcluster.longrun.studies.in_theory import Savings, interval_of
+from simcluster.longrun.studies.in_theory import CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import DeviceClasses, StepStates
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step
@@ -26,7 +26,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.studies.whatif.mitigations import fewer_of
 
 
-def section_of(scenario: Scenario) -> RunSpec:
+def run_section(scenario: Scenario) -> RunSpec:
     """Return the scenario's ``run:`` section; InputError if it has none."""
     if scenario.run is None:
         raise InputError(
@@ -43,29 +43,29 @@ LEAST = 2
 
 def number_of_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     """Return the number of runs to simulate, as requested or as the scenario states; InputError if too few."""
-    count = section_of(scenario).played if played is None else played
+    count = run_section(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
         why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
         raise InputError(f"played: {count!r} must be a whole number; simulate at least {least}{why}")
     return count
 
 
-def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
+def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
     """Build the numerical description of a scenario's long run; notes go to ``states.notes``."""
-    section, gpus = section_of(scenario), scenario.gpus
+    section, gpus = run_section(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
         raise InputError(f"{scenario.name}: the run has stages, and this needs one; --set run.stages=null removes them")
     states.begin()
-    causes = tuple(_failure_modes(scenario, section, states, resolve_failures(section.failures)))
-    weight, goal = _UNSAVED, goal_of(scenario, section)
+    causes = tuple(_build_failure_modes(scenario, section, states, resolve_failures(section.failures)))
+    weight, goal = _UNSAVED, goal_steps(scenario, section)
     if (
         section.checkpoint.every != "auto"
         or section.maintenance is not None
         or any(cause.effect != "slow" or section.straggler != "leave" for cause in causes)
     ):
-        weight = _checkpoint_weight(section, states)
-    pattern = _pattern(section, states, weight, causes, goal)
+        weight = _find_checkpoint_cost(section, states)
+    pattern = _build_pattern(section, states, weight, causes, goal)
     hosts = len(set(scenario.cluster.built.host_of[:gpus]))
     short, running = _shrunk_paces(section, states, states.healthy)
     run = LongRun(
@@ -75,8 +75,8 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         gpus=gpus,
         goal=goal,
         until=section.days if section.days is not None else math.inf,
-        restart=tuple(_restart_phase(part, weight, gpus) for part in restart_of(section)),
-        spares=spares_of(section.spares, hosts, causes),
+        restart=tuple(_build_restart_phase(part, weight, gpus) for part in restart_phases(section)),
+        spares=build_spares(section.spares, hosts, causes),
         short=short,
         running=running,
         straggler=section.straggler,
@@ -85,11 +85,11 @@ def long_run_of(scenario: Scenario, states: StepStates) -> LongRun:
         timeout=section.timeout,
         maintenance=Maintenance(planned.every, planned.lasts) if planned else None,
     )
-    states.notes += idle_notes(section, run)
+    states.notes += ineffective_key_notes(section, run)
     return run
 
 
-def goal_of(scenario: Scenario, section: RunSpec) -> float:
+def goal_steps(scenario: Scenario, section: RunSpec) -> float:
     """Return the number of steps at which the run ends; infinity if only time ends it."""
     if section.steps is not None:
         return section.steps
@@ -99,7 +99,7 @@ def goal_of(scenario: Scenario, section: RunSpec) -> float:
     return math.inf if tokens is None else math.ceil(tokens / real_tokens_per_step(scenario))
 
 
-def _restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase:
+def _build_restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase:
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
         return RestartPhase(part.part, memory, storage, part.exposed)
@@ -132,13 +132,13 @@ def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tu
 # --- what fails -------------------------------------------------------------------------------------------------------
 
 
-def _failure_modes(
+def _build_failure_modes(
     scenario: Scenario, section: RunSpec, states: StepStates, specs: Iterable[FailureSpec]
 ) -> Iterator[FailureMode]:
     for spec in specs:
         devices = states.parts.of(spec.of, spec.machines)
         if devices.count:
-            yield _failure_mode(spec, devices, section, scenario, states)
+            yield _build_failure_mode(spec, devices, section, scenario, states)
         else:
             states.notes.append(f"{spec.name} does not occur: the job's nodes have no {spec.of}")
 
@@ -146,10 +146,10 @@ def _failure_modes(
 def rollback_causes(scenario: Scenario, section: RunSpec, states: StepStates) -> tuple[FailureMode, ...]:
     """Return the failure causes that set a run back to a checkpoint, without simulating cluster states."""
     specs = [spec for spec in resolve_failures(section.failures) if spec.effect in ("stop", "silent")]
-    return tuple(_failure_modes(scenario, section, states, specs))
+    return tuple(_build_failure_modes(scenario, section, states, specs))
 
 
-def _failure_mode(
+def _build_failure_mode(
     spec: FailureSpec, devices: DeviceClasses, section: RunSpec, scenario: Scenario, states: StepStates
 ) -> FailureMode:
     rate = spec.rate(devices.count, devices.machines, scenario.gpus) * section.failures.times
@@ -157,9 +157,9 @@ def _failure_mode(
     if isinstance(spec.law, WeibullLaw):
         mean = devices.count / rate
         law = WeibullTime(kind="weibull", mean=f"{mean!r} s", shape=spec.law.shape)
-        lives = Lives(devices.count, law, spec.law.youngest, spec.law.oldest)
-    bad = None if spec.bad is None else defective_batch(spec.bad, devices.machines)
-    shares, paces = _paces(spec, devices, states)
+        lives = PartLifetimes(devices.count, law, spec.law.youngest, spec.law.oldest)
+    bad = None if spec.bad is None else build_defective_batch(spec.bad, devices.machines)
+    shares, paces = _simulate_paces(spec, devices, states)
     return FailureMode(
         name=spec.name,
         effect=spec.effect,
@@ -179,14 +179,14 @@ def _failure_mode(
     )
 
 
-def defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
+def build_defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
     """Return the defective nodes that a batch in the scenario describes, among ``machines`` nodes."""
     window = math.inf if batch.within is None else batch.within
     count = round(batch.share * machines)
     return DefectiveBatch(count, batch.times, batch.cured, batch.retire, window, batch.rule, batch.replaced)
 
 
-def _paces(
+def _simulate_paces(
     spec: FailureSpec, devices: DeviceClasses, states: StepStates
 ) -> tuple[tuple[float, ...], np.ndarray | None]:
     """Return the probabilities of the slowdown levels, and simulated paces by level and device class."""
@@ -207,7 +207,7 @@ _UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.
 """The checkpoint of a run that writes none."""
 
 
-def _checkpoint_weight(section: RunSpec, states: StepStates) -> Weight:
+def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
     spec = section.checkpoint
     weight = states.weight(spec)
     states.notes += weight.notes
@@ -224,18 +224,18 @@ def _checkpoint_weight(section: RunSpec, states: StepStates) -> Weight:
     return replace(weight, slowed=slowed, memory_slowed=memory_slowed)
 
 
-def _pattern(
+def _build_pattern(
     section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...], goal: float
 ) -> CheckpointPattern:
     spec = section.checkpoint
-    storage = Saving(weight.stall, weight.write, weight.slowed)
-    memory = None if spec.memory is None else Saving(weight.memory_stall, weight.memory_write, weight.memory_slowed)
+    storage = SnapshotCost(weight.stall, weight.write, weight.slowed)
+    memory = None if spec.memory is None else SnapshotCost(weight.memory_stall, weight.memory_write, weight.memory_slowed)
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     validation = states.validating(section.validation) if section.validation else 0.0
     if weight is _UNSAVED:
         whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy + 1
-        return CheckpointPattern(states.healthy, math.ceil(whole), Saving(0.0), keep=0, validation=validation)
-    found = interval_of(spec.every, states.healthy + validation, Savings(storage, memory, spec.verify, cycles), causes)
+        return CheckpointPattern(states.healthy, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation)
+    found = parse_interval(spec.every, states.healthy + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes)
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
         states.notes.append("the interval is for failures without defective batches")

@@ -25,8 +25,8 @@ from simcluster.base.errors import InputError
 from simcluster.base.store import Store
 from simcluster.base.telling import phase
 from simcluster.base.version import sources_digest
-from simcluster.longrun.ending import check_size
-from simcluster.longrun.run import GatheredOutcomes, LongRun, Outcomes
+from simcluster.longrun.ending import check_simulation_size
+from simcluster.longrun.run import OutcomeCollector, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.results.result import VERSION
 from simcluster.studies.sweep.players import Players, players_of
@@ -34,33 +34,33 @@ from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Progress
 
 
-def plain_run(run: LongRun) -> LongRun:
+def strip_labels(run: LongRun) -> LongRun:
     """Return the run as plain data for other processes, without device names and unused device classes."""
     columns = [None if cause.paces is None else cause.column for cause in run.causes]
     causes = zip(run.causes, columns, strict=True)
     return replace(run, causes=tuple(replace(cause, label=str, column=column) for cause, column in causes))
 
 
-def digest_of(run: LongRun) -> str:
+def run_digest(run: LongRun) -> str:
     """Return a digest of a run, which differs if any of its numbers or laws does."""
-    text = json.dumps(_content_of(plain_run(run)), sort_keys=True)
+    text = json.dumps(_digest_content(strip_labels(run)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _content_of(value: Any) -> Any:
+def _digest_content(value: Any) -> Any:
     if value is None or value is str or isinstance(value, str | int | float):
         return repr(value)
     if isinstance(value, np.ndarray):
         return [str(value.dtype), list(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     if isinstance(value, tuple | list):
-        return [_content_of(each) for each in value]
+        return [_digest_content(each) for each in value]
     if isinstance(value, Mapping):
-        return {repr(key): _content_of(each) for key, each in value.items()}
+        return {repr(key): _digest_content(each) for key, each in value.items()}
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if isinstance(value, BaseModel):
-        return [kind, {name: _content_of(getattr(value, name)) for name in type(value).model_fields}]
+        return [kind, {name: _digest_content(getattr(value, name)) for name in type(value).model_fields}]
     if is_dataclass(value):
-        return [kind, {field.name: _content_of(getattr(value, field.name)) for field in fields(value)}]
+        return [kind, {field.name: _digest_content(getattr(value, field.name)) for field in fields(value)}]
     raise TypeError(f"{kind} in a run has no content to identify it by")
 
 
@@ -123,16 +123,16 @@ class RunSimulator:
     def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
         """Simulate ``count`` runs of each named run, numbered from ``first``; InputError if they take too long."""
         for run in runs.values():
-            check_size(run, count)
-        digests = {name: digest_of(run) for name, run in runs.items()}
+            check_simulation_size(run, count)
+        digests = {name: run_digest(run) for name, run in runs.items()}
         unique = {digests[name]: run for name, run in runs.items()}
         members = -(-self.players.at_once // len(unique)) if self.store is None else 0
         chunks: Chunks = {
             (digest, begin): Chunk(sent, seed, first + begin, many, packed=self.store is not None)
-            for digest, sent in ((digest, plain_run(run)) for digest, run in unique.items())
+            for digest, sent in ((digest, strip_labels(run)) for digest, run in unique.items())
             for begin, many in _split_chunks(count, members)
         }
-        gathered = {digest: GatheredOutcomes(run, count) for digest, run in unique.items()}
+        gathered = {digest: OutcomeCollector(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
         with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
             for (digest, begin), columns in self._finished(chunks):
@@ -153,7 +153,7 @@ class RunSimulator:
         for place, key in keys.items():
             if store is not None and key in done:
                 (row,) = store.rows([key])
-                yield place, _unpack(row["runs"])
+                yield place, _unpack_arrays(row["runs"])
         tasks = [(number, chunks[place]) for number, place in enumerate(places)]
         for rows in self.players.play(tasks, [(digest,) for digest, _ in places], simulate_chunk) if places else ():
             for number, row in rows:
@@ -165,18 +165,18 @@ class RunSimulator:
                     )
                 if store is not None:
                     store.add([(keys[place], {"status": "ok", "error": "", "runs": row["runs"]})])
-                yield place, _unpack(row["runs"]) if chunk.packed else row["runs"]
+                yield place, _unpack_arrays(row["runs"]) if chunk.packed else row["runs"]
                 there += chunk.count
             self.progress(there, total, 0)
 
 
-def _unpack(text: str) -> dict[str, Any]:
+def _unpack_arrays(text: str) -> dict[str, Any]:
     with np.load(BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
         return dict(file)
 
 
 @contextmanager
-def run_simulator(
+def open_run_simulator(
     workers: Workers = 1, store: str | Path | None = None, progress: Progress = lambda done, total, wrong: None
 ) -> Iterator[RunSimulator]:
     """Yield a simulator of long runs on the given workers; InputError if workers or store file are invalid."""
@@ -188,4 +188,4 @@ def run_simulator(
             yield RunSimulator(players, kept, progress)
 
 
-__all__ = ["MOST_PER_CHUNK", "Chunk", "RunSimulator", "Workers", "run_simulator", "simulate_chunk"]
+__all__ = ["MOST_PER_CHUNK", "Chunk", "RunSimulator", "Workers", "open_run_simulator", "simulate_chunk"]

@@ -22,11 +22,11 @@ from simcluster.documents.diagnostics import type_name
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document, validate
 from simcluster.documents.spec import Spec
-from simcluster.longrun.studies.build import LEAST, number_of_runs, section_of
-from simcluster.longrun.studies.chunks import Workers, run_simulator
-from simcluster.longrun.studies.policies import PairedDifference, half_width, paired_difference
+from simcluster.longrun.studies.build import LEAST, number_of_runs, run_section
+from simcluster.longrun.studies.chunks import Workers, open_run_simulator
+from simcluster.longrun.studies.policies import PairedDifference, mean_half_width, paired_difference
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import PreparedStage, StagedTraining, simulate_policies, stages_of
+from simcluster.longrun.studies.train import PreparedStage, StagedTraining, simulate_policies, prepare_stages
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import json_value, make_frame
 from simcluster.results.file import merge_assumptions
@@ -160,14 +160,14 @@ def compare_policies(
         )
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")
-    with run_simulator(workers, store, progress) as player:
+    with open_run_simulator(workers, store, progress) as player:
         made: dict[str, tuple[Scenario, list[PreparedStage]]] = {}
         refused: dict[str, str] = {}
         known: dict[str, StepStates] = {}
         for name, policy in policies.items():
             try:
-                scenario = _scenario(name, policy, next(iter(made.values()))[0] if made else None)
-                made[name] = scenario, stages_of(scenario, known)
+                scenario = _policy_scenario(name, policy, next(iter(made.values()))[0] if made else None)
+                made[name] = scenario, prepare_stages(scenario, known)
             except InputError as problem:
                 if strict or not made:
                     raise
@@ -181,7 +181,7 @@ def compare_policies(
     return PolicyComparison(runs, measure, refused)
 
 
-def _scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
+def _policy_scenario(name: str, policy: Policy, first: Scenario | None) -> Scenario:
     if not isinstance(policy, Mapping) or "cluster" in policy:
         return scenario_of(policy, f"compare_policies ({name})")
     if first is None:
@@ -196,7 +196,7 @@ class _RunDocument(Spec):
 def _apply_changes(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
     if any(path != "run" and not path.startswith("run.") for path in changes):
         return from_document(scenario.document(), changes)
-    stated = section_of(scenario).model_dump(mode="json", exclude_unset=True)
+    stated = run_section(scenario).model_dump(mode="json", exclude_unset=True)
     section = Document({"run": stated}, source="<document>", folder=Path())
     return scenario.model_copy(update={"run": validate(_RunDocument, apply_overrides(section, changes)).run})
 
@@ -207,7 +207,7 @@ def difference_table(values: Mapping[str, Floats]) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     for name, each in values.items():
         gap = paired_difference(first, each) if rows else PairedDifference(0.0, 0.0, math.nan)
-        rows.append((name, float(each.mean()), half_width(each), gap.mean, gap.half_width, gap.gained))
+        rows.append((name, float(each.mean()), mean_half_width(each), gap.mean, gap.half_width, gap.gained))
     return make_frame(rows, "policy mean half_width difference difference_half_width variance_gained", "policy")
 
 

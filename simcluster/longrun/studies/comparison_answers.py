@@ -11,10 +11,10 @@ from simcluster.base.units import DAY
 from simcluster.cli.common import on_one_line
 from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
 from simcluster.longrun.studies.policies import Advice
-from simcluster.longrun.studies.replayed import failures_in
+from simcluster.longrun.studies.replayed import logged_failures
 from simcluster.longrun.studies.replays import FailureReplay
 from simcluster.longrun.studies.training_answer import FATE_WORDS
-from simcluster.longrun.text import Columns, format_with_half, remark_lines, row_of, rows_of, table_block
+from simcluster.longrun.text import Columns, format_with_half, remark_lines, frame_row, frame_rows, table_block
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 _MOST = 5  # causes to name
@@ -27,7 +27,7 @@ _DIGITS = {"goodput": 3, "steps": 0, "strikes": 1, "outages": 1}  # of other mea
 def replay_answer(replay: FailureReplay) -> Answer:
     """Return the printed answer of a replayed failure log."""
     was, changed = replay.as_it_was, replay.changed.items()
-    struck = Counter(each.cause for each in failures_in(was.run, replay.log))
+    struck = Counter(each.cause for each in logged_failures(was.run, replay.log))
     rest = len(struck) - _MOST
     named = ", ".join(f"{cause} {count}" for cause, count in struck.most_common(_MOST))
     head = f"{replay.name} simulated again: {struck.total():,} failures in {replay.log.end / DAY:.4g} days"
@@ -36,15 +36,15 @@ def replay_answer(replay: FailureReplay) -> Answer:
     return [
         Lines([was.scenario.name, f"{head}; {was.played:,} run{'s' * (was.played > 1)}"], "head"),
         Figures([*facts, *[Fact("what if", changes)] * bool(changes)]),
-        *_measures(replay),
+        *_measures_table(replay),
         remark_lines(replay.assumed, replay.notes),
-        Lines([] if replay.what_if is None else [_worth_words(replay)]),
+        Lines([] if replay.what_if is None else [_describe_worth(replay)]),
     ]
 
 
-def _measures(replay: FailureReplay) -> list[TableBlock]:
+def _measures_table(replay: FailureReplay) -> list[TableBlock]:
     words, rows, known = {**FATE_WORDS, "stood": "standstill of the job"}, [], ("logged", "as_it_was", "what_if")
-    for row in rows_of(replay.table):
+    for row in frame_rows(replay.table):
         measure = row["measure"]
         hours, name = measure.endswith("_h"), measure.removesuffix("_h")
         if hours and not any(abs(row[each]) > 1e-6 for each in known):  # comparisons with nan are false
@@ -63,9 +63,9 @@ def _measures(replay: FailureReplay) -> list[TableBlock]:
     return table_block(rows, columns if replay.what_if is None else [*columns, *then])
 
 
-def _worth_words(replay: FailureReplay) -> str:
+def _describe_worth(replay: FailureReplay) -> str:
     ends = math.isfinite(replay.last.run.until)
-    row, steps = (row_of(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
+    row, steps = (frame_row(replay.table, name) for name in ("goodput" if ends else "days", "steps"))
     gap, half = row["difference"], row["half_width"]
     scale, unit = (100, "points of goodput") if ends else (1, "days")
     noise = "" if math.isnan(half) else f" +- {scale * half:.3f}"
@@ -98,7 +98,7 @@ def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str,
     scale, unit = MEASURES[measure]
     digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
     fine = 0 if measure == "dollars" else 3
-    records = rows_of(found.tables[measure])
+    records = frame_rows(found.tables[measure])
     for row, known in zip(rows, records, strict=True):
         half, gap, of_gap = (scale * known[name] for name in ("half_width", "difference", "difference_half_width"))
         noise = f" +- {half:,.{digits}f}" if half > 1e-12 * abs(scale * known["mean"]) else ""
@@ -131,7 +131,7 @@ def advice_answer(found: Advice) -> Answer:
         kept = [column for column in halves if column not in halves.values()]
         rows = [
             {column: _advice_cell(column, row[column], row.get(halves[column])) for column in kept}
-            for row in rows_of(table)
+            for row in frame_rows(table)
         ]
         columns = [(_HEADS.get(column, column.replace("_", " ")), f"{{{column}}}") for column in kept]
         blocks += table_block(rows, columns, indent=0)

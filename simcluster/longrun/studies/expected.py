@@ -16,9 +16,9 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
-from simcluster.longrun.ending import restart_seconds, stop_rate
+from simcluster.longrun.ending import mean_outage_seconds, stop_rate
 from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, cause_names
-from simcluster.longrun.studies.in_theory import Repairs
+from simcluster.longrun.studies.in_theory import RepairDemand
 from simcluster.longrun.text import make_frame
 from simcluster.results.distribution import half_width
 
@@ -37,7 +37,7 @@ _SAME = "the same up to noise"
 Row = tuple[str, str, float, float, float | None, str, str, bool]
 
 
-def closed_forms_of(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
+def compare_closed_forms(run: LongRun, outcomes: Outcomes) -> pd.DataFrame:
     """Return a table with a row per closed form that applies to the run; empty if nothing fails.
 
     Its ``value`` stands next to the mean of the runs (``simulated``, with ``half_width`` of its 95 % interval; None:
@@ -58,7 +58,7 @@ class _Comparison:
     def __init__(self, run: LongRun, outcomes: Outcomes) -> None:
         self.run, self.outcomes, self.pattern = run, outcomes, run.pattern
         self.shares = {fate: each / outcomes.wall for fate, each in outcomes.spent().items()}
-        self.rate, (self.down, self.exposed) = stop_rate(run), restart_seconds(run)
+        self.rate, (self.down, self.exposed) = stop_rate(run), mean_outage_seconds(run)
         self.work = self.pattern.steps * self.pattern.each
         self.stall = self.pattern.verify + self.pattern.storage.stall
 
@@ -128,7 +128,7 @@ class _Comparison:
             return
         exact = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, self.exposed, self.down, rate)
         if saving.write:
-            first = 1 - closed_forms.async_waste(work, stall, saving.write, saving.slowed, 1 / rate, restart)
+            first = 1 - closed_forms.async_lost_share(work, stall, saving.write, saving.slowed, 1 / rate, restart)
             holds = "exponential failures, asynchronous checkpoints"
         else:
             first = closed_forms.first_order_efficiency(work, stall, restart, 1 / rate)
@@ -216,7 +216,7 @@ class _Comparison:
         yield "standard deviation of days", "d", value, deviation, half, holds, why, explained or share >= _NAMED
 
     def _machines(self) -> Iterator[Row]:
-        spares, leaving = self.run.spares, Repairs.of(self.run)
+        spares, leaving = self.run.spares, RepairDemand.of(self.run)
         if spares.unlimited or not leaving.rate or self.run.short or not leaving.single:
             return
         rate, repair = leaving.rate, leaving.repair

@@ -17,7 +17,7 @@ import numpy as np
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.longrun import closed_forms
-from simcluster.longrun.pattern import MEMORY, STORAGE, Saving, steps_of_write
+from simcluster.longrun.pattern import MEMORY, STORAGE, SnapshotCost, min_interval_steps
 from simcluster.longrun.run import FailureMode, LongRun
 
 
@@ -38,7 +38,7 @@ class Interruption:
     whole: float
 
 
-def interruption_of(run: LongRun) -> Interruption:
+def mean_interruption(run: LongRun) -> Interruption:
     """Return the mean interruption of a run by a failure, over causes weighted by rate."""
     stops = [cause for cause in run.causes if cause.stops]
     rate = sum(cause.rate for cause in stops)
@@ -48,7 +48,7 @@ def interruption_of(run: LongRun) -> Interruption:
     exposed = sum(each for open_to, each in seconds if open_to)
     sheltered = sum(each for open_to, each in seconds if not open_to)
     again = (run.wrong / (1 - run.wrong) if run.wrong < 1 else math.inf) * (detect + exposed + sheltered)
-    taken = Repairs.of(run)
+    taken = RepairDemand.of(run)
     ready = spare_ready_time(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
     down = detect + ready + again + sheltered
     return Interruption(rate, detect, down, exposed, exposed + sheltered, down + exposed)
@@ -61,7 +61,7 @@ def spare_ready_time(run: LongRun, out: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Repairs:
+class RepairDemand:
     """Node repairs of a run: rate (1/s of exposed time), mean node-seconds, causes; ``single``: one node each."""
 
     rate: float
@@ -70,7 +70,7 @@ class Repairs:
     single: bool
 
     @classmethod
-    def of(cls, run: LongRun) -> Repairs:
+    def of(cls, run: LongRun) -> RepairDemand:
         """Return the repair rate and mean repair time of a run; rate 0 if no failure removes a node."""
         known = [(n, cause, cause.repair.mean) for n, cause in enumerate(run.causes) if cause.stops and cause.repair]
         rate = sum(cause.rate for _, cause, _ in known)
@@ -79,46 +79,46 @@ class Repairs:
         return cls(rate, repair, tuple(number for number, _, _ in known), single)
 
 
-def short_share(run: LongRun, count: int) -> float:
+def expected_shortage(run: LongRun, count: int) -> float:
     """Return the share of time in which a run with ``count`` spares lacks nodes, by Erlang B.
 
     ``closed_forms.shortage_share`` at the rate of failures over all other time, including outages without exposure.
     """
-    stop, taken = interruption_of(run), Repairs.of(run)
+    stop, taken = mean_interruption(run), RepairDemand.of(run)
     rate = taken.rate / (1 + stop.rate * stop.down)
     return closed_forms.shortage_share(count, rate, taken.repair, run.spares.crews) if rate else 0.0
 
 
-def efficiency_of(run: LongRun) -> float:
+def expected_efficiency(run: LongRun) -> float:
     """Return the share of a run's time that is kept work, by closed form; nan with copies in memory.
 
     Exact for stops by exponential laws and one level of checkpoints, except for the time short of nodes
-    (``short_share``), which is added.
+    (``expected_shortage``), which is added.
     """
-    pattern, stop = run.pattern, interruption_of(run)
+    pattern, stop = run.pattern, mean_interruption(run)
     if pattern.memory is not None:
         return math.nan
     work, saving, rate = pattern.steps * pattern.each, pattern.storage, stop.rate
     stall = saving.stall + pattern.verify
     kept = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, stop.exposed, stop.down, rate)
-    there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
+    there = 1.0 if run.spares.unlimited else 1 - expected_shortage(run, run.spares.count)
     return there * (pattern.step / pattern.each) * kept
 
 
-def two_levels_of(run: LongRun) -> float:
+def two_level_efficiency(run: LongRun) -> float:
     """Return the share of a run's time that is kept work with copies in memory, to first order.
 
     Stalls, half of the time between two snapshots of the surviving level, and restarts, all much below the time between
     failures.
     """
-    pattern, stop = run.pattern, interruption_of(run)
+    pattern, stop = run.pattern, mean_interruption(run)
     memory = sum(cause.rate for cause in run.causes if cause.stops and not cause.survives)
     stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
     slowed = float(pattern.spent("write", np.array([pattern.period]))[0])
     work = pattern.steps * pattern.step
     whole = work * pattern.cycles
     lost = memory * work / 2 + (stop.rate - memory) * whole / 2
-    there = 1.0 if run.spares.unlimited else 1 - short_share(run, run.spares.count)
+    there = 1.0 if run.spares.unlimited else 1 - expected_shortage(run, run.spares.count)
     return there * (1 - (stalls + slowed) / whole - lost - stop.rate * stop.whole)
 
 
@@ -149,17 +149,17 @@ _NEVER = 50.0  # segments this many times as long as the time between failures p
 
 
 @dataclass(frozen=True)
-class Savings:
+class CheckpointCosts:
     """Checkpoint costs that determine the best interval; ``cycles`` is the number of snapshots per stored one."""
 
-    storage: Saving
-    memory: Saving | None
+    storage: SnapshotCost
+    memory: SnapshotCost | None
     verify: float
     cycles: int | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class Interval:
+class CheckpointInterval:
     """Checkpoint interval in steps, snapshots per one on storage (``cycles``), and how it was chosen."""
 
     steps: int
@@ -168,7 +168,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Rates:
+class RollbackRates:
     """Rates (1/s) of failures that set a run back, by the snapshot that survives, and of silent errors."""
 
     memory: float
@@ -176,7 +176,7 @@ class Rates:
     silent: float
 
     @classmethod
-    def of(cls, causes: Sequence[FailureMode]) -> Rates:
+    def of(cls, causes: Sequence[FailureMode]) -> RollbackRates:
         """Return the rollback rates of failure causes by what survives them."""
         stops = [cause for cause in causes if cause.effect == "stop"]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
@@ -184,9 +184,9 @@ class Rates:
         return cls(sum(cause.rate for cause in stops) - deep, deep, silent)
 
 
-def interval_of(every: str, step: float, savings: Savings, causes: Sequence[FailureMode]) -> Interval:
+def parse_interval(every: str, step: float, savings: CheckpointCosts, causes: Sequence[FailureMode]) -> CheckpointInterval:
     """Return the checkpoint interval that text such as "auto" or "20 min" gives for steps of ``step`` s."""
-    every, rates = every.strip(), Rates.of(causes)
+    every, rates = every.strip(), RollbackRates.of(causes)
     if every == "auto":
         return _best_interval(step, savings, rates)
     number, _, unit = every.partition(" ")
@@ -194,22 +194,22 @@ def interval_of(every: str, step: float, savings: Savings, causes: Sequence[Fail
         steps = int(number)
     else:
         steps = max(1, round(parse_seconds(every) / step))
-    return Interval(steps, _cycles(savings, rates))
+    return CheckpointInterval(steps, _cycles_per_pattern(savings, rates))
 
 
 def best_steps(run: LongRun) -> int:
     """Return the best number of steps between checkpoints; InputError if nothing fails."""
     pattern = run.pattern
-    savings = Savings(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
-    return _best_interval(pattern.each, savings, Rates.of(run.causes)).steps
+    savings = CheckpointCosts(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
+    return _best_interval(pattern.each, savings, RollbackRates.of(run.causes)).steps
 
 
-def _cost(saving: Saving) -> float:
+def _snapshot_seconds(saving: SnapshotCost) -> float:
     return saving.stall + saving.slowed * saving.write
 
 
-def _cycles(savings: Savings, rates: Rates) -> int:
-    """Return the snapshots per one on storage, as given or optimal (``closed_forms.two_levels``)."""
+def _cycles_per_pattern(savings: CheckpointCosts, rates: RollbackRates) -> int:
+    """Return the snapshots per one on storage, as given or optimal (``closed_forms.best_two_levels``)."""
     if savings.memory is None:
         return 1
     if savings.cycles != "auto":
@@ -221,36 +221,36 @@ def _cycles(savings: Savings, rates: Rates) -> int:
         )
     if not rates.memory:
         return 2
-    memory, storage = (max(1e-6, savings.verify + _cost(saving)) for saving in (savings.memory, savings.storage))
-    found = closed_forms.two_levels(memory, storage, rates.memory, rates.storage)
+    memory, storage = (max(1e-6, savings.verify + _snapshot_seconds(saving)) for saving in (savings.memory, savings.storage))
+    found = closed_forms.best_two_levels(memory, storage, rates.memory, rates.storage)
     return min(100_000, max(2, round(found.cycles)))
 
 
-def _best_interval(step: float, savings: Savings, rates: Rates) -> Interval:
+def _best_interval(step: float, savings: CheckpointCosts, rates: RollbackRates) -> CheckpointInterval:
     verify = savings.verify
     rate = rates.memory + rates.storage + (0.0 if verify else rates.silent)
     if not rate + rates.silent:
         raise InputError("run.checkpoint.every: auto needs run.failures; set it, or an interval: 83 steps or 20 min")
     storage, memory = savings.storage, savings.memory
-    cycles = _cycles(savings, rates)
+    cycles = _cycles_per_pattern(savings, rates)
     if memory is not None:
         # n copies and one checkpoint on storage in n cycles; a failure costs half a cycle, or half a pattern
-        spent = (cycles - 1) * (verify + _cost(memory)) + verify + _cost(storage)
+        spent = (cycles - 1) * (verify + _snapshot_seconds(memory)) + verify + _snapshot_seconds(storage)
         wanted = math.sqrt(2 * spent / (rates.memory / cycles + rates.storage)) / cycles
         how = f"copies in memory, one in {cycles} on storage"
     elif rates.silent and verify:
-        wanted = closed_forms.verified_interval(verify, _cost(storage), rates.silent, rate)
+        wanted = closed_forms.verified_interval(verify, _snapshot_seconds(storage), rates.silent, rate)
         how = "a verification before each"
     elif storage.write:
-        wanted = closed_forms.async_interval(verify + _cost(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
+        wanted = closed_forms.async_interval(verify + _snapshot_seconds(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
         how = "asynchronous"
     else:
-        wanted = _nearby(step, verify + storage.stall, rate)
+        wanted = _best_whole_interval(step, verify + storage.stall, rate)
         how = "training waits for it"
-    return _whole_steps(step, savings, cycles, wanted, how)
+    return _round_interval(step, savings, cycles, wanted, how)
 
 
-def _nearby(step: float, checkpoint: float, rate: float) -> float:
+def _best_whole_interval(step: float, checkpoint: float, rate: float) -> float:
     steps = closed_forms.best_interval(checkpoint, 1 / rate) / step
     near = [max(1, math.floor(steps)) * step, max(1, math.ceil(steps)) * step]
     if rate * (near[1] + checkpoint) > _NEVER:
@@ -258,9 +258,9 @@ def _nearby(step: float, checkpoint: float, rate: float) -> float:
     return max(near, key=lambda work: closed_forms.efficiency(work, checkpoint, 0.0, 0.0, rate))
 
 
-def _whole_steps(step: float, savings: Savings, cycles: int, wanted: float, how: str) -> Interval:
+def _round_interval(step: float, savings: CheckpointCosts, cycles: int, wanted: float, how: str) -> CheckpointInterval:
     writes = [saving for saving in (savings.storage, savings.memory) if saving is not None]
-    least, longest = max(steps_of_write(saving, step) for saving in writes), max(saving.write for saving in writes)
+    least, longest = max(min_interval_steps(saving, step) for saving in writes), max(saving.write for saving in writes)
     steps = max(least, round(wanted / step))
     if round(wanted / step) >= least:
         why = f"the optimum is {format_seconds(wanted)} ({how})"
@@ -269,4 +269,4 @@ def _whole_steps(step: float, savings: Savings, cycles: int, wanted: float, how:
     else:
         why = f"bound by the step; the optimum is {format_seconds(wanted)} ({how})"
     counted = f"{steps} step{'s' * (steps > 1)}"
-    return Interval(steps, cycles, (f"a checkpoint every {counted}, {format_seconds(steps * step)}: {why}",))
+    return CheckpointInterval(steps, cycles, (f"a checkpoint every {counted}, {format_seconds(steps * step)}: {why}",))

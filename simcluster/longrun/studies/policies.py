@@ -17,7 +17,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.shown import Shown
 from simcluster.base.tables import frame_of
 from simcluster.longrun.run import LongRun, Outcomes
-from simcluster.longrun.studies.build import long_run_of, section_of
+from simcluster.longrun.studies.build import build_long_run, run_section
 from simcluster.longrun.studies.chunks import Name, RunSimulator
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.text import json_value
@@ -65,12 +65,12 @@ def _t_half_width(count: int) -> float:
     return float(stdtrit(count - 1, 0.975)) / math.sqrt(count)
 
 
-def half_width(values: Floats) -> float:
+def mean_half_width(values: Floats) -> float:
     """Return half the 95 % confidence interval of the mean of values, one per run."""
     return _t_half_width(len(values)) * float(np.std(values, ddof=1))
 
 
-def share_of(outcomes: Outcomes, fate: str = "productive") -> Floats:
+def category_share(outcomes: Outcomes, fate: str = "productive") -> Floats:
     """Return each run's share of wall time in a category; of "productive" it is the goodput."""
     return np.asarray(outcomes.spent()[fate] / outcomes.wall)
 
@@ -164,12 +164,12 @@ class PolicyBench:
     @property
     def section(self) -> RunSpec:
         """The scenario's ``run:`` section."""
-        return section_of(self.scenario)
+        return run_section(self.scenario)
 
     def with_section(self, **changes: Any) -> LongRun:
         """Return the scenario's long run with fields of its ``run:`` section changed."""
         section = self.section.model_copy(update=changes)
-        return long_run_of(self.scenario.model_copy(update={"run": section}), self.states)
+        return build_long_run(self.scenario.model_copy(update={"run": section}), self.states)
 
     def play(self, run: LongRun) -> Outcomes:
         """Simulate one variant of the run; return its outcomes."""
@@ -181,7 +181,7 @@ class PolicyBench:
 
     def goodputs(self, runs: Mapping[Name, LongRun]) -> dict[Name, Floats]:
         """Simulate each named variant of the run; return the goodput of each run by name."""
-        return {name: share_of(outcomes) for name, outcomes in self.play_all(runs).items()}
+        return {name: category_share(outcomes) for name, outcomes in self.play_all(runs).items()}
 
     def advice(
         self,
@@ -206,6 +206,6 @@ def goodput_table(
     rows = []
     for name, values in goodput.items():
         gap = paired_difference(goodput[base], values)
-        measured = {"goodput": float(values.mean()), "half_width": half_width(values), "closed_form": closed_form(name)}
+        measured = {"goodput": float(values.mean()), "half_width": mean_half_width(values), "closed_form": closed_form(name)}
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
     return frame_of(rows)

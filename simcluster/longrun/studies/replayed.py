@@ -20,24 +20,24 @@ from simcluster.base.units import DAY
 from simcluster.documents.csv_numbers import Row
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.catalogue import resolve_failures
-from simcluster.longrun.eventlog import EventLog, Incident, is_simulated_log, log_from_rows
+from simcluster.longrun.eventlog import EventLog, Incident, is_simulated_log, parse_event_log
 from simcluster.longrun.fitting import FailureFits, fit_failures
 from simcluster.longrun.run import MAINTENANCE, REGROWTH, TIME_TOLERANCE, LongRun, RecordedFailures
-from simcluster.longrun.studies.build import long_run_of, section_of
+from simcluster.longrun.studies.build import build_long_run, run_section
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario
 
 _APART = 1e-3  # seconds between two failures that a log has at one instant
 
 
-def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
+def with_logged_failures(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRun:
     """Return the run with the failures of a log instead of random ones.
 
     ``of`` is the run that the log was kept of (default: this one): it states which parts of its restarts were exposed,
     and, where a log has no ``lasts`` of a stop, how long the job stood: the mean of its detection and restart.
     InputError for causes that the run does not have, and for a log without any.
     """
-    struck = failures_in(run, log)
+    struck = logged_failures(run, log)
     instants = np.array([each.time for each in struck])
     stop, every = (_exposed_times(instants, _standstills(of or run, log, stops=stops)) for stops in (True, False))
     causes = []
@@ -51,7 +51,7 @@ def replay_log(run: LongRun, log: EventLog, of: LongRun | None = None) -> LongRu
     return replace(run, causes=tuple(causes))
 
 
-def failures_in(run: LongRun, log: EventLog) -> list[Incident]:
+def logged_failures(run: LongRun, log: EventLog) -> list[Incident]:
     """Return the failures in a log, without planned maintenance; InputError for unknown causes, or if empty."""
     known = [cause.name for cause in run.causes]
     struck = [each for each in log.incidents if each.cause not in (MAINTENANCE, REGROWTH)]
@@ -124,7 +124,7 @@ def _exposed_times(instants: Floats, stands: Sequence[tuple[float, float]]) -> F
 _RATES = {"mtbf", "per_1000_node_days", "per_year", "count", "within", "gpus", "law", "bad", "source", "name", "of"}
 
 
-def fit_log(
+def fit_scenario_log(
     scenario: Scenario,
     rows: Sequence[Row],
     source: str,
@@ -141,14 +141,14 @@ def fit_log(
     """
     if "age" in rows[0].texts:
         raise InputError("a log of lives (age, end) is of parts, not of a job: remove --scenario")
-    section = section_of(scenario)
+    section = run_section(scenario)
     if "count" in rows[0].texts and "time" not in rows[0].texts:
         return fit_failures(rows, source, gpus=gpus or scenario.gpus, days=days, by=by)
-    log, own = log_from_rows(rows, "log"), is_simulated_log(rows)
+    log, own = parse_event_log(rows, "log"), is_simulated_log(rows)
     seconds = days * DAY if days is not None else log.end if own else section.days
     if seconds is None:
         raise InputError("the observed time is unknown, as the scenario ends by steps or tokens: set --days")
-    run, planned = long_run_of(scenario, StepStates(scenario)), (MAINTENANCE, REGROWTH)
+    run, planned = build_long_run(scenario, StepStates(scenario)), (MAINTENANCE, REGROWTH)
     kept = [row for row in rows if not own and row.texts["cause"].strip() not in planned]
     for each in log.incidents if own else ():
         if each.cause not in planned:

@@ -17,18 +17,18 @@ from simcluster.base.units import DAY, HOUR
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.shipped import shipped_folder
-from simcluster.longrun.ending import check_size
-from simcluster.longrun.eventlog import STANDS, EventLog, read_log
+from simcluster.longrun.ending import check_simulation_size
+from simcluster.longrun.eventlog import STANDS, EventLog, read_event_log
 from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.run import FATES, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.build import long_run_of, number_of_runs
+from simcluster.longrun.studies.build import build_long_run, number_of_runs
 from simcluster.longrun.studies.policies import paired_difference
-from simcluster.longrun.studies.replayed import failures_in, replay_log, standstill_seconds
+from simcluster.longrun.studies.replayed import logged_failures, with_logged_failures, standstill_seconds
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import step_document
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import json_value, make_frame, row_of, rows_of
+from simcluster.longrun.text import json_value, make_frame, frame_row, frame_rows
 from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
@@ -74,7 +74,7 @@ class FailureReplay(Shown):
     def logged(self) -> dict[str, float]:
         """Measures of the log itself, by name: days, failures, hours by activity, and steps if known."""
         log, run = self.log, self.as_it_was.run
-        found = {"days": log.end / DAY, "strikes": float(len(failures_in(run, log)))}
+        found = {"days": log.end / DAY, "strikes": float(len(logged_failures(run, log)))}
         if log.stands is None:
             timed = any(each.lasts > 0 for each in log.incidents)
             return found | ({"stood_h": standstill_seconds(run, log) / HOUR} if timed else {})
@@ -112,8 +112,8 @@ class FailureReplay(Shown):
     def notes(self) -> Iterator[str]:
         """Notes on what the replay does not reproduce of the log, or does not know."""
         run, log = self.as_it_was.run, self.log
-        struck = failures_in(run, log)
-        missed = len(struck) - row_of(self.table, "strikes")["as_it_was"]
+        struck = logged_failures(run, log)
+        missed = len(struck) - frame_row(self.table, "strikes")["as_it_was"]
         stops = {cause.name for cause in run.causes if cause.stops}
         unknown = sum(each.cause in stops and math.isnan(each.lasts) for each in struck) if log.stands is None else 0
         if missed > 0.5:
@@ -131,11 +131,11 @@ class FailureReplay(Shown):
         return {
             "name": self.as_it_was.scenario.name,
             "log": self.name,
-            "strikes": len(failures_in(self.as_it_was.run, self.log)),
+            "strikes": len(logged_failures(self.as_it_was.run, self.log)),
             "log_days": self.log.end / DAY,
             "played": self.as_it_was.played,
             "what_if": dict(self.changed),
-            "measures": json_value(rows_of(self.table)),
+            "measures": json_value(frame_rows(self.table)),
             "assumed": list(self.assumed),
             "notes": list(self.notes),
         }
@@ -151,24 +151,24 @@ def replay_failures(
 ) -> FailureReplay:
     """Replay a job's failure log under the scenario's policy, and with the changes in ``what_if``.
 
-    For example {"run.checkpoint.every": "10 min"}. ``log`` is one that ``read_log`` read, a file, or the name of a
+    For example {"run.checkpoint.every": "10 min"}. ``log`` is one that ``read_event_log`` read, a file, or the name of a
     built-in one. Changes of ``run.failures`` describe the log's causes, so they hold for both. InputError for an
     invalid log, and for causes that the scenario does not have.
     """
     scenario = scenario_of(scenario, "replay_failures")
     name = Path(log).stem if isinstance(log, str | Path) else "log"
-    log = log if isinstance(log, EventLog) else read_log(log_path(log))
+    log = log if isinstance(log, EventLog) else read_event_log(resolve_log_path(log))
     changes = dict(what_if or {})
     both = {path: value for path, value in changes.items() if path.startswith(_OF_THE_LOG)}
     policy = {path: value for path, value in changes.items() if path not in both}
     scenario = from_document(scenario.document(), both) if both else scenario
     count = number_of_runs(scenario, played)
     states = StepStates(scenario)
-    original = long_run_of(scenario, states)
+    original = build_long_run(scenario, states)
 
     def replay(scenario: Scenario, run: LongRun, states: StepStates) -> TrainingRun:
-        struck = replay_log(run, log, original)
-        check_size(struck, count)
+        struck = with_logged_failures(run, log, original)
+        check_simulation_size(struck, count)
         return TrainingRun(scenario, struck, dict(states.used), simulate_runs(struck, scenario.seed, count))
 
     was, then = replay(scenario, original, states), None
@@ -176,11 +176,11 @@ def replay_failures(
         other = from_document(scenario.document(), policy)
         same_step = step_document(other) == step_document(scenario)
         states = StepStates(other, states.asked) if same_step else StepStates(other)
-        then = replay(other, long_run_of(other, states), states)
+        then = replay(other, build_long_run(other, states), states)
     return FailureReplay(name, log, was, then, policy)
 
 
-def log_path(name: str | Path) -> Path:
+def resolve_log_path(name: str | Path) -> Path:
     """Return the path of a log file, given as a path or as the bare name of a built-in log."""
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:

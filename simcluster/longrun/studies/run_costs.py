@@ -12,7 +12,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import HOUR, YEAR
 from simcluster.longrun.events.record import STRIKE
-from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, run_power, step_power
+from simcluster.longrun.power import KWH, DevicePower, PowerCurve, category_watts, resolve_power, step_power
 from simcluster.longrun.run import FATES, MAINTENANCE, LongRun, Outcomes, cause_names
 from simcluster.results.result import Result
 from simcluster.scenario.run_section import PowerSpec, RunSpec
@@ -76,7 +76,7 @@ class RunEnergy:
     @classmethod
     def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
         """Return the energy of simulated runs with healthy step ``step``; None if a GPU's power is unknown."""
-        draw = None if step is None else run_power(step.scenario.cluster.device.name, own)
+        draw = None if step is None else resolve_power(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property

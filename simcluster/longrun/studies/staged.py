@@ -12,9 +12,9 @@ from simcluster.base.arrays import Floats
 from simcluster.base.shown import Shown
 from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
-from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.training_run import TrainingRun, table_of_means
-from simcluster.longrun.text import json_value, make_frame, rows_of
+from simcluster.longrun.studies.build import run_section
+from simcluster.longrun.studies.training_run import TrainingRun, means_table
+from simcluster.longrun.text import json_value, make_frame, frame_rows
 from simcluster.results.file import merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec
@@ -55,14 +55,14 @@ class StagedTraining(Shown):
     effective_mfu: float = field(init=False)
 
     def __post_init__(self) -> None:
-        section, stages = section_of(self.scenario), self.stages
+        section, stages = run_section(self.scenario), self.stages
         each = [(stage, spec.change) for stage, spec in zip(stages, section.stages, strict=True)]
-        hours = _sum([(stage.wall + change) * stage.run.gpus / HOUR for stage, change in each])
-        useful = _sum([stage.goodput_by_run * stage.wall * stage.run.gpus / HOUR for stage in stages])
+        hours = _sum_arrays([(stage.wall + change) * stage.run.gpus / HOUR for stage, change in each])
+        useful = _sum_arrays([stage.goodput_by_run * stage.wall * stage.run.gpus / HOUR for stage in stages])
         mean = float(hours.mean())
         vars(self).update(
             specs=section.stages, played=stages[0].played, price=section.price,
-            wall=_sum([stage.wall + change for stage, change in each]), gpu_hours=hours, goodput_by_run=useful / hours,
+            wall=_sum_arrays([stage.wall + change for stage, change in each]), gpu_hours=hours, goodput_by_run=useful / hours,
             tokens=sum(stage.tokens for stage in stages), spare_gpu_hours=sum(each.spare_gpu_hours for each in stages),
             goodput=sum(stage.goodput * stage.gpu_hours for stage in stages) / mean,
             effective_mfu=sum(stage.effective_mfu * stage.gpu_hours for stage in stages) / mean,
@@ -85,7 +85,7 @@ class StagedTraining(Shown):
             "kwh": None if self.kwh is None else float(self.kwh.mean()),
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown_s": self.breakdown.to_dict(),
-            "stages": rows_of(self.table),
+            "stages": frame_rows(self.table),
             "assumed": list(self.assumed),
             "runs": [stage.to_dict() for stage in self.stages],
             "scenario": self.scenario.document(),
@@ -106,7 +106,7 @@ class StagedTraining(Shown):
             for stage, spec in zip(self.stages, self.specs, strict=True)
             if stage.money is not None
         ]
-        return _sum(each) if each else None
+        return _sum_arrays(each) if each else None
 
     @property
     def dollars_by_run(self) -> Floats | None:
@@ -121,7 +121,7 @@ class StagedTraining(Shown):
             for stage, spec in zip(self.stages, self.specs, strict=True)
             if stage.energy is not None
         ]
-        return _sum(each) if len(each) == len(self.stages) else None
+        return _sum_arrays(each) if len(each) == len(self.stages) else None
 
     @property
     def lost_to_failures(self) -> float | None:
@@ -132,9 +132,9 @@ class StagedTraining(Shown):
     @cached_property
     def numbers(self) -> pd.DataFrame:
         """Table of days, GPU-hours, failures, dollars and kWh: mean, low, high (95 %), p5, p50, p95."""
-        failures = _sum([stage.failures_by_run for stage in self.stages])
+        failures = _sum_arrays([stage.failures_by_run for stage in self.stages])
         measured = {"days": self.wall / DAY, "gpu_hours": self.gpu_hours, "failures": failures}
-        return table_of_means({**measured, "dollars": self.dollars, "kwh": self.kwh})
+        return means_table({**measured, "dollars": self.dollars, "kwh": self.kwh})
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -186,5 +186,5 @@ class StagedTraining(Shown):
         return pd.concat(tables, names=["stage"]).reset_index("stage").reset_index(drop=True)
 
 
-def _sum(each: list[Floats]) -> Floats:
+def _sum_arrays(each: list[Floats]) -> Floats:
     return np.asarray(sum(each), dtype=np.float64)

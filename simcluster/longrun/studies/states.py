@@ -50,7 +50,7 @@ class JobFabric:
         return [cable for cable in (*self.edges, *self.trunks) if node in cable]
 
 
-def fabric_of(cluster: Cluster, gpus: int) -> JobFabric:
+def find_job_fabric(cluster: Cluster, gpus: int) -> JobFabric:
     """Return the network that the first ``gpus`` GPUs can use: leaf switches, and all switches above."""
     switches = set(cluster.switches)
     ports: dict[str, int] = {}
@@ -91,7 +91,7 @@ CLASSES = 4
 
 
 @dataclass(frozen=True)
-class Representative:
+class ClassRepresentative:
     """Device that represents its class in simulations: its name, and the faults that make it slow."""
 
     words: str
@@ -110,7 +110,7 @@ class DeviceClasses:
     machines: int
     label: Callable[[int], str]
     column: Ints
-    stand_for: tuple[Representative, ...]
+    stand_for: tuple[ClassRepresentative, ...]
 
 
 class JobDevices:
@@ -132,7 +132,7 @@ class JobDevices:
     @cached_property
     def fabric(self) -> JobFabric:
         """NICs, switches and cables that the job uses."""
-        return fabric_of(self._cluster, self._gpus)
+        return find_job_fabric(self._cluster, self._gpus)
 
     def of(self, kind: str, machines: int = 1) -> DeviceClasses:
         """Return the job's devices of a kind, cached; a rack has ``machines`` nodes."""
@@ -160,19 +160,19 @@ class JobDevices:
         if kind == "neighbour":  # another job, which takes a share of all cables between switches
             there = int(bool(fabric.trunks))
             found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
-            stand_in = Representative("cables between switches, beside another job,", _links(fabric.trunks))
+            stand_in = ClassRepresentative("cables between switches, beside another job,", _slow_links(fabric.trunks))
             return replace(found, stand_for=(stand_in,), column=np.zeros(1, dtype=np.int64))
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
             cables = [*fabric.edges, *fabric.trunks]
             between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
             classes = np.array([*(self._class_of[fabric.ports[port]] for port, _ in fabric.edges), *between])
             labels = [f"{a} - {b}" for a, b in cables]
-            return self._devices(labels, classes, "cable ", lambda place: _links([cables[place]]))
+            return self._devices(labels, classes, "cable ", lambda place: _slow_links([cables[place]]))
         # NICs by the place of their first rank along the pipeline, switches by level: each with all of its cables
         values = np.array(list((fabric.ports if kind == "nic" else fabric.level).values()), dtype=np.int64)
         word, classes = ("NIC ", self._class_of[values]) if kind == "nic" else ("switch ", values)
         nodes = list(fabric.ports if kind == "nic" else fabric.level)
-        return self._devices(nodes, classes, word, lambda place: _links(fabric.cables_of(nodes[place])))
+        return self._devices(nodes, classes, word, lambda place: _slow_links(fabric.cables_of(nodes[place])))
 
     def _devices(
         self,
@@ -186,15 +186,15 @@ class JobDevices:
         _, firsts, number = np.unique(np.asarray(class_of, dtype=np.int64), return_index=True, return_inverse=True)
         columns = number.astype(np.int64).ravel()
         chosen = firsts.tolist() if first is None else first
-        stand_for = tuple(Representative(f"{word}{labels[each]}", faults(each)) for each in chosen)
+        stand_for = tuple(ClassRepresentative(f"{word}{labels[each]}", faults(each)) for each in chosen)
         return DeviceClasses(len(labels), len(self.hosts), lambda place: labels[place], columns, stand_for)
 
 
-def _links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
+def _slow_links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
     return tuple({"kind": "slow_link", "between": list(cable)} for cable in cables)
 
 
-def validation_pass(scenario: Scenario) -> Result:
+def simulate_validation(scenario: Scenario) -> Result:
     """Simulate the forward pass of a batch, as validation runs it, with its own bubble and faults."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
     return simulate_scenario(alone, planned=plan(alone, trains=False))
@@ -281,7 +281,7 @@ class StepStates:
 
         return self._timed(words, step) + self.outer
 
-    def slow(self, device: Representative, level: float) -> float:
+    def slow(self, device: ClassRepresentative, level: float) -> float:
         """Return the step time (s) with a GPU or node slower by a factor, or a link at a share of its bandwidth."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
         return self.with_faults(f"{device.words} {how}", device.slow(level))
@@ -302,7 +302,7 @@ class StepStates:
         """Return the cost of validations in seconds per step: forward passes on the healthy cluster."""
         if spec.seconds is not None:
             return spec.seconds / spec.every
-        one = self._timed("a batch of validation", lambda: validation_pass(self.scenario).step_time)
+        one = self._timed("a batch of validation", lambda: simulate_validation(self.scenario).step_time)
         return spec.batches * one / spec.every
 
     def short_of(self, machines: int) -> tuple[float, float]:

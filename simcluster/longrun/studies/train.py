@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.ending import check_end
-from simcluster.longrun.power import run_power
+from simcluster.longrun.ending import check_run_ends
+from simcluster.longrun.power import resolve_power
 from simcluster.longrun.run import LongRun, Outcomes
-from simcluster.longrun.studies.build import long_run_of, number_of_runs, section_of
-from simcluster.longrun.studies.chunks import RunSimulator, Workers, run_simulator
+from simcluster.longrun.studies.build import build_long_run, number_of_runs, run_section
+from simcluster.longrun.studies.chunks import RunSimulator, Workers, open_run_simulator
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.training_run import TrainingRun
@@ -44,8 +44,8 @@ def train(
     """
     scenario = scenario_of(scenario, "train")
     count = number_of_runs(scenario, played)
-    with run_simulator(workers, store, progress) as player:
-        return simulate_policies({"": (scenario, stages_of(scenario, {}))}, count, player)[""]
+    with open_run_simulator(workers, store, progress) as player:
+        return simulate_policies({"": (scenario, prepare_stages(scenario, {}))}, count, player)[""]
 
 
 @checked
@@ -59,7 +59,7 @@ def train_stages(
 ) -> StagedTraining:
     """Simulate the long training runs of a scenario that has stages; InputError if it has none."""
     scenario = scenario_of(scenario, "train_stages")
-    if not section_of(scenario).stages:
+    if not run_section(scenario).stages:
         raise InputError(f"{scenario.name}: the run has no stages; simulate it with simcluster.train")
     found = train(scenario, played=played, workers=workers, store=store, progress=progress)
     assert isinstance(found, StagedTraining)
@@ -78,15 +78,15 @@ class PreparedStage(NamedTuple):
     @classmethod
     def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
         """Prepare a scenario's run for simulation; InputError if it would practically never end."""
-        run_power(scenario.cluster.device.name, section_of(scenario).power)  # raises its errors first
-        run = long_run_of(scenario, states)
-        check_end(run)
+        resolve_power(scenario.cluster.device.name, run_section(scenario).power)  # raises its errors first
+        run = build_long_run(scenario, states)
+        check_run_ends(run)
         return cls(scenario, run, dict(states.used), states.result, tuple(states.notes))
 
 
-def stages_of(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
+def prepare_stages(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
     """Prepare the stages of a scenario's run for simulation; stages with equal steps share ``known`` states."""
-    scenarios = stage_scenarios(scenario) if section_of(scenario).stages else [scenario]
+    scenarios = stage_scenarios(scenario) if run_section(scenario).stages else [scenario]
     return [PreparedStage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
 
 
@@ -106,7 +106,7 @@ def simulate_policies(
             TrainingRun(stage.scenario, stage.run, stage.states, each, stage.step, _APART * number, stage.notes)
             for number, (stage, each) in enumerate(zip(stages, outcomes[name], strict=True))
         )
-        found[name] = StagedTraining(scenario, trained) if section_of(scenario).stages else trained[0]
+        found[name] = StagedTraining(scenario, trained) if run_section(scenario).stages else trained[0]
     return found
 
 
@@ -120,7 +120,7 @@ def step_document(scenario: Scenario) -> dict[str, Any]:
 
 def stage_scenarios(scenario: Scenario) -> list[Scenario]:
     """Return a scenario for each stage of a run, with the stage's tokens and changes."""
-    section, found = section_of(scenario), []
+    section, found = run_section(scenario), []
     counts = tokens_of_stages(section.stages, section.tokens)
     for number, (stage, tokens) in enumerate(zip(section.stages, counts, strict=True), 1):
         changes: dict[str, Any] = dict(stage.set)

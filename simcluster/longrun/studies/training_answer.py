@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_bytes, format_seconds
-from simcluster.longrun.ending import restart_seconds, stop_rate
+from simcluster.longrun.ending import mean_outage_seconds, stop_rate
 from simcluster.longrun.scaling.asked import expected_loss
-from simcluster.longrun.studies.build import section_of
+from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.run_costs import PRICES, RunMoney
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import cells_of, format_energy, format_power, remark_lines, row_of, rows_of, table_block
+from simcluster.longrun.text import format_cells, format_energy, format_power, remark_lines, frame_row, frame_rows, table_block
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
 
@@ -48,11 +48,11 @@ def training_answer(training: TrainingRun) -> Answer:
     ]
     return [
         Lines(
-            [scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_runs_words(training)}"],
+            [scenario.title, f"{scenario.gpus:,} GPUs of {scenario.cluster.built.name}; {_describe_runs(training)}"],
             "head",
         ),
         Figures(facts),
-        *_breakdown(training),
+        *_breakdown_table(training),
         *_causes_table(training),
         Lines([f"  a restart: {each}"] if each else []),
         *_expected_table(training),
@@ -61,7 +61,7 @@ def training_answer(training: TrainingRun) -> Answer:
     ]
 
 
-def _runs_words(training: TrainingRun | StagedTraining) -> str:
+def _describe_runs(training: TrainingRun | StagedTraining) -> str:
     stages = f" of {len(training.stages)} stages" if isinstance(training, StagedTraining) else ""
     count = training.played
     return f"{count:,} run{'s' * (count > 1)}{stages} simulated, seed {training.scenario.seed}"
@@ -70,7 +70,7 @@ def _runs_words(training: TrainingRun | StagedTraining) -> str:
 def _mean_and_range(
     training: TrainingRun | StagedTraining, name: str, form: str, least: float = 1e-6
 ) -> tuple[str, str]:
-    row = row_of(training.numbers, name)
+    row = frame_row(training.numbers, name)
     mean, low, high = (form.format(row[each]) for each in ("mean", "p5", "p95"))
     varies = row["p95"] - row["p5"] > least * row["mean"]
     return mean, f" ({low} to {high} in 90 % of runs)" if varies else ""
@@ -81,7 +81,7 @@ def _mean_and_range(
 
 def _job_facts(training: TrainingRun) -> Iterator[Fact]:
     scenario, of = training.scenario, training.scenario.training
-    steps = row_of(training.numbers, "steps")["mean"]
+    steps = frame_row(training.numbers, "steps")["mean"]
     yield Fact(
         "batch",
         f"{scenario.tokens_per_step:,} tokens",
@@ -99,13 +99,13 @@ def _job_facts(training: TrainingRun) -> Iterator[Fact]:
 def _time_facts(training: TrainingRun) -> Iterator[Fact]:
     step = training.run.pattern.step
     days, spread = _mean_and_range(training, "days", "{:,.0f}" if training.days >= 9999.5 else "{:.4g}")
-    steps = row_of(training.numbers, "steps")["mean"] * step / DAY
+    steps = frame_row(training.numbers, "steps")["mean"] * step / DAY
     healthy = f"{steps:,.0f}" if steps >= 9999.5 else f"{steps:.4g}"
     yield Fact("time", f"{days} days", f"{spread}, of which {healthy} days of steps at {format_seconds(step)}")
 
 
 def _checkpoint_facts(training: TrainingRun) -> Iterator[Fact]:
-    pattern, section = training.run.pattern, section_of(training.scenario)
+    pattern, section = training.run.pattern, run_section(training.scenario)
     saving, validation = pattern.storage, section.validation
     if pattern.keep:
         behind = f", is written asynchronously in {format_seconds(saving.write)}" if saving.write else ""
@@ -117,7 +117,7 @@ def _checkpoint_facts(training: TrainingRun) -> Iterator[Fact]:
         yield Fact("checkpoint", size, f", stops training for {format_seconds(saving.stall)}{behind}; {every}")
         best = ", ".join(
             f"{row['closed_form'].removeprefix('best interval, ')} {format_seconds(row['value'])}"
-            for row in rows_of(training.expected.query("unit == 's'"))
+            for row in frame_rows(training.expected.query("unit == 's'"))
         )
         yield from [Fact("", f"best interval by closed form: {best}")] * bool(best)
     else:
@@ -128,9 +128,9 @@ def _checkpoint_facts(training: TrainingRun) -> Iterator[Fact]:
 
 
 def _failure_facts(training: TrainingRun) -> Iterator[Fact]:
-    run, rate, row = training.run, stop_rate(training.run), row_of(training.numbers, "goodput")
+    run, rate, row = training.run, stop_rate(training.run), frame_row(training.numbers, "goodput")
     if rate:
-        failures, outages = (row_of(training.numbers, name) for name in ("failures", "outages"))
+        failures, outages = (frame_row(training.numbers, name) for name in ("failures", "outages"))
         own = training.causes.loc[[cause.name for cause in run.causes if cause.stops]]
         lost = float(own["lost_s"].sum()) / max(float(own["outages"].sum()), 1e-12) / 60
         yield Fact(
@@ -140,7 +140,7 @@ def _failure_facts(training: TrainingRun) -> Iterator[Fact]:
             f"({failures['p5']:,.0f} to {failures['p95']:,.0f} in 90 % of runs); "
             f"{outages['mean']:,.1f} outages including planned ones",
         )
-        back = sum(restart_seconds(run)) / 60
+        back = sum(mean_outage_seconds(run)) / 60
         yield Fact("", f"each loses {lost:.3g} min of work and takes {back:.3g} min to detect and restart")
     else:
         yield Fact("failures", "none", ": nothing stops the job")
@@ -165,12 +165,12 @@ def _money_facts(training: TrainingRun) -> Iterator[Fact]:
     without = ", ".join(path for what, path in PRICES.items() if what not in money.parts)
     parts = ", ".join(f"{what} {whole_dollars(dollars)}" for what, dollars in named.items())
     yield Fact("", f"{parts}{f'; without a price, so not included: {without}' if without else ''}")
-    yield from (Fact("", words) for words in _lost_money(training, money, total))
+    yield from (Fact("", words) for words in _describe_lost_money(training, money, total))
 
 
-def _lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterator[str]:
+def _describe_lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterator[str]:
     if money.failures > 0:
-        count = row_of(training.numbers, "failures")["mean"]
+        count = frame_row(training.numbers, "failures")["mean"]
         each = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
         yield f"lost to failures {whole_dollars(money.failures)} ({money.failures / total:.2%}{each})"
     if (held := training.price_of_mfu) is None:
@@ -204,23 +204,23 @@ def _energy_facts(training: TrainingRun) -> Iterator[Fact]:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _breakdown(training: TrainingRun) -> list[Block]:
+def _breakdown_table(training: TrainingRun) -> list[Block]:
     mega = training.energy is not None and float(training.energy.total.mean()) >= 1e4
     productive, *rows = (
         {"what": FATE_WORDS[row["fate"]], **row, "energy": row["kwh"] / (1e3 if mega else 1.0)}
-        for row in rows_of(training.breakdown.query("share > 1e-9"))
+        for row in frame_rows(training.breakdown.query("share > 1e-9"))
     )
     columns = [("wall-clock breakdown", "{what}"), ("per run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
     columns += [("costs", "{dollars:dollars}")] * (training.money is not None)
     columns += [("energy", f"{{energy:,.2f}} {'MWh' if mega else 'kWh'}")] * (training.energy is not None)
-    title = [f"  wall-clock breakdown (mean of the runs): productive {', '.join(cells_of(productive, columns)[1:])}"]
+    title = [f"  wall-clock breakdown (mean of the runs): productive {', '.join(format_cells(productive, columns)[1:])}"]
     bars = [TableBar(0.0, row["share"]) for row in rows]
     return [*table_block(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [Lines(title)]
 
 
 def _causes_table(training: TrainingRun) -> list[TableBlock]:
     table = training.causes[training.causes["all_s"] > 0]
-    rest, rows = table.iloc[_CAUSES:], rows_of(table.iloc[:_CAUSES])
+    rest, rows = table.iloc[_CAUSES:], frame_rows(table.iloc[:_CAUSES])
     rows += [{"cause": f"{len(rest)} others", **{str(name): float(rest[name].sum()) for name in rest}}] * bool(
         len(rest)
     )
@@ -232,7 +232,7 @@ def _causes_table(training: TrainingRun) -> list[TableBlock]:
 
 def _expected_table(training: TrainingRun) -> list[TableBlock]:
     rows = []
-    for row in rows_of(training.expected.query("unit != 's'")):
+    for row in frame_rows(training.expected.query("unit != 's'")):
         share = row["unit"] == "fraction"
         half = row["half_width"] * (100 if share else 1)
         form = "{:.2%}" if share else f"{{:.4g}} {row['unit']}".rstrip()
@@ -248,16 +248,16 @@ def _expected_table(training: TrainingRun) -> list[TableBlock]:
 def staged_answer(training: StagedTraining) -> Answer:
     """Return the printed answer for runs of several stages."""
     scenario = training.scenario
-    head = [scenario.title, f"{scenario.cluster.built.name}; {_runs_words(training)}"]
+    head = [scenario.title, f"{scenario.cluster.built.name}; {_describe_runs(training)}"]
     return [
         Lines(head, "head"),
-        Figures([*_whole_facts(training)]),
+        Figures([*_total_facts(training)]),
         *_stages_table(training),
         remark_lines(training.assumed),
     ]
 
 
-def _whole_facts(training: StagedTraining) -> Iterator[Fact]:
+def _total_facts(training: StagedTraining) -> Iterator[Fact]:
     days, spread = _mean_and_range(training, "days", "{:.4g}")
     yield Fact("time", f"{days} days", f"{spread}, for {format_tokens(training.tokens)} tokens")
     hours = "{} GPU-hours{}".format(*_mean_and_range(training, "gpu_hours", "{:,.0f}"))
@@ -285,7 +285,7 @@ def _stages_table(training: StagedTraining) -> list[TableBlock]:
         *[("costs", "{dollars:dollars}")] * (training.dollars is not None),
         *[("MWh", "{kwh:MWh}")] * (training.kwh is not None),
     ]  # fmt: skip
-    rows = rows_of(training.table.assign(millions=training.table["gpu_hours"] / 1e6))
+    rows = frame_rows(training.table.assign(millions=training.table["gpu_hours"] / 1e6))
     notes = []
     for number, stage in enumerate(training.specs, 1):
         said = ", ".join(f"{path}: {_format_value(value)}" for path, value in stage.set.items()) or "as the scenario"

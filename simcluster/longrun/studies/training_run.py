@@ -14,16 +14,16 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Shown
 from simcluster.base.units import DAY
-from simcluster.longrun.defaults import assumptions_of
+from simcluster.longrun.defaults import list_assumptions
 from simcluster.longrun.ending import stop_rate
-from simcluster.longrun.eventlog import COLUMNS, incidents_of
+from simcluster.longrun.eventlog import COLUMNS, simulated_incidents
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
 from simcluster.longrun.scaling.asked import expected_loss
-from simcluster.longrun.studies.build import section_of
-from simcluster.longrun.studies.expected import closed_forms_of
+from simcluster.longrun.studies.build import run_section
+from simcluster.longrun.studies.expected import compare_closed_forms
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.text import json_value, make_frame, rows_of
+from simcluster.longrun.text import json_value, make_frame, frame_rows
 from simcluster.results.distribution import half_width
 from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from simcluster.longrun.events.record import RunRow
 
 
-def table_of_means(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
+def means_table(measured: Mapping[str, Floats | None]) -> pd.DataFrame:
     """Return a table with a row per measure: mean, low, high (95 %), p5, p50 and p95 over the runs."""
     rows = [
-        [name, *_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
+        [name, *_mean_interval(values), *np.quantile(values, (0.05, 0.5, 0.95))]
         for name, values in measured.items()
         if values is not None
     ]
     return make_frame(rows, "what mean low high p5 p50 p95", "what")
 
 
-def _interval(values: Floats) -> tuple[float, float, float]:
+def _mean_interval(values: Floats) -> tuple[float, float, float]:
     mean = float(values.mean())
     half = half_width(values) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half
@@ -106,13 +106,13 @@ class TrainingRun(Shown):
             ettr=float(sum(shares[fate].mean() for fate in ("productive", "slow", "write"))),
             step_mfu=step_mfu, effective_mfu=step_mfu * goodput,
             tokens=float(outcomes.steps.mean()) * real_tokens_per_step(self.scenario),
-            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=section_of(self.scenario).price,
+            gpu_hours=days * 24 * run.gpus, spare_gpu_hours=spares, price=run_section(self.scenario).price,
         )  # fmt: skip
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions that the results depend on and the scenario does not state."""
-        return tuple(assumptions_of(section_of(self.scenario), self.run))
+        return tuple(list_assumptions(run_section(self.scenario), self.run))
 
     @property
     def loss(self) -> float | None:
@@ -123,12 +123,12 @@ class TrainingRun(Shown):
     @cached_property
     def energy(self) -> RunEnergy | None:
         """Energy by time category, and power of the job; None if the power of its GPUs is unknown."""
-        return RunEnergy.of(self.run, self.outcomes, section_of(self.scenario).power, self.step)
+        return RunEnergy.of(self.run, self.outcomes, run_section(self.scenario).power, self.step)
 
     @cached_property
     def money(self) -> RunMoney | None:
         """Cost in dollars by time category and by cause; None if nothing has a price."""
-        section = section_of(self.scenario)
+        section = run_section(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
         return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
 
@@ -145,7 +145,7 @@ class TrainingRun(Shown):
     @property
     def price_of_mfu(self) -> PriceOfMfu | None:
         """Cost of the run at its achievable MFU; None if that or a price is not stated."""
-        achievable = section_of(self.scenario).achievable_mfu
+        achievable = run_section(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
         return PriceOfMfu.of(self.dollars, self.effective_mfu, achievable)
@@ -154,7 +154,7 @@ class TrainingRun(Shown):
     def numbers(self) -> pd.DataFrame:
         """Table over runs of days, steps, goodput, failures, dollars and kWh: mean, interval, percentiles."""
         outcomes = self.outcomes
-        return table_of_means({
+        return means_table({
             "days": self.wall / DAY,
             "steps": outcomes.steps,
             "goodput": self.goodput_by_run,
@@ -174,7 +174,7 @@ class TrainingRun(Shown):
         """
         spent, money, energy = self.outcomes.spent(), self.money, self.energy
         rows = [
-            [fate, float(spent[fate].mean()), *_interval(share), *np.quantile(share, (0.1, 0.9)),
+            [fate, float(spent[fate].mean()), *_mean_interval(share), *np.quantile(share, (0.1, 0.9)),
                    math.nan if money is None else money.by_fate[fate],
                    math.nan if energy is None else float(energy.kwh[fate].mean())]
             for fate, share in self.shares.items()
@@ -230,7 +230,7 @@ class TrainingRun(Shown):
     @cached_property
     def expected(self) -> pd.DataFrame:
         """Table of closed forms with the simulated results, their validity, and why the two differ."""
-        return closed_forms_of(self.run, self.outcomes)
+        return compare_closed_forms(self.run, self.outcomes)
 
     @cached_property
     def log(self) -> pd.DataFrame:
@@ -244,7 +244,7 @@ class TrainingRun(Shown):
     @cached_property
     def incidents(self) -> pd.DataFrame:
         """Failures in run 0 as a table whose CSV can be replayed: time, lasts (s; or nan), cause, device."""
-        return make_frame(map(astuple, incidents_of(self.run, self._rows)), "time cause device lasts")
+        return make_frame(map(astuple, simulated_incidents(self.run, self._rows)), "time cause device lasts")
 
     @cached_property
     def _rows(self) -> list[RunRow]:
@@ -287,7 +287,7 @@ class TrainingRun(Shown):
             "energy": None if energy is None else energy.to_dict(self.tokens),
             "mtbf_s": 1 / rate if rate else None,
             "checkpoint": {
-                "size_bytes": checkpoint_bytes(scenario, section_of(scenario).checkpoint),
+                "size_bytes": checkpoint_bytes(scenario, run_section(scenario).checkpoint),
                 "stall_s": pattern.storage.stall,
                 "write_s": pattern.storage.write,
                 "steps": pattern.steps if keep else None,
@@ -295,10 +295,10 @@ class TrainingRun(Shown):
             },
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown": self.breakdown.to_dict(orient="index"),
-            "causes": rows_of(self.causes),
-            "restart_parts": rows_of(self.parts),
-            "weeks": rows_of(self.weeks),
-            "expected": rows_of(self.expected),
+            "causes": frame_rows(self.causes),
+            "restart_parts": frame_rows(self.parts),
+            "weeks": frame_rows(self.weeks),
+            "expected": frame_rows(self.expected),
             "states": [{"state": words, "step_time_s": seconds} for words, seconds in self.states.items()],
             "assumed": list(self.assumed),
             "notes": list(self.notes),
