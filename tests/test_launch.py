@@ -24,7 +24,7 @@ from simcluster.longrun.launch.launch import Launch
 from simcluster.longrun.launch.points import CheckpointOverhead
 from simcluster.longrun.pattern import STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
-from simcluster.longrun.studies.in_theory import two_level_efficiency
+from simcluster.longrun.studies.run_closed_forms import two_level_efficiency
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_section import ValidationSpec
 from simcluster.scenario.run_times import FixedTime

@@ -23,7 +23,7 @@ from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.in_theory import CheckpointCosts, best_steps, parse_interval
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, best_steps, parse_interval
 from simcluster.scenario.run_times import ExponentialTime, StagedTime, TimeSpec
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

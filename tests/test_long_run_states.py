@@ -16,7 +16,7 @@ from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.in_theory import CheckpointInterval, CheckpointCosts, parse_interval
+from simcluster.longrun.studies.run_closed_forms import CheckpointInterval, CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import JobDevices, StepStates, find_job_fabric
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, checkpoint_cost

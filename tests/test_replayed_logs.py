@@ -24,7 +24,7 @@ from simcluster.longrun.events.record import RunRow
 from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase, SpareNodes
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.replayed import exposed_seconds, fit_scenario_log, with_logged_failures
+from simcluster.longrun.studies.logged_failures import exposed_seconds, fit_scenario_log, with_logged_failures
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_section import RunSpec
 from simcluster.scenario.run_times import ExponentialTime, FixedTime, LognormalTime

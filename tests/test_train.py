@@ -21,7 +21,7 @@ from simcluster.longrun.eventlog import read_event_log
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.chunks import MOST_PER_CHUNK, _split_chunks
 from simcluster.longrun.studies.expected import compare_closed_forms
-from simcluster.longrun.studies.replayed import with_logged_failures
+from simcluster.longrun.studies.logged_failures import with_logged_failures
 from simcluster.longrun.studies.replays import resolve_log_path
 from simcluster.longrun.studies.train import TrainingRun, train
 from simcluster.scenario.run_times import FixedTime

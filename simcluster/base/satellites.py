@@ -24,9 +24,9 @@ PROVIDED: Mapping[str, str] = {
     "model at its usual length": "importers.hugging_face:model_at_usual_length",
     "assumptions of a config.json": "importers.hugging_face:assumptions_of_config",
     # lists of built-in things
-    "list of failures": "longrun.shown:list_failures",
-    "list of laws": "longrun.shown:list_laws",
-    "list of questions": "longrun.shown:list_questions",
+    "list of failures": "longrun.displays:list_failures",
+    "list of laws": "longrun.displays:list_laws",
+    "list of questions": "longrun.displays:list_questions",
     # what a command or a study adds
     "costs per step": "longrun.studies.amortised:amortised_answer",
     "estimator of recorded jobs": "interop.replay.trace_writer:TraceEstimator",
@@ -46,7 +46,7 @@ Look = Literal["lines", "texts", "pages", "gantt"]
 """Form of display: ``repr``, ``str``, HTML of a notebook cell, or a timeline's figure."""
 
 SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
-    "lines": ("show.lines:SHOWN", "longrun.shown:LINES", "interop.display:LINES"),
+    "lines": ("show.lines:SHOWN", "longrun.displays:LINES", "interop.display:LINES"),
     "texts": ("cli.answers:TEXTS", "interop.display:TEXTS"),
     "pages": ("interactive.notebook.pages:SHOWN",),
     "gantt": ("interactive.notebook.timelines:SHOWN",),

@@ -17,7 +17,7 @@ from documents.commands import ROOT, numbers
 from documents.readme import figures_in, with_figures
 from simcluster.longrun.eventlog import read_event_log
 from simcluster.longrun.simulation import simulate_runs
-from simcluster.longrun.studies.replayed import with_logged_failures
+from simcluster.longrun.studies.logged_failures import with_logged_failures
 from simcluster.longrun.studies.replays import resolve_log_path
 from simcluster.longrun.studies.train import TrainingRun
 

@@ -15,7 +15,7 @@ from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
 from simcluster.longrun.eventlog import is_simulated_log, read_log_rows, parse_column_names
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
-from simcluster.longrun.studies.replayed import fit_scenario_log
+from simcluster.longrun.studies.logged_failures import fit_scenario_log
 from simcluster.longrun.studies.replays import resolve_log_path
 from simcluster.longrun.text import table_block
 from simcluster.scenario.scenario import load

@@ -16,10 +16,10 @@ from simcluster.longrun.budget.loss_laws import loss_law
 from simcluster.longrun.ending import stop_rate
 from simcluster.longrun.launch.launch import RUNS, Launch, Observation, RunCheck
 from simcluster.longrun.run import LongRun
-from simcluster.longrun.scaling.asked import tokens_to_loss
+from simcluster.longrun.scaling.request import tokens_to_loss
 from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
 from simcluster.longrun.studies.build import run_section
-from simcluster.longrun.studies.in_theory import RollbackRates, RepairDemand, best_steps, expected_shortage
+from simcluster.longrun.studies.run_closed_forms import RollbackRates, RepairDemand, best_steps, expected_shortage
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words

@@ -27,7 +27,7 @@ from simcluster.longrun.budget.loss_laws import (
     law_names,
     loss_law,
 )
-from simcluster.longrun.scaling.asked import (
+from simcluster.longrun.scaling.request import (
     ScalingRequest,
     ScalingVariant,
     request_from_counts,

@@ -1,6 +1,6 @@
 """Random numbers of long runs by purpose, drawn in blocks for a group of runs on first use.
 
-A number depends on the seed, its stream, the run and the occurrence alone (``streams``), so groups may have any size,
+A number depends on the seed, its stream, the run and the occurrence alone (``random_streams``), so groups may have any size,
 and a block that was dropped can be drawn again.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
-from simcluster.longrun.streams import BLOCK, fill_random_numbers
+from simcluster.longrun.random_streams import BLOCK, fill_random_numbers
 from simcluster.scenario.run_times import TimeSpec
 
 if not cython.compiled:

@@ -23,7 +23,7 @@ from simcluster.longrun.studies.advice_nodes import advise_on_defective_nodes, a
 from simcluster.longrun.studies.advice_restarts import advise_on_restart, advise_on_straggler
 from simcluster.longrun.studies.build import LEAST, number_of_runs
 from simcluster.longrun.studies.chunks import Workers, open_run_simulator
-from simcluster.longrun.studies.in_theory import best_steps, expected_efficiency, excluded_note, two_level_efficiency
+from simcluster.longrun.studies.run_closed_forms import best_steps, expected_efficiency, excluded_note, two_level_efficiency
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,

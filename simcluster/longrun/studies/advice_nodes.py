@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.base.units import DAY
 from simcluster.longrun.run import FailureMode, LongRun, Outcomes, SpareNodes
-from simcluster.longrun.studies.in_theory import (
+from simcluster.longrun.studies.run_closed_forms import (
     RepairDemand,
     expected_efficiency,
     excluded_note,

@@ -12,7 +12,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
-from simcluster.longrun.studies.in_theory import (
+from simcluster.longrun.studies.run_closed_forms import (
     break_even_hours,
     expected_efficiency,
     excluded_note,

@@ -10,7 +10,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.longrun.pattern import SnapshotCost
 from simcluster.longrun.studies.build import rollback_causes
-from simcluster.longrun.studies.in_theory import CheckpointCosts, parse_interval
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import StepStates
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import checkpoint_cost

@@ -14,8 +14,8 @@ from simcluster.longrun.defaults import DETECTION, ineffective_key_notes, restar
 from simcluster.longrun.lives import PartLifetimes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
-from simcluster.longrun.scaling.asked import tokens_to_loss
-from simcluster.longrun.studies.in_theory import CheckpointCosts, parse_interval
+from simcluster.longrun.scaling.request import tokens_to_loss
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import DeviceClasses, StepStates
 from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
 from simcluster.scenario.job import real_tokens_per_step

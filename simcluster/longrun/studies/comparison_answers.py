@@ -11,7 +11,7 @@ from simcluster.base.units import DAY
 from simcluster.cli.common import on_one_line
 from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
 from simcluster.longrun.studies.policies import Advice
-from simcluster.longrun.studies.replayed import logged_failures
+from simcluster.longrun.studies.logged_failures import logged_failures
 from simcluster.longrun.studies.replays import FailureReplay
 from simcluster.longrun.studies.training_answer import FATE_WORDS
 from simcluster.longrun.text import Columns, format_with_half, remark_lines, frame_row, frame_rows, table_block

@@ -18,7 +18,7 @@ from simcluster.base.units import DAY
 from simcluster.longrun import closed_forms
 from simcluster.longrun.ending import mean_outage_seconds, stop_rate
 from simcluster.longrun.run import FATES, MAINTENANCE, REGROWTH, LongRun, Outcomes, cause_names
-from simcluster.longrun.studies.in_theory import RepairDemand
+from simcluster.longrun.studies.run_closed_forms import RepairDemand
 from simcluster.longrun.text import make_frame
 from simcluster.results.distribution import half_width
 

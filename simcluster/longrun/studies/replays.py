@@ -24,7 +24,7 @@ from simcluster.longrun.run import FATES, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import build_long_run, number_of_runs
 from simcluster.longrun.studies.policies import paired_difference
-from simcluster.longrun.studies.replayed import logged_failures, with_logged_failures, standstill_seconds
+from simcluster.longrun.studies.logged_failures import logged_failures, with_logged_failures, standstill_seconds
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import step_document
 from simcluster.longrun.studies.training_run import TrainingRun

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from simcluster.base.counts import format_tokens, whole_dollars
 from simcluster.base.units import DAY, format_bytes, format_seconds
 from simcluster.longrun.ending import mean_outage_seconds, stop_rate
-from simcluster.longrun.scaling.asked import expected_loss
+from simcluster.longrun.scaling.request import expected_loss
 from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.run_costs import PRICES, RunMoney
 from simcluster.longrun.studies.staged import StagedTraining

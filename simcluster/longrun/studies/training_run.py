@@ -19,7 +19,7 @@ from simcluster.longrun.ending import stop_rate
 from simcluster.longrun.eventlog import COLUMNS, simulated_incidents
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.run import FATES, LongRun, Outcomes, cause_names
-from simcluster.longrun.scaling.asked import expected_loss
+from simcluster.longrun.scaling.request import expected_loss
 from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.expected import compare_closed_forms
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
