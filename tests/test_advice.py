@@ -19,8 +19,8 @@ from simcluster.longrun.studies.advice import ADVICE, GRID, advise
 from simcluster.longrun.studies.advice_nodes import SHORT
 from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.comparing import compare_policies, difference_table
-from simcluster.longrun.studies.run_closed_forms import break_even_hours, expected_efficiency, mean_interruption
 from simcluster.longrun.studies.policies import Advice, paired_difference
+from simcluster.longrun.studies.run_closed_forms import break_even_hours, expected_efficiency, mean_interruption
 from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show import plots

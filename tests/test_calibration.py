@@ -31,7 +31,7 @@ from simcluster.evidence.calibration.device_fit import (
     kernel_of_case,
     modelled_seconds,
 )
-from simcluster.evidence.calibration.least_squares import FitParameter, least_squares, value_at_path, replace_value_at
+from simcluster.evidence.calibration.least_squares import FitParameter, least_squares, replace_value_at, value_at_path
 from simcluster.evidence.calibration.raw_table import (
     MeasuredMachine,
     MeasuredTable,
@@ -307,7 +307,11 @@ def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     assert load("tiny_dp", {"cluster.device": "gpus/slow.yaml"}) == slow  # an override: from where one is
     slower = load_device("gpus/slower.yaml")
-    assert (slower.name, value_at_path(slower, "matmul.power"), value_at_path(slower, "matmul.clock")) == ("slower", 0.5, 0.6)
+    assert (slower.name, value_at_path(slower, "matmul.power"), value_at_path(slower, "matmul.clock")) == (
+        "slower",
+        0.5,
+        0.6,
+    )
     assert load_device({"base": "gpus/slow.yaml", "launch": "9 us"}).launch == 9e-6
     assert load_cluster("dgx_a100", [("device", "gpus/slow.yaml")]).device["name"] == "slow"  # type: ignore[index]
     again = from_document(slow.document())

@@ -22,7 +22,9 @@ from simcluster.scenario.run_section import RunSpec
 YEAR = 365.25 * 86400
 
 
-def lives(rng: np.random.Generator, count: int, shape: float, scale: float, watch: tuple[float, float]) -> ObservedLifetimes:
+def lives(
+    rng: np.random.Generator, count: int, shape: float, scale: float, watch: tuple[float, float]
+) -> ObservedLifetimes:
     """Drawn lives (years) of parts that are watched for the same time or less."""
     life, stop = scale * rng.weibull(shape, count), rng.uniform(*watch, count)
     return ObservedLifetimes(np.minimum(life, stop) * YEAR, life < stop, np.zeros(count), np.ones(count))

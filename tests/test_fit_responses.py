@@ -16,9 +16,9 @@ from scipy.interpolate import CubicSpline
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.evidence.calibration.least_squares import Loss, FitSolution, least_squares
+from simcluster.evidence.calibration.least_squares import FitSolution, Loss, least_squares
 from simcluster.evidence.validation.fitting import FitDeclaration, load_fits
-from simcluster.evidence.validation.fitting_rows import RowResult, FitSample, Settings, load_fit_samples
+from simcluster.evidence.validation.fitting_rows import FitSample, RowResult, Settings, load_fit_samples
 from simcluster.evidence.validation.fitting_run import run_fits
 from simcluster.evidence.validation.fitting_search import (
     TOLERANCE,
@@ -65,7 +65,9 @@ def fit_of(*bounds: tuple[float, float], loss: Loss = "squares", step: float = 0
     return FitDeclaration.model_validate({"constants": constants, "rows": rows, "loss": loss, "step": step})
 
 
-def found_of(fit: FitDeclaration, samples: Sequence[FitSample], folds: Sequence[Fold] = ()) -> tuple[SearchResult, RowResponses]:
+def found_of(
+    fit: FitDeclaration, samples: Sequence[FitSample], folds: Sequence[Fold] = ()
+) -> tuple[SearchResult, RowResponses]:
     with worker_pool(simulate_sample, 1) as ask:
         responses = RowResponses(fit, samples, ask, lambda what: None)
         responses.simulate_first_points([])

@@ -58,7 +58,9 @@ def test_what_is_written_behind_training_is_at_stake_for_longer() -> None:
     waste = closed_forms.async_lost_share(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
     assert CheckpointOverhead.of(run).whole == pytest.approx(waste, rel=1e-12)
     silent = replace(OF_GOLDEN, name="silent", effect="silent", lasts=FixedTime(seconds="1 h"))
-    assert CheckpointOverhead.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(2 * CheckpointOverhead.of(run).again)
+    assert CheckpointOverhead.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(
+        2 * CheckpointOverhead.of(run).again
+    )
 
 
 def test_copies_in_memory_and_on_storage_are_two_levels() -> None:

@@ -19,11 +19,11 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.residuals import (
     MAX_STUDY_ROWS,
     Residual,
+    are_within_intervals,
     collect_residuals,
     count_coverage,
-    interval_table,
     interval_file_text,
-    are_within_intervals,
+    interval_table,
 )
 from simcluster.scenario.likely import RunKind, kind_of, nearest, of_kind, rank_studies
 from simcluster.scenario.scenario import load

@@ -18,7 +18,7 @@ from long_run_forms import fixed
 
 from simcluster.base.errors import InputError
 from simcluster.longrun import closed_forms as known
-from simcluster.longrun.ending import check_run_ends, expected_reruns, estimate_kept_share
+from simcluster.longrun.ending import check_run_ends, estimate_kept_share, expected_reruns
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
@@ -241,7 +241,9 @@ def test_errors_that_outlive_all_kept_checkpoints_are_refused_by_both_players() 
             play()
     check_run_ends(run_of(silent(1 / 400, fixed(1_000)), keep=12))  # one from before it is there
     check_run_ends(run_of(silent(1 / 400, fixed(50))))
-    check_run_ends(LongRun(CheckpointPattern(1.0, 100, SnapshotCost(1.0), verify=1.0), (silent(1 / 400, fixed(1e3)),), goal=1e4))
+    check_run_ends(
+        LongRun(CheckpointPattern(1.0, 100, SnapshotCost(1.0), verify=1.0), (silent(1 / 400, fixed(1e3)),), goal=1e4)
+    )
     check_run_ends(LongRun(run.pattern, run.causes, until=1e4))  # ends by the clock
 
 

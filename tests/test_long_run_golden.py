@@ -215,7 +215,9 @@ def test_replicas_that_are_down_by_themselves() -> None:
     rate = 98304 / 8 * 419 / (54 * 2048) / DAY
     cause = FailureMode("node", "stop", rate, repair=fixed(10 * MINUTE))
     slower = tuple(12 / (12 - missing) for missing in range(1, 12))
-    run = LongRun(CheckpointPattern(1 / 16, 1, SnapshotCost(0.0)), (cause,), until=2 * DAY, spares=SpareNodes(), short=slower)
+    run = LongRun(
+        CheckpointPattern(1 / 16, 1, SnapshotCost(0.0)), (cause,), until=2 * DAY, spares=SpareNodes(), short=slower
+    )
     up = share(simulate_runs(run, 9, 150))
     near(up, 1 - rate * 10 * MINUTE / 12, slack=1e-6)
     assert up.mean() == pytest.approx(forms.elastic_share(12, rate, 10 * MINUTE), abs=1e-3)

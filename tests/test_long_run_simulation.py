@@ -50,7 +50,9 @@ def drawn_pattern(rng: random.Random) -> CheckpointPattern:
     return CheckpointPattern(
         step=rng.choice([1.0, 13.7]),
         steps=rng.choice([150, 400]),
-        storage=SnapshotCost(rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])),
+        storage=SnapshotCost(
+            rng.choice([5.0, 60.0]), rng.choice([0.0, 0.0, 40.0, 100.0]), rng.choice([0.0, 0.02, 0.3])
+        ),
         memory=memory,
         cycles=rng.choice([2, 3, 7]) if memory else 1,
         verify=rng.choice([0.0, 0.0, 10.0]),

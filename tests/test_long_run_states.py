@@ -16,7 +16,7 @@ from simcluster.longrun.run import FailureMode, LongRun, RestartPhase
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies import states as states_module
 from simcluster.longrun.studies.build import build_long_run
-from simcluster.longrun.studies.run_closed_forms import CheckpointInterval, CheckpointCosts, parse_interval
+from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, CheckpointInterval, parse_interval
 from simcluster.longrun.studies.states import JobDevices, StepStates, find_job_fabric
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, checkpoint_cost
@@ -321,11 +321,16 @@ def efficiency(savings: CheckpointCosts, causes: tuple[FailureMode, ...], found:
     [
         (CheckpointCosts(SnapshotCost(60.0), None, 0.0, 1), (stopping(1 / 10800),)),
         (CheckpointCosts(SnapshotCost(3.0, 120.0, 0.02), None, 0.0, 1), (stopping(1 / 10800),)),
-        (CheckpointCosts(SnapshotCost(60.0), SnapshotCost(2.0), 0.0, "auto"), (stopping(1 / 14400), stopping(1 / 86400, 1))),
+        (
+            CheckpointCosts(SnapshotCost(60.0), SnapshotCost(2.0), 0.0, "auto"),
+            (stopping(1 / 14400), stopping(1 / 86400, 1)),
+        ),
     ],
     ids=["blocking", "behind", "two levels"],
 )
-def test_the_automatic_interval_is_as_good_as_a_search(savings: CheckpointCosts, causes: tuple[FailureMode, ...]) -> None:
+def test_the_automatic_interval_is_as_good_as_a_search(
+    savings: CheckpointCosts, causes: tuple[FailureMode, ...]
+) -> None:
     chosen = parse_interval("auto", 10.0, savings, causes)
     least = max(saving.write for saving in (savings.storage, savings.memory) if saving) / 10
     tried = {

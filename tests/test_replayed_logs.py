@@ -18,7 +18,15 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.closed_forms import poisson_interval
-from simcluster.longrun.eventlog import COLUMNS, EventLog, Incident, simulated_event_log, read_log_rows, parse_column_names, read_event_log
+from simcluster.longrun.eventlog import (
+    COLUMNS,
+    EventLog,
+    Incident,
+    parse_column_names,
+    read_event_log,
+    read_log_rows,
+    simulated_event_log,
+)
 from simcluster.longrun.events import simulate_with_log
 from simcluster.longrun.events.record import RunRow
 from simcluster.longrun.pattern import CheckpointPattern, SnapshotCost
@@ -287,7 +295,8 @@ def test_what_if_a_restart_took_half_as_long() -> None:
     run = run_of((RestartPhase("all", long, long, False),), **plain)
     played, rows = simulate_with_log(run, seed=3)
     half = simulate_with_log(
-        with_logged_failures(run_of((RestartPhase("all", short, short, False),), **plain), simulated_event_log(rows)), seed=9
+        with_logged_failures(run_of((RestartPhase("all", short, short, False),), **plain), simulated_event_log(rows)),
+        seed=9,
     )[0]
     count = int(played.strikes.sum())
     assert half.strikes.sum() == count > 15

@@ -248,5 +248,7 @@ def _parse_simulated_row(row: Row, where: str) -> RunRow:
     what, cause, which = (row.texts[name] for name in ("what", "cause", "which"))
     if what == STRIKE and not cause:
         raise InputError(f"{where}: a failure needs a cause; write one")
-    steps, snapshots = (parse_log_seconds(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots"))
+    steps, snapshots = (
+        parse_log_seconds(row.cells.get(name) or 0, f"{where}: {name}") for name in ("steps", "snapshots")
+    )
     return RunRow(begin, end, what, cause, which, at, steps, int(snapshots))

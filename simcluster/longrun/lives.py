@@ -146,7 +146,9 @@ _REMEMBERED = {"window": 1, "fading": 8}
 """Failures of a machine that a rule looks back at at least; beyond, as many as its limit."""
 
 
-def should_retire_node(failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float) -> bool:
+def should_retire_node(
+    failures: Sequence[float], rule: Literal["window", "fading"], limit: float, window: float
+) -> bool:
     """Return whether a node is to be retired after failures at these times (s), the last of them now.
 
     By "window" it has reached the limit with the failures within the last ``window`` seconds, by "fading" with a score

@@ -20,7 +20,13 @@ from simcluster.base.errors import InputError
 from simcluster.devices.device import AttentionKernel, Device, TilesMatmul, kernel_seconds
 from simcluster.documents.reading import read_document
 from simcluster.evidence.calibration.cases import ELEMENT_BYTES, KernelCase
-from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution, least_squares, value_at_path, replace_value_at
+from simcluster.evidence.calibration.least_squares import (
+    FitParameter,
+    FitSolution,
+    least_squares,
+    replace_value_at,
+    value_at_path,
+)
 from simcluster.evidence.calibration.raw_table import MeasuredMachine, MeasuredTable, Measurement
 from simcluster.model.kernels import Kernel
 
@@ -190,7 +196,9 @@ def _best_fit(before: Device, paths: Sequence[str], residuals: object) -> tuple[
             given.get(path) or float(np.clip(0.5 if value is None else value, *_constant_bounds(path)))
             for path, value in zip(paths, before_it, strict=True)
         )
-        parameters = [FitParameter(path, each, *_constant_bounds(path)) for path, each in zip(paths, start, strict=True)]
+        parameters = [
+            FitParameter(path, each, *_constant_bounds(path)) for path, each in zip(paths, start, strict=True)
+        ]
         found.append(least_squares(parameters, residuals, loss="robust"))  # type: ignore[arg-type]
         starts.append(start)
     return min(found, key=lambda each: float(np.sum(np.abs(each.residuals)))), starts[0]

@@ -114,7 +114,9 @@ def read_raw_table(path: Path) -> MeasuredTable:
             f"{path}:1: is not the raw table of a calibration; its first line must have format: {FORMAT!r}; write "
             "one with simcluster calibrate -o"
         )
-    machine = MeasuredMachine(**_check_fields(MeasuredMachine, head, f"{path}:1", needed=("device", "kind", "multiprocessors")))
+    machine = MeasuredMachine(
+        **_check_fields(MeasuredMachine, head, f"{path}:1", needed=("device", "kind", "multiprocessors"))
+    )
     if machine.multiprocessors != int(machine.multiprocessors) or not 1 <= machine.multiprocessors <= 10**9:
         raise InputError(
             f"{path}:1: multiprocessors is {machine.multiprocessors!r}; it must be a whole number from 1, as in 132"

@@ -113,7 +113,8 @@ def _build_attention(case: KernelCase, device: Any) -> Callable[[], object]:
         "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH,
     }  # fmt: skip
     q, k, v = (
-        _random_tensor(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward) for _ in range(3)
+        _random_tensor(device, case.dtype, 1, case.batch, case.m, case.k).requires_grad_(case.backward)
+        for _ in range(3)
     )
     attend = torch.nn.functional.scaled_dot_product_attention
 

@@ -16,7 +16,7 @@ from simcluster.base.units import is_number
 from simcluster.devices.device import Device, kernel_seconds, load_device
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.expressions import Cell, parse_formula
-from simcluster.evidence.calibration.least_squares import value_at_path, replace_value_at
+from simcluster.evidence.calibration.least_squares import replace_value_at, value_at_path
 from simcluster.evidence.validation.fitting import (
     CONSTANT_PREFIX,
     DEVICE_PREFIX,
@@ -186,7 +186,9 @@ def load_fit_samples(file: FitFile, fit: str, data: Path | None) -> list[FitSamp
     found: list[FitSample] = []
     for rows in file.fits.fits[fit].rows:
         try:
-            samples = _load_kernel_samples(rows, data) if isinstance(rows, KernelRows) else load_study_samples(rows, data)
+            samples = (
+                _load_kernel_samples(rows, data) if isinstance(rows, KernelRows) else load_study_samples(rows, data)
+            )
         except InputError as problem:
             raise file.error(fit, problem) from None
         if isinstance(samples, MissingTable):

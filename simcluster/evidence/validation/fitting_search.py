@@ -24,7 +24,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.evidence.calibration.least_squares import FitParameter, FitSolution, least_squares, rbf_interpolator
 from simcluster.evidence.validation.fitting import FitDeclaration
-from simcluster.evidence.validation.fitting_rows import RowResult, FitSample, SampleRun, Settings
+from simcluster.evidence.validation.fitting_rows import FitSample, RowResult, SampleRun, Settings
 
 Values = tuple[float, ...]
 """One value of every constant of a fit, in their order: a point."""

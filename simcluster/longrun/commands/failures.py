@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError, located
 from simcluster.base.units import DAY
 from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
-from simcluster.longrun.eventlog import is_simulated_log, read_log_rows, parse_column_names
+from simcluster.longrun.eventlog import is_simulated_log, parse_column_names, read_log_rows
 from simcluster.longrun.fitting import CauseFit, FailureFits, fit_failures
 from simcluster.longrun.studies.logged_failures import fit_scenario_log
 from simcluster.longrun.studies.replays import resolve_log_path
@@ -46,7 +46,11 @@ def run(args: argparse.Namespace) -> None:
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
     with located(args.log):
-        fits = fit_scenario_log(load(args.scenario), log, source, **how) if args.scenario else fit_failures(log, source, **how)
+        fits = (
+            fit_scenario_log(load(args.scenario), log, source, **how)
+            if args.scenario
+            else fit_failures(log, source, **how)
+        )
     if args.output:
         common.write_text(args.output, _failures_yaml(fits))
     written = common.wrote(args, args.output) if args.output else ""

@@ -22,7 +22,7 @@ from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.eventlog import parse_column_names, read_event_log
 from simcluster.longrun.studies.comparing import Policy, compare_policies
-from simcluster.longrun.studies.replays import resolve_log_path, replay_failures
+from simcluster.longrun.studies.replays import replay_failures, resolve_log_path
 from simcluster.longrun.studies.train import StagedTraining, TrainingRun, train
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Scenario, load

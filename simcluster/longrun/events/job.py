@@ -17,8 +17,8 @@ import simpy
 from simcluster.base.arrays import Floats
 from simcluster.longrun.ending import check_run_ends
 from simcluster.longrun.events.outages import (
-    latest_clean_snapshot,
     corrupt_weights,
+    latest_clean_snapshot,
     pause_job,
     plan_outage,
     schedule_maintenance,

@@ -13,8 +13,8 @@ import simpy
 from simcluster.base.arrays import Floats
 from simcluster.longrun.events.record import RunRecord
 from simcluster.longrun.pattern import STORAGE
-from simcluster.longrun.run import TIME_TOLERANCE, FailureMode, LongRun, SpareNodes, cause_names
 from simcluster.longrun.random_streams import RandomStream
+from simcluster.longrun.run import TIME_TOLERANCE, FailureMode, LongRun, SpareNodes, cause_names
 from simcluster.scenario.run_times import TimeSpec
 
 

@@ -19,7 +19,7 @@ from simcluster.longrun.run import LongRun
 from simcluster.longrun.scaling.request import tokens_to_loss
 from simcluster.longrun.studies.advice_nodes import SHORT, fewest_spares
 from simcluster.longrun.studies.build import run_section
-from simcluster.longrun.studies.run_closed_forms import RollbackRates, RepairDemand, best_steps, expected_shortage
+from simcluster.longrun.studies.run_closed_forms import RepairDemand, RollbackRates, best_steps, expected_shortage
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.layers import parameters
 from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
@@ -208,7 +208,12 @@ class CheckpointOverhead(NamedTuple):
 
 def _check_interval(launch: Launch) -> Observation:
     run = launch.run
-    pattern, cost, saving, spec = run.pattern, CheckpointOverhead.of(run), run.pattern.storage, launch.section.checkpoint
+    pattern, cost, saving, spec = (
+        run.pattern,
+        CheckpointOverhead.of(run),
+        run.pattern.storage,
+        launch.section.checkpoint,
+    )
     takes = f"{format_seconds(saving.stall)} stopped"
     takes += f", {format_seconds(saving.write)} written asynchronously" if saving.write else ""
     takes += f", one in {pattern.cycles} copies goes to storage" if pattern.memory else ""

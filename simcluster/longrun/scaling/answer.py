@@ -57,7 +57,8 @@ def _budget_facts(found: Scaling) -> Iterator[Fact]:
     same = found.law.cheapest(own.loss)
     if same is not None and same.compute < 0.995 * own.compute:
         yield Fact(
-            "", f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_describe_model(same))}"
+            "",
+            f"the same loss takes {same.compute / own.compute:.0%} of the FLOP with {''.join(_describe_model(same))}",
         )
 
 
@@ -91,7 +92,9 @@ def _describe_own_goal(found: Scaling, own: ModelSize) -> str:
     if math.isfinite(own.tokens):
         epochs = "" if data is None else f" ({own.tokens / data.unique:.3g} epochs)"
         small = "; at small batches; by batch below" if found.played else ""
-        return f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_describe_cost(found, own.compute))}{small}"
+        return (
+            f"{model}: {format_count(own.tokens)} tokens{epochs}, {''.join(_describe_cost(found, own.compute))}{small}"
+        )
     if data is not None and found.law.tokens_to(own.loss or 0.0, own.parameters) < math.inf:
         least = data.loss(own.parameters, math.inf)
         return f"{model}: never on {format_count(data.unique)} unique tokens: {least:.4f} at best"

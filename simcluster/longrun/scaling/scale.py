@@ -34,7 +34,7 @@ from simcluster.longrun.scaling.request import (
     request_from_scenario,
     simulate_variants,
 )
-from simcluster.longrun.text import json_value, make_frame, frame_rows
+from simcluster.longrun.text import frame_rows, json_value, make_frame
 from simcluster.scenario.given import ScenarioLike, scenario_of
 
 if TYPE_CHECKING:

@@ -12,5 +12,5 @@ cdef class Accounts:
     cdef int* strikes
     cdef int* outages
 
-    cdef void add(self, int fate, int cause, double seconds) noexcept
-    cdef int count(self, int* counts, int cause) noexcept
+    cdef void add_seconds(self, int fate, int cause, double seconds) noexcept
+    cdef int count_event(self, int* counts, int cause) noexcept

@@ -29,11 +29,11 @@ class Accounts:
         self.strikes, self.outages = ints(self.counts["strikes"]), ints(self.counts["outages"])
         self.weeks: list[list[float]] = []
 
-    def add(self, fate: cython.int, cause: cython.int, seconds: cython.double) -> cython.void:
+    def add_seconds(self, fate: cython.int, cause: cython.int, seconds: cython.double) -> cython.void:
         """Add seconds to a time category of the current run, charged to a cause."""
         self.fates[(self.row * 8 + fate) * self.names + cause] += seconds
 
-    def count(self, counts: cython.p_int, cause: cython.int) -> cython.int:
+    def count_event(self, counts: cython.p_int, cause: cython.int) -> cython.int:
         """Count a failure or an outage of the current run; return the number of earlier ones."""
         place: cython.int = self.row * self.names + cause
         counts[place] += 1
@@ -45,13 +45,13 @@ class Accounts:
         for row, weeks in zip(weekly, self.weeks, strict=True):
             row[: len(weeks)] = weeks
         there = ~np.isnan(weekly)
-        weekly[there] = self._kept(weekly[there])
+        weekly[there] = self._kept_steps(weekly[there])
         strikes, outages = (counts.astype(np.int64) for counts in self.counts.values())
         return Outcomes(
-            self.run, steps=self._kept(self.columns["at"]), weekly=weekly, **self.columns,
+            self.run, steps=self._kept_steps(self.columns["at"]), weekly=weekly, **self.columns,
             strikes=strikes[:, : len(self.run.causes)], outages=outages,
         )  # fmt: skip
 
-    def _kept(self, at: Floats) -> Floats:
+    def _kept_steps(self, at: Floats) -> Floats:
         """Return the steps that are kept at nominal times."""
         return np.minimum(self.run.pattern.spent("steps", np.minimum(at, self.run.goal_at)), self.run.goal)

@@ -9,5 +9,5 @@ cdef class Draws:
     cdef int* begins
     cdef double* numbers
 
-    cpdef double value(self, int number, int occurrence) except? -1.0
+    cpdef double draw(self, int number, int occurrence) except? -1.0
     cdef int draw_block(self, int number, int block) except -1

@@ -12,8 +12,8 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
 from simcluster.longrun.random_streams import BLOCK, fill_random_numbers
+from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, cause_names
 from simcluster.scenario.run_times import TimeSpec
 
 if not cython.compiled:
@@ -27,7 +27,7 @@ class Draws:
     """Random draws for a group of ``count`` runs, numbered by kind of draw.
 
     ``add``, ``add_law`` and ``add_constant`` return the number of a kind. The runs are ``first`` to ``first + count``;
-    ``value`` returns the draw of the run at ``place`` among them.
+    ``draw`` returns the draw of the run at ``place`` among them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -61,7 +61,7 @@ class Draws:
         self.fixed = self.buffers.given_doubles("fixed", self.constants)
         self.begins = self.buffers.given_ints("begins", np.full(len(self.sources) * self.depth, -1))
 
-    def value(self, number: cython.int, occurrence: cython.int) -> cython.double:
+    def draw(self, number: cython.int, occurrence: cython.int) -> cython.double:
         """Return the current run's draw of kind ``number`` for an occurrence."""
         block: cython.int = occurrence // 64  # BLOCK, as a constant that the compiler knows
         begin: cython.int = -1

@@ -16,13 +16,13 @@ cdef class Hazards:
     cdef double* rate
     cdef double* when
 
-    cdef void clear(self) except *
-    cdef void give(self, int column) except *
+    cdef void begin_run(self) except *
+    cdef void draw_next(self, int column) except *
     cdef void find_next(self) noexcept
-    cdef double until_strike(self) noexcept
+    cdef double time_to_failure(self) noexcept
     cdef int next_column(self) noexcept
-    cdef bint strike(self, int column, int occurrence, double now) except -1
-    cdef bint hit_bad(self, int column, int occurrence, double now) except -1
+    cdef bint record_failure(self, int column, int occurrence, double now) except -1
+    cdef bint hit_defective(self, int column, int occurrence, double now) except -1
 
 cdef class DefectiveMachines:
     cdef object batch
@@ -31,8 +31,8 @@ cdef class DefectiveMachines:
     cdef double each
     cdef int column, left, on, which, cures
 
-    cdef void clear(self) except *
-    cdef bint hit(self, int occurrence, double now) except -1
+    cdef void begin_run(self) except *
+    cdef bint record_hit(self, int occurrence, double now) except -1
 
 cdef class AgingParts:
     cdef int life, failed, parts
@@ -41,9 +41,9 @@ cdef class AgingParts:
     cdef object one
     cdef list seconds, hazards, ends
 
-    cdef void clear(self) except *
+    cdef void begin_run(self) except *
     cdef double next_gap(self, double unit) except? -1.0
     cdef void replace(self, double life) except *
-    cdef double later(self, double hazard) except? -1.0
+    cdef double time_at_hazard(self, double hazard) except? -1.0
     cdef double power(self, double base, double exponent) except? -1.0
     cdef double interpolate(self, double x, list[double] known, list[double] values) except? -1.0

@@ -69,28 +69,28 @@ class Hazards:
             for number in range(self.causes)
         ]
 
-    def clear(self) -> cython.void:
+    def begin_run(self) -> cython.void:
         """Begin a new run: draw the first failure of each column."""
         column: cython.int
         batch: DefectiveMachines | None
         parts: AgingParts | None
         for batch in self.batches:
             if batch is not None:
-                batch.clear()
+                batch.begin_run()
                 self.rate[batch.column] = batch.left * batch.each
         for parts in self.aged:
             if parts is not None:
-                parts.clear()
+                parts.begin_run()
         self.loaded = self.trained = 0.0
         self.share = 1.0
         for column in range(self.count):
             self.seen[column] = 0
-            self.give(column)
+            self.draw_next(column)
         self.find_next()
 
-    def give(self, column: cython.int) -> cython.void:
+    def draw_next(self, column: cython.int) -> cython.void:
         """Draw the next failure time of a column."""
-        unit: cython.double = self.draws.value(self.unit[column], self.seen[column])
+        unit: cython.double = self.draws.draw(self.unit[column], self.seen[column])
         seconds: cython.double = _INF
         if self.struck[column] is not None:
             seconds = self.struck[column].gap(self.seen[column])
@@ -112,7 +112,7 @@ class Hazards:
             elif self.when[column] < self.other_at:
                 self.other_at, self.other = self.when[column], column
 
-    def until_strike(self) -> cython.double:
+    def time_to_failure(self) -> cython.double:
         """Return the seconds of training until the next failure."""
         return max(0.0, min(self.stop_at - self.loaded, self.other_at - self.trained) / self.share)
 
@@ -120,26 +120,26 @@ class Hazards:
         """Return the column that fails next while the job trains."""
         return self.stopping if self.stop_at - self.loaded <= self.other_at - self.trained else self.other
 
-    def strike(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
+    def record_failure(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
         """Record a failure of a column and draw its next one; return whether the failure retires a node."""
         if self.aged[column] is not None:
             parts: AgingParts = self.aged[column]
-            parts.replace(self.draws.value(parts.life, self.seen[column]))
+            parts.replace(self.draws.draw(parts.life, self.seen[column]))
         self.seen[column] += 1
-        self.give(column)
-        retired: cython.bint = self.hit_bad(column, occurrence, now)
+        self.draw_next(column)
+        retired: cython.bint = self.hit_defective(column, occurrence, now)
         self.find_next()
         return retired
 
-    def hit_bad(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
+    def hit_defective(self, column: cython.int, occurrence: cython.int, now: cython.double) -> cython.bint:
         """Decide whether a failure is on a defective node; return whether that node is retired."""
         if self.batches[self.cause[column]] is None:
             return False
         batch: DefectiveMachines = self.batches[self.cause[column]]
         before: cython.double = batch.left
-        if not before or (column < self.causes and self.draws.value(batch.on, occurrence) >= before / self.machines):
+        if not before or (column < self.causes and self.draws.draw(batch.on, occurrence) >= before / self.machines):
             return False
-        retired: cython.bint = batch.hit(occurrence, now)
+        retired: cython.bint = batch.record_hit(occurrence, now)
         if batch.left < before:
             clock: cython.double = self.loaded if self.stops[column] else self.trained
             after: cython.double = (self.when[batch.column] - clock) * (before / batch.left) if batch.left else _INF
@@ -161,20 +161,20 @@ class DefectiveMachines:
         self.each = cause.rate / run.machines * (cause.bad.times - 1)
         self.on, self.which, self.cures = [draws.add(f"{cause.name}.bad", (each,), _first_column) for each in range(3)]
 
-    def clear(self) -> cython.void:
+    def begin_run(self) -> cython.void:
         """Begin a new run with all defective nodes."""
         self.left = self.batch.machines
         self.times: list[list[float]] = [[] for _ in range(self.left)] if self.batch.retire else []
 
-    def hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
+    def record_hit(self, occurrence: cython.int, now: cython.double) -> cython.bint:
         """Record a failure of a defective node, which may be cured or retired; return whether it is retired."""
         retired: cython.bint = False
-        which: cython.double = self.draws.value(self.which, occurrence)
+        which: cython.double = self.draws.draw(self.which, occurrence)
         number: cython.int = min(cython.cast(cython.int, which * self.left), self.left - 1)
         if self.batch.retire:
             self.times[number].append(now)
             retired = should_retire_node(self.times[number], self.batch.rule, self.batch.retire, self.batch.window)
-        if retired or self.draws.value(self.cures, occurrence) < self.batch.cured:
+        if retired or self.draws.draw(self.cures, occurrence) < self.batch.cured:
             self.left -= 1
             if self.times:
                 self.times[number] = self.times[self.left]
@@ -196,7 +196,7 @@ class AgingParts:
         self.scale, self.shape, self.one = lives.law.scale, lives.law.shape, np.empty(1)
         self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.table)
 
-    def clear(self) -> cython.void:
+    def begin_run(self) -> cython.void:
         """Begin a new run with the initial parts."""
         self.at, self.first, self.failed = 0.0, 0.0, 0
         self.drawn = False
@@ -207,7 +207,7 @@ class AgingParts:
         before: cython.double = self.at
         if not self.drawn:
             self.drawn = True
-            self.first = self.later(unit / (self.parts - self.failed)) if self.failed < self.parts else _INF
+            self.first = self.time_at_hazard(unit / (self.parts - self.failed)) if self.failed < self.parts else _INF
         self.at = min(self.first, self.ends[0]) if self.ends else self.first
         return self.at - before
 
@@ -220,7 +220,7 @@ class AgingParts:
             heappop(self.ends)
         heappush(self.ends, self.at + life)
 
-    def later(self, hazard: cython.double) -> cython.double:
+    def time_at_hazard(self, hazard: cython.double) -> cython.double:
         """Return the exposed seconds at which a part has accumulated ``hazard`` more than at the last failure."""
         if self.closed:
             before: cython.double = self.power((self.age + self.at) / self.scale, self.shape)

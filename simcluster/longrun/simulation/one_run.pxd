@@ -33,21 +33,21 @@ cdef class OneRun:
     cdef double now, turn, next_week, due, back_at, planned_at, since, found_at, verified_at
 
     cpdef void simulate(self, int row) except *
-    cdef void clear(self, int row) except *
+    cdef void begin_run(self, int row) except *
     cdef void advance(self, double passed, double at) noexcept
-    cdef void on_clock(self) except *
-    cdef void on_work(self) except *
-    cdef void on_strike(self) except *
-    cdef void begin_slow(self, int cause, int occurrence) except *
-    cdef void corrupt(self, int cause, int occurrence) except *
-    cdef void pause(self, int cause, int occurrence) except *
-    cdef double seconds_of(self, int cause, int occurrence) except? -1.0
-    cdef void plan(self, int cause) noexcept
-    cdef double survivor(self, int cause) noexcept
-    cdef double clean(self) noexcept
-    cdef double spend(self, double seconds, int fate, int cause) noexcept
-    cdef void stop(self, int cause, double target, bint planned) except *
+    cdef void handle_wall_events(self) except *
+    cdef void handle_nominal_event(self) except *
+    cdef void handle_failure(self) except *
+    cdef void slow_device(self, int cause, int occurrence) except *
+    cdef void corrupt_weights(self, int cause, int occurrence) except *
+    cdef void pause_job(self, int cause, int occurrence) except *
+    cdef double failure_duration(self, int cause, int occurrence) except? -1.0
+    cdef void plan_outage(self, int cause) noexcept
+    cdef double surviving_snapshot_end(self, int cause) noexcept
+    cdef double clean_snapshot_end(self) noexcept
+    cdef double spend_time(self, double seconds, int fate, int cause) noexcept
+    cdef void stop_job(self, int cause, double target, bint planned) except *
     cdef int go_back(self, int cause, double target, bint planned) noexcept
     cdef void replace_machines(self, int leaves, int cause) except *
     cdef void wait_for_machines(self, int cause) except *
-    cdef void load(self, int cause) noexcept
+    cdef void run_restart(self, int cause) noexcept

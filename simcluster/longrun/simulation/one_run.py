@@ -11,7 +11,7 @@ import numpy as np
 
 from simcluster.longrun.pattern import STORAGE
 from simcluster.longrun.run import FATES, Effect, LongRun, cause_names
-from simcluster.longrun.simulation.draws import register_draws, all_causes
+from simcluster.longrun.simulation.draws import all_causes, register_draws
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -67,12 +67,12 @@ class OneRun:
         self.every = run.maintenance.every if run.maintenance else math.inf
         self.maintenance = run.maintenance.lasts if run.maintenance else 0.0
 
-    def clear(self, row: cython.int) -> cython.void:
+    def begin_run(self, row: cython.int) -> cython.void:
         """Begin a new run, whose time account is in ``row``."""
         cause: cython.int
         self.accounts.row = row
         self.accounts.weeks.append([])
-        self.hazards.clear()
+        self.hazards.begin_run()
         self.snapshots.at = self.snapshots.in_memory_at = self.snapshots.stored_at = 0.0
         self.slow, self.queue.count = SlowDevices(), 0
         for cause in range(self.names):
@@ -85,38 +85,38 @@ class OneRun:
 
     def simulate(self, row: cython.int) -> cython.void:
         """Simulate one run from start to end, with its time account in ``row``."""
-        self.clear(row)
+        self.begin_run(row)
         while self.alive:
             self.slow.update(self.paces[self.missing], self.names - 1)
             nominal: cython.double = min(self.planned_at, self.end_at, self.verified_at)
             instant: cython.double = min(self.turn, self.due, self.back_at, self.found_at, self.slow.next)
             reached: cython.double = max(0.0, nominal - self.snapshots.at) * self.slow.worst
             waited: cython.double = max(0.0, instant - self.now)
-            passed: cython.double = min(self.hazards.until_strike(), min(reached, waited))
+            passed: cython.double = min(self.hazards.time_to_failure(), min(reached, waited))
             at: cython.double = self.snapshots.at + passed / self.slow.worst
             if waited <= passed:
                 self.advance(passed, at)
                 self.now = max(self.now, instant)
-                self.on_clock()
+                self.handle_wall_events()
             elif reached <= passed:
                 self.advance(passed, nominal)
-                self.on_work()
+                self.handle_nominal_event()
             else:
                 self.advance(passed, at)
-                self.on_strike()
+                self.handle_failure()
         self.accounts.wall[row], self.accounts.at[row] = self.now, self.snapshots.at
 
     def advance(self, passed: cython.double, at: cython.double) -> cython.void:
         """Train for ``passed`` seconds, up to the nominal time ``at``."""
         slowed: cython.double = passed - (at - self.snapshots.at)
         if slowed > 0 and self.slow.by >= 0:
-            self.accounts.add(SLOW, self.slow.by, slowed)
+            self.accounts.add_seconds(SLOW, self.slow.by, slowed)
         self.now += passed
         self.snapshots.at = at
         self.hazards.loaded += passed * self.hazards.share
         self.hazards.trained += passed * self.hazards.share
 
-    def on_clock(self) -> cython.void:
+    def handle_wall_events(self) -> cython.void:
         """Handle all events that are due at the current wall time."""
         cause: cython.int
         while self.now >= self.next_week:
@@ -130,146 +130,147 @@ class OneRun:
         if self.now >= self.due:
             self.due += self.every * math.ceil((self.now - self.due) / self.every + 1e-9)
             self.maintains = True
-            self.plan(self.names - 2)
+            self.plan_outage(self.names - 2)
         if self.now >= self.back_at:
             self.back_at = _INF
-            self.plan(self.names - 1)
+            self.plan_outage(self.names - 1)
         if not self.leaves_slow:
             cause = self.slow.notice(self.now)
             if cause >= 0:
                 if self.replaces_slow:
-                    self.stop(cause, self.survivor(cause), False)
+                    self.stop_job(cause, self.surviving_snapshot_end(cause), False)
                 else:
-                    self.plan(cause)
+                    self.plan_outage(cause)
         if self.now >= self.found_at:
-            self.stop(self.silent_cause, self.clean(), False)
+            self.stop_job(self.silent_cause, self.clean_snapshot_end(), False)
 
-    def on_work(self) -> cython.void:
+    def handle_nominal_event(self) -> cython.void:
         """Handle the event at the current nominal time: run end, failed verification, or planned outage."""
         if self.snapshots.at >= self.end_at:
             self.alive = False
         elif self.snapshots.at >= self.verified_at:
-            self.stop(self.silent_cause, self.snapshots.target(False), False)
+            self.stop_job(self.silent_cause, self.snapshots.latest_safe_end(False), False)
         else:
-            self.stop(self.planned_cause, self.snapshots.at, True)
+            self.stop_job(self.planned_cause, self.snapshots.at, True)
 
-    def on_strike(self) -> cython.void:
+    def handle_failure(self) -> cython.void:
         """Handle the next failure, by the effect of its cause."""
         column: cython.int = self.hazards.next_column()
         cause: cython.int = self.hazards.cause[column]
         effect: cython.int = self.causes[cause].effect
-        occurrence: cython.int = self.accounts.count(self.accounts.strikes, cause)
-        if self.hazards.strike(column, occurrence, self.now):
+        occurrence: cython.int = self.accounts.count_event(self.accounts.strikes, cause)
+        if self.hazards.record_failure(column, occurrence, self.now):
             self.causes[cause].retired = 1
         if effect == 0:
-            self.stop(cause, self.survivor(cause), False)
+            self.stop_job(cause, self.surviving_snapshot_end(cause), False)
         elif effect == 1:
-            self.begin_slow(cause, occurrence)
+            self.slow_device(cause, occurrence)
         elif effect == 2:
-            self.pause(cause, occurrence)
+            self.pause_job(cause, occurrence)
         elif effect == 3:
-            self.corrupt(cause, occurrence)
+            self.corrupt_weights(cause, occurrence)
         else:
-            self.plan(cause)
+            self.plan_outage(cause)
 
-    def seconds_of(self, cause: cython.int, occurrence: cython.int) -> cython.double:
+    def failure_duration(self, cause: cython.int, occurrence: cython.int) -> cython.double:
         """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
         if self.struck[cause] is not None:
             known: cython.double = self.struck[cause].lasted(occurrence)
             if known == known:  # not nan
                 return known
-        return self.draws.value(cause * self.stride + LASTS, occurrence)
+        return self.draws.draw(cause * self.stride + LASTS, occurrence)
 
-    def begin_slow(self, cause: cython.int, occurrence: cython.int) -> cython.void:
+    def slow_device(self, cause: cython.int, occurrence: cython.int) -> cython.void:
         """Slow a device down for a random time."""
-        pace: cython.double = self.draws.value(cause * self.stride + PACE, occurrence)
-        end: cython.double = self.now + self.seconds_of(cause, occurrence)
+        pace: cython.double = self.draws.draw(cause * self.stride + PACE, occurrence)
+        end: cython.double = self.now + self.failure_duration(cause, occurrence)
         noticed: cython.double = _INF
         if not self.leaves_slow:
-            noticed = self.now + self.draws.value(cause * self.stride + NOTICED, occurrence)
+            noticed = self.now + self.draws.draw(cause * self.stride + NOTICED, occurrence)
         self.slow.devices.append(SlowPeriod(cause, pace, end, noticed))
 
-    def corrupt(self, cause: cython.int, occurrence: cython.int) -> cython.void:
+    def corrupt_weights(self, cause: cython.int, occurrence: cython.int) -> cython.void:
         """Mark the weights as wrong from now on, unless they are already wrong."""
         if self.since < _INF:
             return
         self.since, self.silent_cause = self.snapshots.at, cause
         if self.verifies:
-            self.verified_at = self.snapshots.next_verified()
-            self.since = max(self.since, self.snapshots.end(self.snapshots.taken(self.verified_at)))
+            self.verified_at = self.snapshots.next_verification_end()
+            self.since = max(self.since, self.snapshots.snapshot_end(self.snapshots.count_taken(self.verified_at)))
         else:
-            self.found_at = self.now + self.seconds_of(cause, occurrence)
+            self.found_at = self.now + self.failure_duration(cause, occurrence)
 
-    def clean(self) -> cython.double:
+    def clean_snapshot_end(self) -> cython.double:
         """Return the nominal time of the latest stored snapshot with correct weights; 0 if none is kept."""
         cycles: cython.longlong = self.snapshots.cycles
-        before: cython.longlong = self.snapshots.taken(self.since) // cycles * cycles
-        oldest: cython.longlong = self.snapshots.taken(self.snapshots.target(True)) - (self.keep - 1) * cycles
-        return self.snapshots.end(before) if before >= oldest else 0.0
+        before: cython.longlong = self.snapshots.count_taken(self.since) // cycles * cycles
+        stored: cython.longlong = self.snapshots.count_taken(self.snapshots.latest_safe_end(True))
+        oldest: cython.longlong = stored - (self.keep - 1) * cycles
+        return self.snapshots.snapshot_end(before) if before >= oldest else 0.0
 
-    def pause(self, cause: cython.int, occurrence: cython.int) -> cython.void:
+    def pause_job(self, cause: cython.int, occurrence: cython.int) -> cython.void:
         """Pause the job for the duration of a failure; stop it if that is longer than the timeout."""
-        seconds: cython.double = self.seconds_of(cause, occurrence)
-        self.spend(min(seconds, self.timeout), PAUSE, cause)
+        seconds: cython.double = self.failure_duration(cause, occurrence)
+        self.spend_time(min(seconds, self.timeout), PAUSE, cause)
         if seconds > self.timeout and self.now < self.until:
-            self.stop(cause, self.survivor(cause), False)
+            self.stop_job(cause, self.surviving_snapshot_end(cause), False)
 
-    def plan(self, cause: cython.int) -> cython.void:
+    def plan_outage(self, cause: cython.int) -> cython.void:
         """Plan an outage after the next snapshot, or add a cause to the outage that is already planned."""
         if self.planned_at == _INF:
             self.planned_cause = cause
-            self.planned_at = self.snapshots.next_end()
+            self.planned_at = self.snapshots.next_snapshot_end()
         if cause < self.names - 2:
             self.planned_replaces = cause
 
-    def survivor(self, cause: cython.int) -> cython.double:
+    def surviving_snapshot_end(self, cause: cython.int) -> cython.double:
         """Return the nominal time of the latest snapshot that survives a failure of a cause."""
-        return self.snapshots.target(self.snapshots.in_memory and self.causes[cause].stored == 1)
+        return self.snapshots.latest_safe_end(self.snapshots.in_memory and self.causes[cause].stored == 1)
 
-    def spend(self, seconds: cython.double, fate: cython.int, cause: cython.int) -> cython.double:
+    def spend_time(self, seconds: cython.double, fate: cython.int, cause: cython.int) -> cython.double:
         """Let time pass without training, until the run's end at most; return the seconds passed."""
         spent: cython.double = min(seconds, max(0.0, self.until - self.now))
         self.now += spent
-        self.accounts.add(fate, cause, spent)
+        self.accounts.add_seconds(fate, cause, spent)
         return spent
 
-    def stop(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.void:
+    def stop_job(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.void:
         """Stop the job, set training back to the snapshot at ``target``, and restart."""
         part: cython.int
         detected: cython.double = 0.0
         loading: cython.double = 0.0
         first: cython.int = cause * self.stride
-        occurrence: cython.int = self.accounts.count(self.accounts.outages, cause)
+        occurrence: cython.int = self.accounts.count_event(self.accounts.outages, cause)
         tier: cython.int = self.go_back(cause, target, planned)
         if not planned:
-            detected = self.draws.value(first + DETECT, occurrence)
-            self.spend(detected, DETECTION, cause)
+            detected = self.draws.draw(first + DETECT, occurrence)
+            self.spend_time(detected, DETECTION, cause)
         for part in range(self.parts):
-            self.part_seconds[part] = self.draws.value(first + self.first_part + 2 * part + tier, occurrence)
+            self.part_seconds[part] = self.draws.draw(first + self.first_part + 2 * part + tier, occurrence)
             loading += self.part_seconds[part]
         if self.diagnoses and not planned:
-            again: cython.double = self.draws.value(first + WRONG, occurrence)
-            self.spend(again * (detected + loading), DIAGNOSIS, cause)
+            again: cython.double = self.draws.draw(first + WRONG, occurrence)
+            self.spend_time(again * (detected + loading), DIAGNOSIS, cause)
         self.replace_machines(self.planned_replaces if planned else cause, cause)
         if planned:
             if self.maintains:
-                self.spend(self.maintenance, MAINTENANCE, cause)
+                self.spend_time(self.maintenance, MAINTENANCE, cause)
             self.maintains, self.planned_at, self.planned_replaces = False, _INF, -1
         elif self.planned_at < _INF:
-            self.planned_at = self.snapshots.next_end()
+            self.planned_at = self.snapshots.next_snapshot_end()
         if not self.leaves_slow:
             self.slow.remove_noticed(self.now)
-        self.load(cause)
+        self.run_restart(cause)
 
     def go_back(self, cause: cython.int, target: cython.double, planned: cython.bint) -> cython.int:
         """Set training back to the snapshot at ``target``; return the tier loaded: 0 memory, 1 storage."""
         tier: cython.int = 1
         stored: cython.double = target
-        self.accounts.add(LOST, cause, self.snapshots.at - target)
+        self.accounts.add_seconds(LOST, cause, self.snapshots.at - target)
         if self.snapshots.in_memory:
             tier = 0 if planned else self.causes[cause].stored
             if tier == 0 and not planned:
-                stored = min(target, self.snapshots.target(True))
+                stored = min(target, self.snapshots.latest_safe_end(True))
         self.snapshots.at = self.snapshots.in_memory_at = target
         self.snapshots.stored_at = stored
         if self.since >= target:
@@ -283,29 +284,29 @@ class OneRun:
         lacks: cython.bint = self.missing > 0
         if count:
             occurrence: cython.int = self.causes[leaves].repairs
-            out: cython.int = self.queue.out(self.now) + count
+            out: cython.int = self.queue.count_out(self.now) + count
             self.causes[leaves].repairs += 1
             for machine in range(count):
                 draw: cython.int = REPLACE if machine == 0 and self.causes[leaves].retired else REPAIR + machine
-                self.queue.send(self.now, self.draws.value(leaves * self.stride + draw, occurrence))
+                self.queue.send_to_repair(self.now, self.draws.draw(leaves * self.stride + draw, occurrence))
             self.causes[leaves].retired = 0
             lacks = lacks or out > self.spares
             if self.spares and not (self.short and out - count >= self.spares):
-                self.spend(self.ready[min(out, self.spares) - 1], WAITING, cause)
+                self.spend_time(self.ready[min(out, self.spares) - 1], WAITING, cause)
         if lacks:
             self.wait_for_machines(cause)
 
     def wait_for_machines(self, cause: cython.int) -> cython.void:
         """Wait until the job has enough nodes to run, in full or shrunk."""
-        self.spend(self.queue.ready_at(self.now, self.spares + self.short) - self.now, WAITING, cause)
+        self.spend_time(self.queue.time_with_at_most(self.now, self.spares + self.short) - self.now, WAITING, cause)
         if self.short:
-            self.missing = min(max(0, self.queue.out(self.now) - self.spares), self.short)
+            self.missing = min(max(0, self.queue.count_out(self.now) - self.spares), self.short)
             self.hazards.share = self.shares[self.missing]
             self.back_at = _INF
             if self.missing and self.faster[self.missing] >= 0:
-                self.back_at = self.queue.ready_at(self.now, self.spares + self.faster[self.missing])
+                self.back_at = self.queue.time_with_at_most(self.now, self.spares + self.faster[self.missing])
 
-    def load(self, cause: cython.int) -> cython.void:
+    def run_restart(self, cause: cython.int) -> cython.void:
         """Run the phases of a restart, ending early if a failure occurs in an exposed phase."""
         part: cython.int
         left: cython.double = max(0.0, self.hazards.stop_at - self.hazards.loaded) / self.hazards.share
@@ -313,7 +314,7 @@ class OneRun:
         continues: cython.bint = True
         for part in range(self.parts):
             wanted: cython.double = self.part_seconds[part] if continues else 0.0
-            spent: cython.double = self.spend(
+            spent: cython.double = self.spend_time(
                 min(wanted, left - used) if self.exposed[part] else wanted, RESTART, cause
             )
             self.accounts.parts[self.accounts.row * self.parts + part] += spent

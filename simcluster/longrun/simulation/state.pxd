@@ -12,12 +12,12 @@ cdef class Snapshots:
     cdef double* stalls
     cdef double at, in_memory_at, stored_at
 
-    cdef long long split(self, double at) noexcept
-    cdef double end(self, long long snapshot) noexcept
-    cdef long long taken(self, double at) noexcept
-    cdef double next_end(self) noexcept
-    cdef double next_verified(self) noexcept
-    cdef double target(self, bint stored) noexcept
+    cdef long long split_patterns(self, double at) noexcept
+    cdef double snapshot_end(self, long long snapshot) noexcept
+    cdef long long count_taken(self, double at) noexcept
+    cdef double next_snapshot_end(self) noexcept
+    cdef double next_verification_end(self) noexcept
+    cdef double latest_safe_end(self, bint stored) noexcept
 
 cdef class SlowPeriod:
     cdef public int cause
@@ -38,6 +38,6 @@ cdef class RepairQueue:
     cdef Buffers buffers
     cdef double* back
 
-    cdef int out(self, double now) noexcept
-    cdef void send(self, double now, double seconds) except *
-    cdef double ready_at(self, double now, int out) noexcept
+    cdef int count_out(self, double now) noexcept
+    cdef void send_to_repair(self, double now, double seconds) except *
+    cdef double time_with_at_most(self, double now, int out) noexcept

@@ -31,7 +31,7 @@ class Snapshots:
         self.at = self.in_memory_at = self.stored_at = 0.0
         self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])
 
-    def split(self, at: cython.double) -> cython.longlong:
+    def split_patterns(self, at: cython.double) -> cython.longlong:
         """Return the number of whole patterns before a nominal time; ``rest`` becomes the seconds since then."""
         whole: cython.longlong = cython.cast(cython.longlong, at / self.period)
         self.rest = at - whole * self.period
@@ -40,33 +40,33 @@ class Snapshots:
             self.rest += self.period
         return whole
 
-    def end(self, snapshot: cython.longlong) -> cython.double:
+    def snapshot_end(self, snapshot: cython.longlong) -> cython.double:
         """Return the nominal time (s) at which snapshot n has been taken; snapshot 0 is the run's start."""
         return snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles]
 
-    def taken(self, at: cython.double) -> cython.longlong:
+    def count_taken(self, at: cython.double) -> cython.longlong:
         """Return the number of snapshots taken by a nominal time, completely written or not."""
-        whole: cython.longlong = self.split(at)
+        whole: cython.longlong = self.split_patterns(at)
         within: cython.int = 0
         while within < self.cycles - 1 and self.ends[within + 1] <= self.rest:
             within += 1
         return whole * self.cycles + within
 
-    def next_end(self) -> cython.double:
+    def next_snapshot_end(self) -> cython.double:
         """Return the nominal time (s) at which the next snapshot will have been taken."""
-        return self.end(self.taken(self.at) + 1)
+        return self.snapshot_end(self.count_taken(self.at) + 1)
 
-    def next_verified(self) -> cython.double:
+    def next_verification_end(self) -> cython.double:
         """Return the nominal time (s) at which the next verification of a snapshot ends."""
-        snapshot: cython.longlong = self.taken(self.at) + 1
-        found: cython.double = self.end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
+        snapshot: cython.longlong = self.count_taken(self.at) + 1
+        found: cython.double = self.snapshot_end(snapshot) - self.stalls[(snapshot - 1) % self.cycles]
         if found >= self.at:
             return found
-        return self.end(snapshot + 1) - self.stalls[snapshot % self.cycles]
+        return self.snapshot_end(snapshot + 1) - self.stalls[snapshot % self.cycles]
 
-    def target(self, stored: cython.bint) -> cython.double:
+    def latest_safe_end(self, stored: cython.bint) -> cython.double:
         """Return the nominal time of the latest snapshot completely written, on any tier or only on storage."""
-        whole: cython.longlong = self.split(self.at)
+        whole: cython.longlong = self.split_patterns(self.at)
         within: cython.int = 0
         while within < self.cycles and self.safe_within[within] <= self.rest:
             within += 1
@@ -75,7 +75,7 @@ class Snapshots:
             snapshot = snapshot // self.cycles * self.cycles
         if snapshot > self.last:
             snapshot = cython.cast(cython.longlong, self.last)
-        return max(self.end(snapshot), self.stored_at if stored else self.in_memory_at)
+        return max(self.snapshot_end(snapshot), self.stored_at if stored else self.in_memory_at)
 
 
 class SlowPeriod:
@@ -134,14 +134,14 @@ class RepairQueue:
         self.buffers = Buffers()
         self.back = self.buffers.doubles("back", self.room)
 
-    def out(self, now: cython.double) -> cython.int:
+    def count_out(self, now: cython.double) -> cython.int:
         """Return the number of nodes in repair."""
         place: cython.int = self.count
         while place > 0 and self.back[place - 1] > now + _SOON:
             place -= 1
         return self.count - place
 
-    def send(self, now: cython.double, seconds: cython.double) -> cython.void:
+    def send_to_repair(self, now: cython.double, seconds: cython.double) -> cython.void:
         """Send a node to repair, which occupies a crew for ``seconds``."""
         if self.count == self.room:
             self.room *= 2
@@ -155,6 +155,6 @@ class RepairQueue:
         self.back[place] = now + seconds
         self.count += 1
 
-    def ready_at(self, now: cython.double, out: cython.int) -> cython.double:
+    def time_with_at_most(self, now: cython.double, out: cython.int) -> cython.double:
         """Return the time (wall s) at which at most ``out`` nodes are in repair."""
         return max(now, self.back[self.count - 1 - out]) if self.count > out else now

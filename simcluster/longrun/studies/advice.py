@@ -23,7 +23,6 @@ from simcluster.longrun.studies.advice_nodes import advise_on_defective_nodes, a
 from simcluster.longrun.studies.advice_restarts import advise_on_restart, advise_on_straggler
 from simcluster.longrun.studies.build import LEAST, number_of_runs
 from simcluster.longrun.studies.chunks import Workers, open_run_simulator
-from simcluster.longrun.studies.run_closed_forms import best_steps, expected_efficiency, excluded_note, two_level_efficiency
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,
@@ -34,8 +33,14 @@ from simcluster.longrun.studies.policies import (
     mean_half_width,
     paired_difference,
 )
+from simcluster.longrun.studies.run_closed_forms import (
+    best_steps,
+    excluded_note,
+    expected_efficiency,
+    two_level_efficiency,
+)
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.text import duration, percent, format_points
+from simcluster.longrun.text import duration, format_points, percent
 from simcluster.scenario.run_section import MemoryCopies
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress

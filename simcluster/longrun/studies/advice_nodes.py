@@ -13,25 +13,25 @@ from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.base.units import DAY
 from simcluster.longrun.run import FailureMode, LongRun, Outcomes, SpareNodes
-from simcluster.longrun.studies.run_closed_forms import (
-    RepairDemand,
-    expected_efficiency,
-    excluded_note,
-    mean_interruption,
-    expected_shortage,
-    spare_ready_time,
-)
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,
     AdviceMark,
     AdvicePicture,
     PolicyBench,
+    category_share,
     mean_half_width,
     paired_difference,
-    category_share,
 )
-from simcluster.longrun.text import duration, format_with_half, percent, format_points
+from simcluster.longrun.studies.run_closed_forms import (
+    RepairDemand,
+    excluded_note,
+    expected_efficiency,
+    expected_shortage,
+    mean_interruption,
+    spare_ready_time,
+)
+from simcluster.longrun.text import duration, format_points, format_with_half, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +113,9 @@ def _shortage_shares(run: LongRun, repairs: RepairDemand, outcomes: Outcomes) ->
     return np.asarray(np.maximum(0.0, category_share(outcomes, "waiting") - made / outcomes.wall))
 
 
-def _search_fewest_spares(bench: PolicyBench, run: LongRun, repairs: RepairDemand, outcomes: dict[int, Outcomes]) -> int:
+def _search_fewest_spares(
+    bench: PolicyBench, run: LongRun, repairs: RepairDemand, outcomes: dict[int, Outcomes]
+) -> int:
 
     def enough(count: int) -> bool:
         if count not in outcomes:
@@ -243,7 +245,9 @@ def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.Dat
             gap = paired_difference(before, category_share(after))
             row |= {way: gap.mean, f"{way}_half_width": gap.half_width}
             row[f"failures_{way}"] = float(after.strikes[:, chosen].sum(axis=1).mean())
-            row[f"healthy_{way}"] = sum(expected_retired_healthy(run, cause, failures, limit, wall) for cause in run.causes)
+            row[f"healthy_{way}"] = sum(
+                expected_retired_healthy(run, cause, failures, limit, wall) for cause in run.causes
+            )
         rows.append(row)
     return frame_of(rows)
 

@@ -12,24 +12,24 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.tables import frame_of
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
-from simcluster.longrun.studies.run_closed_forms import (
-    break_even_hours,
-    expected_efficiency,
-    excluded_note,
-    mean_interruption,
-)
 from simcluster.longrun.studies.policies import (
     Advice,
     AdviceLine,
     AdviceMark,
     AdvicePicture,
     PolicyBench,
+    category_share,
     goodput_table,
     mean_half_width,
     paired_difference,
-    category_share,
 )
-from simcluster.longrun.text import duration, percent, format_points
+from simcluster.longrun.studies.run_closed_forms import (
+    break_even_hours,
+    excluded_note,
+    expected_efficiency,
+    mean_interruption,
+)
+from simcluster.longrun.text import duration, format_points, percent
 from simcluster.scenario.run_failures import FailureSpec
 from simcluster.scenario.run_times import FixedTime, TimeSpec
 
@@ -111,7 +111,10 @@ def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongR
 
 def _restart_factors(run: LongRun, target: float) -> list[float]:
     low, high = 0.0, _FAR
-    if expected_efficiency(_scale_restart(run, low)) < target or not expected_efficiency(_scale_restart(run, high)) < target:
+    if (
+        expected_efficiency(_scale_restart(run, low)) < target
+        or not expected_efficiency(_scale_restart(run, high)) < target
+    ):
         return list(_TIMES)
     for _ in range(40):
         middle = (low + high) / 2
@@ -207,7 +210,9 @@ def _run_with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Fai
 def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
     """Return the cost (s) of replacing a slow node: the restart, and lost work or slow work until then."""
     half = run.pattern.period / run.pattern.cycles / 2
-    return mean_interruption(run).restart + (half + run.pattern.storage.write if way == "at_once" else half * (pace - 1))
+    return mean_interruption(run).restart + (
+        half + run.pattern.storage.write if way == "at_once" else half * (pace - 1)
+    )
 
 
 def _slow_node_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float) -> pd.DataFrame:

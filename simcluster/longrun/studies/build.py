@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.longrun.catalogue import resolve_failures
-from simcluster.longrun.defaults import DETECTION, ineffective_key_notes, restart_phases, build_spares
+from simcluster.longrun.defaults import DETECTION, build_spares, ineffective_key_notes, restart_phases
 from simcluster.longrun.lives import PartLifetimes
 from simcluster.longrun.pattern import MEMORY, STORAGE, CheckpointPattern, SnapshotCost
 from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Maintenance, RestartPhase
@@ -229,13 +229,17 @@ def _build_pattern(
 ) -> CheckpointPattern:
     spec = section.checkpoint
     storage = SnapshotCost(weight.stall, weight.write, weight.slowed)
-    memory = None if spec.memory is None else SnapshotCost(weight.memory_stall, weight.memory_write, weight.memory_slowed)
+    memory = (
+        None if spec.memory is None else SnapshotCost(weight.memory_stall, weight.memory_write, weight.memory_slowed)
+    )
     cycles = 1 if spec.memory is None else spec.memory.storage_every
     validation = states.validating(section.validation) if section.validation else 0.0
     if weight is _UNSAVED:
         whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy + 1
         return CheckpointPattern(states.healthy, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation)
-    found = parse_interval(spec.every, states.healthy + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes)
+    found = parse_interval(
+        spec.every, states.healthy + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes
+    )
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
         states.notes.append("the interval is for failures without defective batches")

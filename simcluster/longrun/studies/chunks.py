@@ -26,7 +26,7 @@ from simcluster.base.store import Store
 from simcluster.base.telling import phase
 from simcluster.base.version import sources_digest
 from simcluster.longrun.ending import check_simulation_size
-from simcluster.longrun.run import OutcomeCollector, LongRun, Outcomes
+from simcluster.longrun.run import LongRun, OutcomeCollector, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.results.result import VERSION
 from simcluster.studies.sweep.players import Players, players_of

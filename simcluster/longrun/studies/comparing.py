@@ -26,7 +26,7 @@ from simcluster.longrun.studies.build import LEAST, number_of_runs, run_section
 from simcluster.longrun.studies.chunks import Workers, open_run_simulator
 from simcluster.longrun.studies.policies import PairedDifference, mean_half_width, paired_difference
 from simcluster.longrun.studies.states import StepStates
-from simcluster.longrun.studies.train import PreparedStage, StagedTraining, simulate_policies, prepare_stages
+from simcluster.longrun.studies.train import PreparedStage, StagedTraining, prepare_stages, simulate_policies
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.longrun.text import json_value, make_frame
 from simcluster.results.file import merge_assumptions

@@ -10,11 +10,11 @@ from typing import Any
 from simcluster.base.units import DAY
 from simcluster.cli.common import on_one_line
 from simcluster.longrun.studies.comparing import MEASURES, Measure, PolicyComparison
-from simcluster.longrun.studies.policies import Advice
 from simcluster.longrun.studies.logged_failures import logged_failures
+from simcluster.longrun.studies.policies import Advice
 from simcluster.longrun.studies.replays import FailureReplay
 from simcluster.longrun.studies.training_answer import FATE_WORDS
-from simcluster.longrun.text import Columns, format_with_half, remark_lines, frame_row, frame_rows, table_block
+from simcluster.longrun.text import Columns, format_with_half, frame_row, frame_rows, remark_lines, table_block
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBlock
 
 _MOST = 5  # causes to name

@@ -206,6 +206,10 @@ def goodput_table(
     rows = []
     for name, values in goodput.items():
         gap = paired_difference(goodput[base], values)
-        measured = {"goodput": float(values.mean()), "half_width": mean_half_width(values), "closed_form": closed_form(name)}
+        measured = {
+            "goodput": float(values.mean()),
+            "half_width": mean_half_width(values),
+            "closed_form": closed_form(name),
+        }
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
     return frame_of(rows)

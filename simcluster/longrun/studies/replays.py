@@ -23,12 +23,12 @@ from simcluster.longrun.events.record import TRAINING
 from simcluster.longrun.run import FATES, LongRun, Outcomes
 from simcluster.longrun.simulation import simulate_runs
 from simcluster.longrun.studies.build import build_long_run, number_of_runs
+from simcluster.longrun.studies.logged_failures import logged_failures, standstill_seconds, with_logged_failures
 from simcluster.longrun.studies.policies import paired_difference
-from simcluster.longrun.studies.logged_failures import logged_failures, with_logged_failures, standstill_seconds
 from simcluster.longrun.studies.states import StepStates
 from simcluster.longrun.studies.train import step_document
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import json_value, make_frame, frame_row, frame_rows
+from simcluster.longrun.text import frame_row, frame_rows, json_value, make_frame
 from simcluster.results.file import merge_assumptions
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document

@@ -184,7 +184,9 @@ class RollbackRates:
         return cls(sum(cause.rate for cause in stops) - deep, deep, silent)
 
 
-def parse_interval(every: str, step: float, savings: CheckpointCosts, causes: Sequence[FailureMode]) -> CheckpointInterval:
+def parse_interval(
+    every: str, step: float, savings: CheckpointCosts, causes: Sequence[FailureMode]
+) -> CheckpointInterval:
     """Return the checkpoint interval that text such as "auto" or "20 min" gives for steps of ``step`` s."""
     every, rates = every.strip(), RollbackRates.of(causes)
     if every == "auto":
@@ -221,7 +223,9 @@ def _cycles_per_pattern(savings: CheckpointCosts, rates: RollbackRates) -> int:
         )
     if not rates.memory:
         return 2
-    memory, storage = (max(1e-6, savings.verify + _snapshot_seconds(saving)) for saving in (savings.memory, savings.storage))
+    memory, storage = (
+        max(1e-6, savings.verify + _snapshot_seconds(saving)) for saving in (savings.memory, savings.storage)
+    )
     found = closed_forms.best_two_levels(memory, storage, rates.memory, rates.storage)
     return min(100_000, max(2, round(found.cycles)))
 
@@ -242,7 +246,9 @@ def _best_interval(step: float, savings: CheckpointCosts, rates: RollbackRates) 
         wanted = closed_forms.verified_interval(verify, _snapshot_seconds(storage), rates.silent, rate)
         how = "a verification before each"
     elif storage.write:
-        wanted = closed_forms.async_interval(verify + _snapshot_seconds(storage), 0.0, 0.0, 1 / rate)  # the bound: ``_whole``
+        wanted = closed_forms.async_interval(
+            verify + _snapshot_seconds(storage), 0.0, 0.0, 1 / rate
+        )  # the bound: ``_whole``
         how = "asynchronous"
     else:
         wanted = _best_whole_interval(step, verify + storage.stall, rate)

@@ -14,7 +14,7 @@ from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.training_run import TrainingRun, means_table
-from simcluster.longrun.text import json_value, make_frame, frame_rows
+from simcluster.longrun.text import frame_rows, json_value, make_frame
 from simcluster.results.file import merge_assumptions
 from simcluster.results.result import VERSION
 from simcluster.scenario.run_section import StageSpec

@@ -13,7 +13,15 @@ from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.run_costs import PRICES, RunMoney
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.longrun.text import format_cells, format_energy, format_power, remark_lines, frame_row, frame_rows, table_block
+from simcluster.longrun.text import (
+    format_cells,
+    format_energy,
+    format_power,
+    frame_row,
+    frame_rows,
+    remark_lines,
+    table_block,
+)
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
 
@@ -213,7 +221,9 @@ def _breakdown_table(training: TrainingRun) -> list[Block]:
     columns = [("wall-clock breakdown", "{what}"), ("per run", "{mean_s:hours} h"), ("share", "{share:.2%}")]
     columns += [("costs", "{dollars:dollars}")] * (training.money is not None)
     columns += [("energy", f"{{energy:,.2f}} {'MWh' if mega else 'kWh'}")] * (training.energy is not None)
-    title = [f"  wall-clock breakdown (mean of the runs): productive {', '.join(format_cells(productive, columns)[1:])}"]
+    title = [
+        f"  wall-clock breakdown (mean of the runs): productive {', '.join(format_cells(productive, columns)[1:])}"
+    ]
     bars = [TableBar(0.0, row["share"]) for row in rows]
     return [*table_block(rows, columns, title=title, indent=4, bars=bars, chart=True)] or [Lines(title)]
 

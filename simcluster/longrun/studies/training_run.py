@@ -23,7 +23,7 @@ from simcluster.longrun.scaling.request import expected_loss
 from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.expected import compare_closed_forms
 from simcluster.longrun.studies.run_costs import PriceOfMfu, RunEnergy, RunMoney
-from simcluster.longrun.text import json_value, make_frame, frame_rows
+from simcluster.longrun.text import frame_rows, json_value, make_frame
 from simcluster.results.distribution import half_width
 from simcluster.results.result import VERSION, Result
 from simcluster.scenario.checkpoint_plan import checkpoint_bytes
