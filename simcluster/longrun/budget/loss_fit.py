@@ -113,8 +113,8 @@ def _fit_table(table: Floats, source: str, left_out: int, draws: int) -> LossFit
     errors = _bootstrap_errors(best.x, logs, draws) if draws > 1 else {}
     try:
         law = LossLaw(
-            name="fitted", E=_exp_or_error(e), A=_exp_or_error(a), alpha=alpha, B=_exp_or_error(b), beta=beta, errors=errors,
-            parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
+            name="fitted", E=_exp_or_error(e), A=_exp_or_error(a), alpha=alpha, B=_exp_or_error(b), beta=beta,
+            errors=errors, parameters=spans[0], tokens=spans[1], source=f"{source}: {len(table)} runs",
         )  # fmt: skip
     except ValidationError:
         raise InputError(

@@ -60,8 +60,8 @@ def default_global_batch(base: Scenario) -> int:
 def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = HEADROOM) -> FirstLayout:
     """Return a layout that fits for a scenario without one; ``batch`` is in sequences per step.
 
-    Without a batch it is the ``default_global_batch``, rounded up to what the layout needs. InputError where none fits, with the
-    closest.
+    Without a batch it is the ``default_global_batch``, rounded up to what the layout needs. InputError, with the
+    closest layout, where none fits.
     """
     fitting, closest = _layouts_that_fit(base, batch, headroom)
     if fitting:
@@ -70,8 +70,8 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
         raise InputError(
-            f"{what}: no layout is compatible with a batch of {batch or default_global_batch(base)} sequences; give another, as "
-            f"in --batch {base.gpus}"
+            f"{what}: no layout is compatible with a batch of {batch or default_global_batch(base)} sequences; give "
+            f"another, as in --batch {base.gpus}"
         )
     raise InputError(
         f"{what}: no layout fits with {headroom:.0%} of memory left free; the closest holds {closest / 1e9:.1f} GB of "

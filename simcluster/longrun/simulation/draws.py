@@ -1,7 +1,7 @@
 """Random numbers of long runs by purpose, drawn in blocks for a group of runs on first use.
 
-A number depends on the seed, its stream, the run and the occurrence alone (``random_streams``), so groups may have any size,
-and a block that was dropped can be drawn again.
+A number depends on the seed, its stream, the run and the occurrence alone (``random_streams``), so groups may have any
+size, and a block that was dropped can be drawn again.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     expected = fewest_spares(run, _MOST)
     if expected is None:
         raise InputError(
-            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(expected_shortage(run, _MOST))} of "
-            f"the time: repairs are slower than failures; set more crews ({run.spares.crews}) or shorter repairs"
+            f"run.spares: with {_MOST:,} the job is still short of nodes for {percent(expected_shortage(run, _MOST))} "
+            f"of the time: repairs are slower than failures; set more crews ({run.spares.crews}) or shorter repairs"
         )
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
@@ -165,8 +165,8 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     value = f"{format_with_half(last['gpus'], last['gpus_half_width'], 1)} GPUs"
     sentence = (
         f"Ten times the reliability (a tenth of the failures) is worth {value} more on {gpus:,}: "
-        f"{format_points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of one; "
-        f"an interruption now occurs every {duration(1 / stop.rate)} of training."
+        f"{format_points(last['gain'], last['gain_half_width'])} of goodput, where one more GPU adds {marginal:.3f} of "
+        f"one; an interruption now occurs every {duration(1 / stop.rate)} of training."
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
     picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
@@ -237,9 +237,9 @@ def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.Dat
     for failures in _FAILURES:
         row: dict[str, Any] = {"failures": failures, "never": float(before.mean())}
         row["never_half_width"] = mean_half_width(before)
-        saved = [expected_extra_failures(run, cause, math.inf, busy) - expected_extra_failures(run, cause, failures, busy)
-                 for cause in run.causes]  # fmt: skip
-        row["closed_form"] = sum(saved) * each / wall
+        limits = math.inf, failures
+        extra = [[expected_extra_failures(run, cause, most, busy) for most in limits] for cause in run.causes]
+        row["closed_form"] = sum(never - retired for never, retired in extra) * each / wall
         for way, limit in ways.items():
             after = ended[failures, way]
             gap = paired_difference(before, category_share(after))

@@ -1,7 +1,7 @@
 """Comparison of policies (runs that differ in one decision), simulated with the same random numbers.
 
-Failures and their durations are drawn by entity, kind and occurrence (``longrun.random_streams``), so that two policies meet
-the same failures, and the difference of the two is known far better than either (common random numbers).
+Failures and their durations are drawn by entity, kind and occurrence (``longrun.random_streams``), so that two policies
+meet the same failures, and their difference is known far better than either (common random numbers).
 """
 
 from __future__ import annotations

@@ -151,8 +151,8 @@ def replay_failures(
 ) -> FailureReplay:
     """Replay a job's failure log under the scenario's policy, and with the changes in ``what_if``.
 
-    For example {"run.checkpoint.every": "10 min"}. ``log`` is one that ``read_event_log`` read, a file, or the name of a
-    built-in one. Changes of ``run.failures`` describe the log's causes, so they hold for both. InputError for an
+    For example {"run.checkpoint.every": "10 min"}. ``log`` is an event log, a file, or the name of a built-in
+    log. Changes of ``run.failures`` describe the log's causes, so they hold for both. InputError for an
     invalid log, and for causes that the scenario does not have.
     """
     scenario = scenario_of(scenario, "replay_failures")

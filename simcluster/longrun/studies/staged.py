@@ -62,8 +62,9 @@ class StagedTraining(Shown):
         mean = float(hours.mean())
         vars(self).update(
             specs=section.stages, played=stages[0].played, price=section.price,
-            wall=_sum_arrays([stage.wall + change for stage, change in each]), gpu_hours=hours, goodput_by_run=useful / hours,
-            tokens=sum(stage.tokens for stage in stages), spare_gpu_hours=sum(each.spare_gpu_hours for each in stages),
+            wall=_sum_arrays([stage.wall + change for stage, change in each]), gpu_hours=hours,
+            goodput_by_run=useful / hours, tokens=sum(stage.tokens for stage in stages),
+            spare_gpu_hours=sum(each.spare_gpu_hours for each in stages),
             goodput=sum(stage.goodput * stage.gpu_hours for stage in stages) / mean,
             effective_mfu=sum(stage.effective_mfu * stage.gpu_hours for stage in stages) / mean,
         )  # fmt: skip
