@@ -158,7 +158,7 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
 # --- directions -------------------------------------------------------------------------------------------------------
 
 PLAN = (ROOT / "ARCHITECTURE.md").read_text()
-FLOORS = {name: int(floor) for floor, name in re.findall(r"^ ?(\d+)  (\w+)(?:/|\.py) ", PLAN, re.M)}
+FLOORS = {name: int(floor) for floor, name in re.findall(r"^\| (\d+) \| `(\w+)/` \|", PLAN, re.M)}
 """Packages, and the door, by the floor that ARCHITECTURE.md says they lie on."""
 DOOR = {"", "__main__", "plots"}  # the faces of the package, of the command and of pictures
 
@@ -171,7 +171,7 @@ def test_every_package_stands_in_the_plan_with_what_it_says_of_itself() -> None:
     assert max(core.values()) <= 11
     for package in packages:
         first = str(ast.get_docstring(tree(f"simcluster.{package}"))).split("\n\n")[0]
-        assert f"  {package + '/':14}{first}\n" in PLAN, package
+        assert f"| `{package}/` | {first} |\n" in PLAN, package
 
 
 def test_imports_go_down() -> None:

@@ -1,43 +1,75 @@
-"""The API reference: one page per package with public names, its text from the docstrings."""
+"""Pages of the Python functions, one per task, with text from their docstrings."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import simcluster
 
+TASKS: dict[str, tuple[str, tuple[str, ...]]] = {  # a page: what it is for, and its names in simcluster
+    "Scenarios": (
+        "Load, change and check scenario files.",
+        ("scenario", "Scenario", "load", "load_text", "load_cluster", "first_scenario", "scenario_schema", "names",
+         "InputError"),
+    ),
+    "Simulate a step": (
+        "Simulate one step and read its numbers.", ("simulate", "Result", "monte_carlo", "however_long"),
+    ),
+    "Compare and search": (
+        "Compare variants, sweep over values, find the fastest layout.",
+        ("compare", "differences", "compare_replicas", "sweep", "plan"),
+    ),
+    "Diagnose": (
+        "Find what slows a step, what does not fit, and which change pays.",
+        ("diff", "stragglers", "what_pays", "what_if_free", "sensitivity", "inflation", "check", "kernels",
+         "job_memory", "largest", "state_ladder"),
+    ),
+    "Pictures and pages": ("Draw, report, export.", ("plots", "report", "studio", "write_trace")),
+    "Long runs": (
+        "Simulate weeks of training, with failures and checkpoints.",
+        ("train", "train_stages", "compare_policies", "replay_failures"),
+    ),
+    "Budget": ("Estimate cost and loss; compare packing rules.", ("walls", "scaling", "compare_packing")),
+    "Parts": (
+        "Simulate one part alone: a schedule, a collective, given pass times, or several jobs on a cluster.",
+        ("play_schedules", "collective_times", "simulate_costs", "Costs", "simulate_together"),
+    ),
+}  # fmt: skip
+_WITH_MEMBERS = ("plots", "Result", "Scenario", "Costs")
+
 
 def api_pages(root: Path) -> dict[str, str]:
-    """Return one page per package, in the order of the public names' modules."""
+    """Return one page per task, and an index; public names that no task has are on the page "Other"."""
     del root
-    below: dict[str, list[str]] = {}
-    for name in simcluster.__all__:
-        below.setdefault(simcluster._HOME[name].split(".")[1], []).append(name)
-    first = ["scenario", "step", "results"]
-    order = [*first, *sorted(set(below) - {*first})]
-    pages = {f"api/{package}.md": _page(package, sorted(below[package])) for package in order}
-    return {"api/index.md": _index(order, below), **pages}
+    known = {name for _, names in TASKS.values() for name in names}
+    other = tuple(sorted(set(simcluster.__all__) - known))
+    tasks = {**TASKS, **({"Other": ("Other functions.", other)} if other else {})}
+    tasks = {
+        title: (about, tuple(name for name in names if name in simcluster.__all__))
+        for title, (about, names) in tasks.items()
+    }
+    pages = {f"api/{_slug(title)}.md": _page(title, *task) for title, task in tasks.items()}
+    return {"api/index.md": _index(tasks), **pages}
 
 
-def _said(package: str) -> str:
-    return (importlib.import_module(f"simcluster.{package}").__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+def _slug(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
-def _index(order: list[str], below: dict[str, list[str]]) -> str:
+def _index(tasks: dict[str, tuple[str, tuple[str, ...]]]) -> str:
     rows = [
-        f"| [{package}]({package}.md) | {_said(package)} | " + ", ".join(f"`{name}`" for name in below[package]) + " |"
-        for package in order
+        f"| [{title}]({_slug(title)}.md) | {about} | {', '.join(f'`{name}`' for name in names)} |"
+        for title, (about, names) in tasks.items()
     ]
-    text = ["# In Python", "", str(simcluster.__doc__).strip(), "", "| page | what | `simcluster.` |", "|---|---|---|"]
-    return "\n".join([*text, *rows]) + "\n"
+    text = ["# Python functions", "", str(simcluster.__doc__).strip(), "", "| task | use | `simcluster.` |"]
+    return "\n".join([*text, "|---|---|---|", *rows]) + "\n"
 
 
-def _page(package: str, names: list[str]) -> str:
-    parts = [f"# {package}\n\n{_said(package)}\n"]
+def _page(title: str, about: str, names: tuple[str, ...]) -> str:
+    parts = [f"# {title}\n\n{about}\n"]
     for name in names:
         home = simcluster._HOME[name]
         thing = home if name == "plots" else f"{home}.{name}"
-        members = "true" if name in ("plots", "Result", "Scenario", "Costs") else "false"
+        members = "true" if name in _WITH_MEMBERS else "false"
         parts.append(f"::: {thing}\n    options:\n      heading: simcluster.{name}\n      members: {members}\n")
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: files of the root, notebooks and the generated reference as pages, and the menu.
+"""Hook of MkDocs that adds files of the root, notebooks, generated reference pages and the menu.
 
 In the site the folder ``docs`` is the root, and README its first page; links are written for the repository and turned.
 """
@@ -17,12 +17,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from notebook_pages import notebook_pages
-from reference import command_pages, key_pages, shipped_pages
+from reference import built_in_pages, command_menu, command_pages, key_pages
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_COMMAND = re.compile(r"^(\|[^|]*\| `simcluster (\w+)[^`|]*`) \|", re.MULTILINE)
+"""A row of the command tour, up to its command."""
+_BOOST = (("reference/keys/names", 8), ("reference/", 2), ("CHANGELOG", 0.2), ("MODELLING", 0.5), ("notebooks/", 0.7))
+"""Weight of pages in the search, by how their address begins."""
 _GENERATED = {
-    "Scenario keys": key_pages, "Commands": command_pages, "What ships": shipped_pages, "API": api_pages,
+    "Scenario keys": key_pages, "Commands": command_pages, "Built-in": built_in_pages, "Python": api_pages,
     "Notebooks": notebook_pages,
 }  # fmt: skip
 
@@ -40,6 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, uri, content=content))
             if uri.endswith(".md"):
                 generated[title].append(uri)
+    generated["Commands"] = command_menu()
     config["nav"] = _filled(MENU, generated)
     _publish_linked(files, config)
     return files
@@ -48,6 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the page with links that work in the site."""
     where = page.file.src_uri
+    page.meta.setdefault("search", {"boost": next((boost for begin, boost in _BOOST if where.startswith(begin)), 1)})
     source = _sources().get(where, f"docs/{where}")
     in_site = {**ROOT_FILES, **{each: each for each in _linked(source, markdown)}}
 
@@ -61,6 +67,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         relative = posixpath.relpath(there, posixpath.dirname(where) or ".")
         return f"{found[1]}{relative}{found[3] or ''}{found[4]}"
 
+    if where == "howto.md":
+        markdown = _COMMAND.sub(r"\1 [options](reference/commands/\2.md) |", markdown)
     return _LINK.sub(turned, markdown) if where in _sources() or (ROOT / source).exists() else markdown
 
 

@@ -1,10 +1,10 @@
-"""What stands in the site's menu, and which files of the root are pages."""
+"""The site's menu, by what a reader wants to do, and the pages that are files of the repository's root."""
 
 from __future__ import annotations
 
 from typing import Any
 
-ROOT_FILES = {  # a file of the repository: the page that it is
+ROOT_FILES = {  # a file of the repository: its page in the site
     "README.md": "index.md",
     "ARCHITECTURE.md": "ARCHITECTURE.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
@@ -12,28 +12,39 @@ ROOT_FILES = {  # a file of the repository: the page that it is
     "examples/README.md": "examples.md",
 }
 MENU: dict[str, Any] = {  # None: the pages that are generated under this title
-    "simcluster": "index.md",
-    "Learn": {
+    "Start": {
+        "simcluster": "index.md",
         "Tutorial": "tutorial.md",
-        "Cookbook": "cookbook.md",
-        "All that it does": "tour.md",
-        "Weeks, not a step": "weeks.md",
-        "On a Slurm cluster": "slurm.md",
-        "Examples": "examples.md",
+        "Example files": "examples.md",
         "Gallery": "gallery.md",
     },
-    "Notebooks": None,
-    "Accuracy": "accuracy.md",
-    "Reference": {
-        "Scenario keys": None, "Commands": None, "What ships": None, "Result": "CONTRACT.md", "Words": "GLOSSARY.md",
+    "Answer a question": {
+        "Command tour": "howto.md",
+        "Cookbook": "cookbook.md",
+        "Slurm clusters": "slurm.md",
+        "Speed": "speed.md",
     },
-    "API": None,
-    "How it works": {
+    "Notebooks": None,
+    "Trust": {
+        "Accuracy": "accuracy.md",
+        "Accuracy gaps": "accuracy_gaps.md",
         "What is modelled": "modelled.md",
         "Formulas and sources": "MODELLING.md",
-        "Architecture": "ARCHITECTURE.md",
-        "Accelerators": "ACCELERATORS.md",
-        "What it costs": "speed.md",
     },
-    "Develop": {"Contributing": "CONTRIBUTING.md", "To add": "extending.md", "Changelog": "CHANGELOG.md"},
-}  # fmt: skip
+    "Look up": {
+        "Scenario keys": None,
+        "Commands": None,
+        "Built-in": None,
+        "Keys of results": "CONTRACT.md",
+        "Glossary": "GLOSSARY.md",
+        "Changelog": "CHANGELOG.md",
+    },
+    "Python": None,
+    "Develop": {
+        "Contributing": "CONTRIBUTING.md",
+        "Architecture": "ARCHITECTURE.md",
+        "Extending": "extending.md",
+        "Accelerators": "ACCELERATORS.md",
+        "Benchmarks and floors": "floors.md",
+    },
+}

@@ -1,4 +1,4 @@
-"""The notebooks as pages, with the outputs that they keep: nothing is run."""
+"""Pages of the notebooks with their stored outputs; nothing is run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nbconvert import MarkdownExporter
 
 _OPEN = """\
 !!! note "To run it"
-    `pip install 'simcluster[notebooks]' jupyterlab`, then `jupyter lab notebooks/{name}.ipynb` in a clone.
+    In a clone: `pip install '.[notebooks]' jupyterlab && jupyter lab notebooks/{name}.ipynb`
 """
 
 

@@ -1,14 +1,38 @@
-"""The reference of scenario keys, of commands and of built-in things, generated from the package."""
+"""Reference pages of scenario keys, commands and built-in things, generated from the package."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from simcluster.cli import COMMANDS, ENTRIES, make_parser
+from simcluster.cli import _TEXTS, COMMANDS, ENTRIES, make_parser
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.show.registry.kinds import KINDS, entries_of
+
+OTHER_NAMES = {  # a name by which readers search: the section's page, the key, and what to know
+    "Gradient accumulation": ("training", "training.global_batch", "steps are global_batch / (micro_batch x dp)"),
+    "Microbatch size, per-device batch size": ("training", "training.micro_batch", ""),
+    "Activation checkpointing, gradient checkpointing, rematerialization": ("training", "training.recompute", ""),
+    "GEMM, matmul efficiency": ("cluster", "cluster[dgx].device", "simcluster kernels lists the GEMMs of a rank"),
+    "FSDP, sharded data parallelism": ("parallel", "parallel.zero", "zero 3; more in the section fsdp"),
+    "ZeRO, distributed optimizer, optimizer sharding": ("parallel", "parallel.zero", ""),
+    "HSDP, hybrid sharding": ("fsdp", "fsdp.shard_group", ""),
+    "DDP, data parallelism": ("parallel", "parallel.dp", ""),
+    "Tensor model parallelism": ("parallel", "parallel.tp", "with parallel.sequence_parallel for norms"),
+    "Pipeline model parallelism": ("parallel", "parallel.pp", "with pipeline.schedule"),
+    "Virtual pipeline stages, VPP, interleaving": ("pipeline", "pipeline.chunks", ""),
+    "Context parallelism, ring attention, Ulysses": ("parallel", "parallel.cp_comm", "over parallel.cp ranks"),
+    "Expert parallelism, MoE": ("parallel", "parallel.ep", "experts are in model.moe"),
+    "Grouped-query attention, GQA, MQA": ("model", "model.kv_heads", ""),
+    "CPU offload, ZeRO-Offload": ("memory", "memory.offload", ""),
+    "Gradient bucketing, DDP bucket size": ("overlap", "overlap.bucket_size", ""),
+    "Straggler, slow GPU": ("faults", "faults.*[slow_gpu].rank", "simcluster stragglers prices it"),
+    "Slow NIC, slow link": ("faults", "faults.*[slow_link].nic_of", "with speed, the share of the rate that is left"),
+    "Checkpoint interval": ("run", "run.checkpoint.every", "simcluster advise interval finds the best"),
+    "Goodput, MTBF, failures": ("run", "run.failures", "simcluster train simulates them"),
+}
 
 
 def key_pages(root: Path) -> dict[str, str]:
@@ -22,12 +46,11 @@ def key_pages(root: Path) -> dict[str, str]:
         if "." not in key.path:
             tops[key.path] = key
     head = [
-        "# Every key of a scenario",
+        "# Scenario keys",
         "",
-        f"{len(scenario_keys()):,} keys, as the program knows them; `simcluster schema` gives them to an editor,",
-        "`simcluster show NAME --full` fills in a scenario's defaults.  On the command line a key is `--a.b value`.",
-        "An item of a list is `*`; where a section has several kinds the kind stands in brackets, as in",
-        "`faults.*[slow_gpu].rank`.",
+        f"For those who write scenarios: all {len(scenario_keys()):,} keys; `simcluster schema` writes their schema.",
+        "`simcluster show NAME --full` prints a scenario with its defaults.  On the command line, write `--a.b value`.",
+        "An item of a list is `*`.  If a section has several kinds, one is in brackets: `faults.*[slow_gpu].rank`.",
         "",
     ]
     pages = {}
@@ -38,10 +61,21 @@ def key_pages(root: Path) -> dict[str, str]:
         rows.append(_row(name, tops[top]))
         if not alone:
             pages[f"reference/keys/{top}.md"] = _section(top, keys)
-    return {"reference/keys/index.md": "\n".join([*head, *_TABLE, *rows]) + "\n", **pages}
+    index = "\n".join([*head, *_TABLE, *rows]) + "\n"
+    return {"reference/keys/index.md": index, "reference/keys/names.md": _names_page(), **pages}
 
 
-_TABLE = ("| key | takes | if left out | what it says |", "|---|---|---|---|")
+def _names_page() -> str:
+    """Return the page of other names, with a heading for each, which the search finds."""
+    known = {key.path: key.description for key in scenario_keys()}
+    parts = ["# Other names of keys\n\nFor those who know a setting by another name: the key, and where it is."]
+    for name, (page, key, about) in OTHER_NAMES.items():
+        said = f"  {about[0].upper()}{about[1:]}." if about else ""
+        parts.append(f"## {name}\n\n[`{key}`]({page}.md): {_cell(known[key])}{said}")
+    return "\n\n".join(parts) + "\n"
+
+
+_TABLE = ("| key | type | default | description |", "|---|---|---|---|")
 
 
 def _section(top: str, keys: Iterable[ScenarioKey]) -> str:
@@ -78,19 +112,21 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("\n", " ")
 
 
+def command_menu() -> list[Any]:
+    """Return the menu of the pages of commands, by the groups of ``simcluster --help``."""
+    groups = _TEXTS["groups"].items()
+    inside = [{title.capitalize(): [f"reference/commands/{name}.md" for name in names]} for title, names in groups]
+    return ["reference/commands/index.md", *inside]
+
+
 def command_pages(root: Path) -> dict[str, str]:
     """Return one page per command: its help."""
     del root
-    rows = [f"| [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in COMMANDS]
-    text = [
-        "# Every command",
-        "",
-        "`simcluster COMMAND --help` prints what these pages say.",
-        "",
-        "| command | what it does |",
-        "|---|---|",
-    ]
-    pages = {"reference/commands/index.md": "\n".join([*text, *rows]) + "\n"}
+    text = ["# Commands", "", "For users of the command line: the text of `simcluster COMMAND --help`."]
+    for title, names in _TEXTS["groups"].items():
+        rows = [f"| [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in names]
+        text += ["", f"## {title.capitalize()}", "", "| command | what it does |", "|---|---|", *rows]
+    pages = {"reference/commands/index.md": "\n".join(text) + "\n"}
     for name in COMMANDS:
         parser = make_parser(name)
         parts = [f"# {name}", "", parser.description or "", ""]
@@ -98,32 +134,29 @@ def command_pages(root: Path) -> dict[str, str]:
             shown = [action for action in group._group_actions if action.help != SUPPRESS]
             if shown:
                 title = {"positional arguments": "Arguments", "options": "Options"}.get(group.title or "", group.title)
-                parts += [f"## {str(title)[0].upper()}{str(title)[1:]}", "", "| name | what it is |", "|---|---|"]
+                parts += [f"## {str(title)[0].upper()}{str(title)[1:]}", "", "| name | description |", "|---|---|"]
                 for action in shown:
-                    formatter = parser._get_formatter()
-                    spelled = formatter._format_action_invocation(action)
-                    parts.append(
-                        f"| `{spelled.replace('|', chr(92) + '|')}` | {_cell((action.help or '').replace('%%', '%'))} |"
-                    )
+                    spelled = parser._get_formatter()._format_action_invocation(action)
+                    parts.append(f"| {_code(spelled)} | {_cell((action.help or '').replace('%%', '%'))} |")
                 parts.append("")
         parts += ["## Examples and details", "", "```text", (parser.epilog or "").strip(), "```"]
         pages[f"reference/commands/{name}.md"] = "\n".join(parts) + "\n"
     return pages
 
 
-def shipped_pages(root: Path) -> dict[str, str]:
+def built_in_pages(root: Path) -> dict[str, str]:
     """Return one page per kind of built-in things."""
     del root
     rows = [f"| [{kind}]({kind}.md) | {_cell(thing.what)} | {_cell(thing.named)} |" for kind, thing in KINDS.items()]
     text = [
-        "# What ships",
+        "# Built-in models, devices, schedules, ...",
         "",
-        "`simcluster list` prints these lists, `simcluster show NAME` one thing.",
+        "For those who need a name: `simcluster list` prints these lists, `simcluster show NAME` prints one entry.",
         "",
         "| list | what | named in |",
         "|---|---|---|",
     ]
-    pages = {"reference/ships/index.md": "\n".join([*text, *rows]) + "\n"}
+    pages = {"reference/built-in/index.md": "\n".join([*text, *rows]) + "\n"}
     for kind, thing in KINDS.items():
         table = [f"| `{each.name}` | {_cell(each.what)} | {_cell(each.source)} |" for each in entries_of(kind)]
         heads = [
@@ -131,8 +164,8 @@ def shipped_pages(root: Path) -> dict[str, str]:
             "",
             f"{thing.what[0].upper()}{thing.what[1:]}; named in {thing.named}.",
             "",
-            "| name | what it is | source |",
+            "| name | description | source |",
             "|---|---|---|",
         ]
-        pages[f"reference/ships/{kind}.md"] = "\n".join([*heads, *table]) + "\n"
+        pages[f"reference/built-in/{kind}.md"] = "\n".join([*heads, *table]) + "\n"
     return pages

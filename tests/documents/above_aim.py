@@ -38,7 +38,7 @@ class Group:
 _PAPERS = ("cluster.device.attention.sustained", 1.0)  # attention at its papers' best
 
 GROUPS = {  # how a row of the table begins
-    "Qwen3 30B on H100, ep 16 on two machines": Group(
+    "Qwen3 30B on H100, ep 16 on two nodes": Group(
         HOST, "Qwen3_30B_a3B, DGX-H100, FP8, 16, 16", (("software.kernel", 44e-6), ("software.launch", 44e-6))
     ),
     "Qwen3 30B on H100, 25.11 and the first 26.02": Group(
@@ -53,7 +53,7 @@ GROUPS = {  # how a row of the table begins
         HOST, "GPT OSS 120B, DGX-B200, BF16, 64, 64", (("cluster.scale.network", 0.5),)
     ),
     "GPT-OSS on B200, 25.11": Group(HOST, r"^25\.11 .*GPT OSS 120B, DGX-B200", (("parallel.ep", 64),)),
-    "GPT-OSS, ep 8 in a machine of B200 or B300": Group(HOST, r"^26.*GPT OSS 120B, DGX-B[23]00, BF16, 64, 8,"),
+    "GPT-OSS, ep 8 in a node of B200 or B300": Group(HOST, r"^26.*GPT OSS 120B, DGX-B[23]00, BF16, 64, 8,"),
     "GPT-OSS on GB200": Group(HOST, "GPT OSS 120B, DGX-GB200"),
     "GPT-OSS on GB300": Group(HOST, "GPT OSS 120B, DGX-GB300"),
     "BLOOM's trials": Group("BLOOM prequel, one machine", "", (("cluster.device.matmul.sustained", 0.80),)),

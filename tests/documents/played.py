@@ -49,7 +49,8 @@ def blocks_of(page: Path) -> list[Block]:
     """The blocks of a page, in order."""
     found = []
     for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
-        commands = tuple(line for line in match["commands"].splitlines() if line and not line.startswith("#"))
+        lines = match["commands"].replace("\\\n", " ").splitlines()
+        commands = tuple(line for line in lines if line and not line.startswith("#"))
         found.append(Block(commands, match["shown"], match.span("shown")))
     return found
 

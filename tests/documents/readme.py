@@ -1,15 +1,15 @@
-"""README and the pages of ``docs`` as one text: their commands, an output that is shown, sentences with figures."""
+"""README and the pages of ``docs`` as one text: their commands, and sentences with figures."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from functools import cache
 
-from documents.commands import ROOT, printed
+from documents.commands import ROOT
 from documents.played import PAGES
 
 README = ROOT / "README.md"
+HOWTO = ROOT / "docs" / "howto.md"
 DOCUMENTS = (README, *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem.islower()))
 """Without MODELLING.md and the like, whose formulas and keys other tests hold."""
 _PAGE = "\f"  # begins a document in the text of all
@@ -22,10 +22,12 @@ def text() -> str:
 
 
 def commands() -> list[str]:
-    """Every ``simcluster ...`` line of their blocks of commands, without its comment; not of pages that are played."""
+    """Return every ``simcluster ...`` line of blocks and of the tables of howto.md, but not of pages that are run."""
     alone = [path.read_text(encoding="utf-8") for path in DOCUMENTS if path not in PAGES]
     blocks = re.findall(r"```bash\n(.*?)```", _PAGE.join(alone), re.DOTALL)
-    lines = [part.strip() for block in blocks for line in block.splitlines() for part in line.split(" && ")]
+    joined = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    lines = [part.strip() for line in joined for part in line.split(" && ")]
+    lines += re.findall(r"^\|[^|]*\| `([^`|]*)` \|", HOWTO.read_text(encoding="utf-8"), re.MULTILINE)
     return [shlex.join(shlex.split(line, comments=True)) for line in lines if line.startswith("simcluster ")]
 
 
@@ -35,35 +37,6 @@ def in_tables() -> list[str]:
     found = re.findall(r"\| `(simcluster [^`|]*)`", "\n".join(cells))
     known, asked = commands(), [shlex.join(shlex.split(each)) for each in found]
     return [each for each in asked if not any(other.startswith(each) for other in known)]
-
-
-# --- the output -------------------------------------------------------------------------------------------------------
-
-_OUTPUT = re.compile(r"README's first command prints this:\n\n```\n(.*?)```\n", re.DOTALL)
-
-
-def output_span(whole: str) -> tuple[int, int]:
-    """Where the first command's output is shown."""
-    found = _OUTPUT.search(whole)
-    assert found is not None
-    return found.span(1)
-
-
-def output_shown() -> str:
-    begin, end = output_span(text())
-    return text()[begin:end]
-
-
-@cache
-def output_now() -> str:
-    """What the first command prints."""
-    return printed(commands()[0]).rstrip("\n") + "\n"
-
-
-def with_output(whole: str) -> str:
-    """README with the output of now."""
-    begin, end = output_span(whole)
-    return whole[:begin] + output_now() + whole[end:]
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------
