@@ -21,8 +21,11 @@ from reference import built_in_pages, command_menu, command_pages, key_pages
 
 ROOT = Path(__file__).parents[2]
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-_COMMAND = re.compile(r"^(\|[^|]*\| `simcluster (\w+)[^`|]*`) \|", re.MULTILINE)
+_COMMAND = re.compile(r"^(\|[^|]*\| )`(simcluster (\w+)[^`|]*)` \|", re.MULTILINE)
 """A row of the command tour, up to its command."""
+_UNIT = re.compile(r"(?<=>) (?=\d)|(?<=\d) (?=(?:%|s|ms|us|min|x|[GM]B|W)(?:[ ,;.)]|$))")
+"""The space between a number and its unit."""
+_LONG_NAME = re.compile(r"`([\w.]{22,})`")
 _BOOST = (("reference/keys/names", 8), ("reference/", 2), ("CHANGELOG", 0.2), ("MODELLING", 0.5), ("notebooks/", 0.7))
 """Weight of pages in the search, by how their address begins."""
 _GENERATED = {
@@ -68,8 +71,27 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{found[1]}{relative}{found[3] or ''}{found[4]}"
 
     if where == "howto.md":
-        markdown = _COMMAND.sub(r"\1 [options](reference/commands/\2.md) |", markdown)
+        markdown = _COMMAND.sub(_command_cell, markdown)
+    markdown = "".join(_for_tables(line) for line in markdown.splitlines(keepends=True))
     return _LINK.sub(turned, markdown) if where in _sources() or (ROOT / source).exists() else markdown
+
+
+def _command_cell(found: re.Match[str]) -> str:
+    """Return a cell with a command whose words do not break, and a link to its options."""
+    words = "".join(f"&#{ord(each)};" if each in "*_[]{}<>&" else each for each in found[2]).split()
+    code = " ".join(f"<span>{word}</span>" for word in words)
+    return f"{found[1]}<code>{code}</code> [options](reference/commands/{found[3]}.md) |"
+
+
+def _for_tables(line: str) -> str:
+    """Return a line of Markdown with better breaks in a table: no number leaves its unit, long names break at dots."""
+    if not line.startswith("|"):
+        return line
+    parts = line.split("`")
+    line = "`".join(part if number % 2 else _UNIT.sub("&nbsp;", part) for number, part in enumerate(parts))
+    return _LONG_NAME.sub(
+        lambda found: f"<code>{found[1].replace('.', '.<wbr>').replace('_', '&#95;<wbr>')}</code>", line
+    )
 
 
 def _sources() -> dict[str, str]:

@@ -12,26 +12,38 @@ from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.show.registry.kinds import KINDS, entries_of
 
 OTHER_NAMES = {  # a name by which readers search: the section's page, the key, and what to know
-    "Gradient accumulation": ("training", "training.global_batch", "steps are global_batch / (micro_batch x dp)"),
+    "Gradient accumulation steps": (
+        "training",
+        "training.global_batch",
+        "Accumulation steps are global_batch / (micro_batch x dp).",
+    ),
     "Microbatch size, per-device batch size": ("training", "training.micro_batch", ""),
     "Activation checkpointing, gradient checkpointing, rematerialization": ("training", "training.recompute", ""),
-    "GEMM, matmul efficiency": ("cluster", "cluster[dgx].device", "simcluster kernels lists the GEMMs of a rank"),
-    "FSDP, sharded data parallelism": ("parallel", "parallel.zero", "zero 3; more in the section fsdp"),
+    "GEMM, matmul efficiency": ("cluster", "cluster[dgx].device", "`simcluster kernels` lists the GEMMs of a rank."),
+    "FSDP, sharded data parallelism": (
+        "parallel",
+        "parallel.zero",
+        "FSDP is 3; more keys are in the section [fsdp](fsdp.md).",
+    ),
     "ZeRO, distributed optimizer, optimizer sharding": ("parallel", "parallel.zero", ""),
     "HSDP, hybrid sharding": ("fsdp", "fsdp.shard_group", ""),
     "DDP, data parallelism": ("parallel", "parallel.dp", ""),
-    "Tensor model parallelism": ("parallel", "parallel.tp", "with parallel.sequence_parallel for norms"),
-    "Pipeline model parallelism": ("parallel", "parallel.pp", "with pipeline.schedule"),
+    "Tensor model parallelism": ("parallel", "parallel.tp", "See also `parallel.sequence_parallel`."),
+    "Pipeline model parallelism": ("parallel", "parallel.pp", "See also `pipeline.schedule`."),
     "Virtual pipeline stages, VPP, interleaving": ("pipeline", "pipeline.chunks", ""),
-    "Context parallelism, ring attention, Ulysses": ("parallel", "parallel.cp_comm", "over parallel.cp ranks"),
-    "Expert parallelism, MoE": ("parallel", "parallel.ep", "experts are in model.moe"),
+    "Context parallelism, ring attention, Ulysses": (
+        "parallel",
+        "parallel.cp_comm",
+        "The number of ranks is `parallel.cp`.",
+    ),
+    "Expert parallelism, MoE": ("parallel", "parallel.ep", "The experts are in `model.moe`."),
     "Grouped-query attention, GQA, MQA": ("model", "model.kv_heads", ""),
     "CPU offload, ZeRO-Offload": ("memory", "memory.offload", ""),
     "Gradient bucketing, DDP bucket size": ("overlap", "overlap.bucket_size", ""),
-    "Straggler, slow GPU": ("faults", "faults.*[slow_gpu].rank", "simcluster stragglers prices it"),
-    "Slow NIC, slow link": ("faults", "faults.*[slow_link].nic_of", "with speed, the share of the rate that is left"),
-    "Checkpoint interval": ("run", "run.checkpoint.every", "simcluster advise interval finds the best"),
-    "Goodput, MTBF, failures": ("run", "run.failures", "simcluster train simulates them"),
+    "Straggler, slow GPU": ("faults", "faults.*[slow_gpu].rank", "`simcluster stragglers` shows what it costs."),
+    "Slow NIC, slow link": ("faults", "faults.*[slow_link].nic_of", "`speed` is the share of the rate that is left."),
+    "Checkpoint interval": ("run", "run.checkpoint.every", "`simcluster advise interval` finds the best."),
+    "Goodput, MTBF, failures": ("run", "run.failures", "`simcluster train` simulates them."),
 }
 
 
@@ -70,8 +82,7 @@ def _names_page() -> str:
     known = {key.path: key.description for key in scenario_keys()}
     parts = ["# Other names of keys\n\nFor those who know a setting by another name: the key, and where it is."]
     for name, (page, key, about) in OTHER_NAMES.items():
-        said = f"  {about[0].upper()}{about[1:]}." if about else ""
-        parts.append(f"## {name}\n\n[`{key}`]({page}.md): {_cell(known[key])}{said}")
+        parts.append(f"## {name}\n\n[`{key}`]({page}.md): {_cell(known[key])}  {about}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -123,9 +134,9 @@ def command_pages(root: Path) -> dict[str, str]:
     """Return one page per command: its help."""
     del root
     text = ["# Commands", "", "For users of the command line: the text of `simcluster COMMAND --help`."]
+    text += ["", "| group | command | what it does |", "|---|---|---|"]
     for title, names in _TEXTS["groups"].items():
-        rows = [f"| [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in names]
-        text += ["", f"## {title.capitalize()}", "", "| command | what it does |", "|---|---|", *rows]
+        text += [f"| {title} | [{name}]({name}.md) | {_cell(ENTRIES[name]['help'])} |" for name in names]
     pages = {"reference/commands/index.md": "\n".join(text) + "\n"}
     for name in COMMANDS:
         parser = make_parser(name)
