@@ -163,6 +163,11 @@ FLOORS = {name: int(floor) for floor, name in re.findall(r"^\| (\d+) \| `(\w+)/`
 DOOR = {"", "__main__", "plots"}  # the faces of the package, of the command and of pictures
 
 
+def summary_of(package: str) -> str:
+    """Return the first sentence of a package's docstring."""
+    return str(ast.get_docstring(tree(f"simcluster.{package}"))).split("\n\n")[0]
+
+
 def test_every_package_stands_in_the_plan_with_what_it_says_of_itself() -> None:
     packages = {package_of(module) for module in MODULES} - DOOR
     assert packages == set(FLOORS)
@@ -170,8 +175,9 @@ def test_every_package_stands_in_the_plan_with_what_it_says_of_itself() -> None:
     assert len(core) <= 19
     assert max(core.values()) <= 11
     for package in packages:
-        first = str(ast.get_docstring(tree(f"simcluster.{package}"))).split("\n\n")[0]
-        assert f"| `{package}/` | {first} |\n" in PLAN, package
+        assert f"| `{package}/` | {summary_of(package)} |\n" in PLAN, (
+            "python tests/test_architecture.py writes them anew"
+        )
 
 
 def test_imports_go_down() -> None:
@@ -426,3 +432,8 @@ def test_a_run_without_pictures_imports_no_library_for_them() -> None:
     found = loaded(run_python("-m", "simcluster", "run", "scenarios/tiny_dp.yaml", "--json", "-"))
     assert "simpy" in found
     assert found & {"matplotlib", "pandas"} == set()
+
+
+if __name__ == "__main__":
+    row = re.compile(r"^(\| \d+ \| `(\w+)/` \|) .* \|$", re.MULTILINE)
+    (ROOT / "ARCHITECTURE.md").write_text(row.sub(lambda found: f"{found[1]} {summary_of(found[2])} |", PLAN))
