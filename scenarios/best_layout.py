@@ -2,7 +2,7 @@
 
     python scenarios/best_layout.py
 
-Every layout of SPACE is played or proved to be slower; a line less of it, and the search decides that as well.
+Every layout of SPACE is simulated or proved slower.  If you delete a line of it, the search decides that axis, too.
 """
 
 import simcluster
@@ -11,7 +11,7 @@ JOB = {
     "name": "Llama 3 70B, 256 H100",
     "cluster": {"topology": "dgx_h100", "nodes": 32},
     "model": "llama3-70b",
-    "parallel": {"tp": 8, "pp": 4, "zero": 1, "sequence_parallel": True},  # where one would begin
+    "parallel": {"tp": 8, "pp": 4, "zero": 1, "sequence_parallel": True},  # a first guess
     "training": {"global_batch": 128},
     "overlap": {"grad_reduce": True, "param_gather": True, "tensor": True},
 }
@@ -23,15 +23,15 @@ SPACE = {
 
 
 def main() -> None:
-    """Print the best layouts, and what the first of them gains."""
+    """Print the best layouts, and how much the first one gains over JOB."""
     found = simcluster.plan(JOB, vary=SPACE, top=2)
     fits = found.table[found.table["leaves_headroom"]]
     table = fits[["parallel.tp", "parallel.pp", "parallel.dp", "step_time_s", "mfu", "planned_memory_bytes"]].round(3)
     print(table.to_string(index=False, formatters={"planned_memory_bytes": lambda size: f"{size / 1e9:.1f} GB"}), "\n")
     best, own = found.best[0], simcluster.simulate(JOB).step_time
     print(
-        f"Best: tp {best.layout.tp}, pp {best.layout.pp}, dp {best.layout.dp}, {best.step_time:.3f} s a step; "
-        f"what JOB says takes {own / best.step_time - 1:.1%} longer ({own:.3f} s)."
+        f"Best: tp {best.layout.tp}, pp {best.layout.pp}, dp {best.layout.dp}, {best.step_time:.3f} s per step; "
+        f"JOB takes {own / best.step_time - 1:.1%} longer ({own:.3f} s)."
     )
 
 

@@ -2,7 +2,7 @@
 
     python scenarios/compare_schedules.py [OUT_FOLDER]
 
-A template: change SCENARIO, KEY and VALUES to compare anything else that a scenario file can say.
+A template: change SCENARIO, KEY and VALUES to compare other values of any key.
 """
 
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import simcluster
 
-SCENARIO = "gpt3_175b_64xa100"  # a shipped name, or the path of a file of yours
+SCENARIO = "gpt3_175b_64xa100"  # a built-in name, or the path of your file
 KEY, VALUES = "pipeline.schedule", ["gpipe", "1f1b", "interleaved"]
 
 
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     for name, result in results.items():
         memory, capacity = result.memory.total / 1e9, result.facts.memory / 1e9
         verdict = "fits" if memory <= capacity else "does NOT fit"
-        print(f"{name:>12}  {memory:6.1f} GB of {capacity:.0f} GB a GPU: {verdict}")
+        print(f"{name:>12}  {memory:6.1f} GB of {capacity:.0f} GB per GPU: {verdict}")
 
     folder.mkdir(parents=True, exist_ok=True)
     picture = folder / "compare_schedules.png"

@@ -1,8 +1,8 @@
-"""Study: what does DualPipe buy a model like DeepSeek-V3 on H800, and what of it is the schedule alone?
+"""Study: what does DualPipe gain for a model like DeepSeek-V3 on H800, and how much of it is the schedule alone?
 
     python scenarios/dualpipe.py
 
-A small version of it: half of the layers on 128 GPUs.  DualPipe holds two copies of the weights: see the memory.
+A small version: half of the layers on 128 GPUs.  DualPipe holds two copies of the weights, so look at the memory.
 """
 
 import simcluster
@@ -19,7 +19,7 @@ DUALPIPE = {"pipeline.schedule": "dualpipe"}
 
 
 def main() -> None:
-    """Print the three side by side, and what each change is worth."""
+    """Print the three variants, and how much each change gains."""
     job = simcluster.scenario(JOB)
     both = job.with_({**DUALPIPE, "overlap.pairs": True})
     table = simcluster.compare({"1f1b": job, "dualpipe": job.with_(DUALPIPE), "dualpipe, overlapped": both})
@@ -28,7 +28,7 @@ def main() -> None:
     _, alone, overlapped = table["difference"]
     print(
         f"\nDualPipe takes {-overlapped:.1%} off the step: {-alone:.1%} by its order of passes alone, the rest by "
-        f"all-to-alls that run beside the other direction's pass (overlap.pairs)."
+        f"all-to-alls that overlap with the other direction (overlap.pairs)."
     )
 
 

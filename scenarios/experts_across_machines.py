@@ -1,8 +1,8 @@
-"""Study: Mixtral 8x22B with its experts inside a machine, or across machines?
+"""Study: Mixtral 8x22B with its experts inside a node, or across nodes?
 
     python scenarios/experts_across_machines.py
 
-``parallel.order`` says which axis ranks count fastest: experts are of dp, so what stands before dp spreads them.
+``parallel.order`` lists the axes from the innermost one.  Experts are dp ranks: axes before dp spread them over nodes.
 """
 
 import simcluster
@@ -18,10 +18,10 @@ ACROSS = {"parallel.order": ["tp", "cp", "pp", "dp"]}
 
 
 def main() -> None:
-    """Print both, and where the difference goes."""
+    """Print both variants, and the cause of the difference."""
     inside = simcluster.simulate(JOB)
     across = simcluster.simulate(simcluster.scenario(JOB, ACROSS))
-    table = simcluster.compare({"inside machines": inside, "across machines": across})
+    table = simcluster.compare({"inside nodes": inside, "across nodes": across})
     print(
         table[["step_time_s", "difference", "breakdown_s.exposed_ep", "breakdown_s.exposed_pp", "fits"]]
         .round(3)
@@ -30,8 +30,8 @@ def main() -> None:
     why = simcluster.diff(inside, across)
     cause, seconds = why.table.index[0], why.table["seconds"].iloc[0]
     print(
-        f"\nExperts across machines take {why.seconds / inside.step_time:+.1%} a step ({why.seconds:+.3f} s), "
-        f"the most by '{cause}' ({seconds:+.3f} s)."
+        f"\nExperts across nodes make a step {why.seconds / inside.step_time:.1%} longer ({why.seconds:+.3f} s), "
+        f"mostly by '{cause}' ({seconds:+.3f} s)."
     )
 
 

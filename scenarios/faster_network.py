@@ -1,8 +1,8 @@
-"""Study: does a network of 800 Gbit/s pay where 400 Gbit/s are today?
+"""Study: does a network of 800 Gbit/s pay, instead of 400 Gbit/s?
 
     python scenarios/faster_network.py
 
-Experts' tokens cross machines here.  What leaves a machine goes through PCIe as well: a NIC alone may buy little.
+Tokens of experts cross nodes here.  Traffic between nodes also crosses PCIe, so a faster NIC alone may gain little.
 """
 
 import simcluster
@@ -14,7 +14,7 @@ PCIE = {"cluster.pcie.line_rate": "128 GB/s"}  # Gen6 x16
 
 
 def main() -> None:
-    """Print the step with a faster NIC, faster PCIe and both, and what both buy."""
+    """Print the step with a faster NIC, faster PCIe and both, and the price at which both pay."""
     job = simcluster.scenario(SCENARIO, ACROSS)
     table = simcluster.compare(
         {
@@ -26,10 +26,10 @@ def main() -> None:
     )
     print(table[["step_time_s", "difference", "tokens_per_s_per_gpu", "breakdown_s.exposed_ep"]].round(3).to_string())
     alone, both = -table["difference"]["800 Gbit/s"], -table["difference"].iloc[-1]
-    price = both / (1 - both)  # as many more tokens for the same dollars
+    price = both / (1 - both)  # more tokens per dollar
     print(
-        f"\n800 Gbit/s takes {alone:.1%} off the step by itself and {both:.1%} with PCIe to match: it pays as long as "
-        f"both cost less than {price:.1%} of the cluster's price."
+        f"\n800 Gbit/s alone takes {alone:.1%} off the step, and {both:.1%} with faster PCIe; it pays if both cost "
+        f"less than {price:.1%} of the cluster's price."
     )
 
 

@@ -2,7 +2,7 @@
 
     python scenarios/fsdp_or_pipeline.py
 
-FSDP gathers parameters and reduces gradients beside computation, as PyTorch's does.
+FSDP overlaps parameter gathers and gradient reductions with compute, as in PyTorch.
 """
 
 import simcluster
@@ -13,7 +13,7 @@ JOB = {
     "training": {"global_batch": 512, "micro_batch": 2},
     "overlap": {"grad_reduce": True},
 }
-WAYS = {
+LAYOUTS = {
     "FSDP": {"parallel.zero": 3, "overlap.param_gather": True},
     "tp 2, ZeRO 1": {"parallel": {"tp": 2, "zero": 1, "sequence_parallel": True}, "overlap.tensor": True},
     "tp 2, pp 2": {"parallel": {"tp": 2, "pp": 2, "zero": 1, "sequence_parallel": True}, "overlap.tensor": True},
@@ -21,13 +21,13 @@ WAYS = {
 
 
 def main() -> None:
-    """Print the ways side by side, and which is the fastest that fits."""
-    table = simcluster.compare({name: simcluster.scenario(JOB, way) for name, way in WAYS.items()})
+    """Print the layouts, and the fastest one that fits."""
+    table = simcluster.compare({name: simcluster.scenario(JOB, layout) for name, layout in LAYOUTS.items()})
     shown = table[["step_time_s", "difference", "mfu", "bubble_fraction", "fits"]].round(3)
     print(shown.assign(peak_memory_bytes=(table["peak_memory_bytes"] / 1e9).map("{:.1f} GB".format)).to_string())
     steps = table["step_time_s"][table["fits"]].sort_values()
     print(
-        f"\n{steps.index[0]} is the fastest that fits: {steps.iloc[0]:.3f} s a step, {steps.index[1]} takes "
+        f"\n{steps.index[0]} is the fastest that fits: {steps.iloc[0]:.3f} s per step, {steps.index[1]} takes "
         f"{steps.iloc[1] / steps.iloc[0] - 1:.1%} longer."
     )
 

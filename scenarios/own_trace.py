@@ -2,8 +2,8 @@
 
     python scenarios/own_trace.py [SCENARIO PROFILES]
 
-PROFILES is a folder with a trace a rank (PyTorch's profiler), or an export of Nsight Systems.  Without, a run stands in
-for yours in which one GPU takes 30 % longer.
+PROFILES is a folder with one trace per rank (PyTorch's profiler), or an export of Nsight Systems.  Without it, the
+script simulates a run in which one GPU takes 30 % longer.
 """
 
 import sys
@@ -14,14 +14,14 @@ import simcluster
 
 
 def example(scenario: simcluster.Scenario, folder: Path) -> Path:
-    """Profiles of a run with a slow GPU, one a rank."""
+    """Write profiles of a run with a slow GPU, one per rank, and return their folder."""
     slow = scenario.with_({"faults": [{"kind": "slow_gpu", "rank": 3, "slowdown": 1.3}]})
     simcluster.write_trace(slow, folder, ranks=range(scenario.gpus))
     return folder
 
 
 def main(name: str = "tiny_3d", profiles: str = "") -> None:
-    """Print seconds a step by cause, simulated and recorded, and what an engineer would say of them."""
+    """Print the time per step by cause, simulated and recorded, and a summary in sentences."""
     scenario = simcluster.scenario(name)
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(profiles) if profiles else example(scenario, Path(folder) / "profiles")

@@ -1,8 +1,8 @@
-"""Study: one GPU is slow.  What does it cost, does it matter which one, and who waits for it?
+"""Study: one GPU is slow.  What does it cost, does it matter which one, and which ranks wait for it?
 
     python scenarios/slow_gpu.py [OUT_FOLDER]
 
-A template: a fault is a line in the scenario, so any sweep over faults looks like this one.
+A template: a fault is an item of the scenario, so any sweep over faults looks like this one.
 """
 
 import sys
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import simcluster
 
-SCENARIO = "slow_gpu"  # a shipped name, or the path of a file of yours
+SCENARIO = "slow_gpu"  # a built-in name, or the path of your file
 SLOWDOWN = 1.5  # every kernel takes 50 % longer
 
 
 def main(folder: Path) -> None:
-    """Print the slowdown by which rank is slow and who waits longest, and write slow_gpu.png into the folder."""
+    """Print the slowdown for each slow rank and the rank that waits longest, and write slow_gpu.png into the folder."""
     healthy = simcluster.scenario(SCENARIO, faults=[])
     ranks = range(0, healthy.gpus, healthy.gpus // healthy.parallel.pp)  # the first rank of every stage
     faults = {f"rank {rank}": {"kind": "slow_gpu", "rank": rank, "slowdown": SLOWDOWN} for rank in ranks}

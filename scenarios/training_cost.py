@@ -2,7 +2,7 @@
 
     python scenarios/training_cost.py
 
-Machines fail as Meta's did (arXiv:2407.21783); RUN says what a failure takes, and what a GPU-hour costs.
+Failure rates are Meta's (arXiv:2407.21783).  RUN has the time that a failure takes, and the price of a GPU-hour.
 """
 
 import pandas as pd
@@ -14,14 +14,14 @@ JOB = {
     "training": {"global_batch": 2048}, "overlap": {"grad_reduce": True, "param_gather": True},
 }  # fmt: skip
 RUN = {
-    "tokens": "15T", "failures": "llama3", "spares": {"warm": 4}, "price": 2.5,  # dollars of a GPU-hour
+    "tokens": "15T", "failures": "llama3", "spares": {"warm": 4}, "price": 2.5,  # dollars per GPU-hour
     "checkpoint": {"every": "30 min", "to": "20 GB/s"},
     "restart": [{"part": "stop and reschedule", "takes": "10 min"}, {"part": "load"}],
 }  # fmt: skip
 
 
 def main() -> None:
-    """Print what each size of cluster takes, and what twice the GPUs buy."""
+    """Print days, dollars and failures by cluster size, and what more GPUs gain."""
     rows = {}
     for nodes in (64, 128, 256):
         run = simcluster.train(simcluster.scenario(JOB, {"run": RUN, "cluster.nodes": nodes}), played=20)
