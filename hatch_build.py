@@ -30,6 +30,7 @@ DIRECTIVES = {
     "boundscheck": False,
     "wraparound": False,
     "cdivision": True,
+    "infer_types": True,  # variables have the types of the declared values that they get
     "auto_pickle": False,  # nothing is pickled, and nobody asks for signatures: a third less to compile
     "binding": False,
     "warn.unreachable": False,  # what only plain Python runs

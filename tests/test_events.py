@@ -19,7 +19,7 @@ from simcluster.base.clock import BeyondGridError, Profile, Spells, Window, on_f
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
-from simcluster.engine.tables import CommunicationKind, HopRounds
+from simcluster.engine.tables import CommunicationKind
 from simcluster.reference.network import FluidNetwork, FluidTransfer, process_events
 from simcluster.traffic.traffic import Traffic
 
@@ -207,7 +207,7 @@ def ring(*arrivals: float, rounds: int) -> ExplicitProgram:
     """A ring in which each hop has a link of its own and takes 1 s a round."""
     count = len(arrivals)
     numbers = np.arange(count, dtype=np.int32)
-    hops = HopRounds(0 * numbers, np.full(count, rounds), numbers, (numbers + 1) % count, 0 * numbers)
+    hops = np.stack([0 * numbers, 0 * numbers + rounds, numbers, (numbers + 1) % count, 0 * numbers], axis=1)
     program = ExplicitProgram(
         meetings=[CommunicationKind(count, [moves(1.0, link) for link in range(count)], hops=hops)] * 2
     )

@@ -60,7 +60,7 @@ def spans(made: ExplicitProgram, **profiles: Any) -> list[tuple[int, float, floa
     """Return (lane, start, end) of every op."""
     times = times_of(made, **profiles)
     start, end = times.start.tolist(), times.end.tolist()
-    return sorted((lane, start[op], end[op]) for lane, ops in enumerate(made.lanes) for op in ops)
+    return sorted((lane, start[op], end[op]) for op, lane in enumerate(made.lane))
 
 
 def by_hand(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from simcluster.base.clock import TICK, on_grid
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.collectives import Hop, Phase
+from simcluster.engine.communication_kinds import hop_rounds
 from simcluster.engine.explicit import ExplicitProgram
-from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.files import load_cluster

@@ -31,8 +31,6 @@ def draw_uniforms(bits: Any, first: Any, second: Any) -> None:
     turn: cython.float = _TURN
     ones: cython.p_float = cython.cast(cython.p_float, address(first))
     others: cython.p_float = cython.cast(cython.p_float, address(second))
-    raw: cython.ulonglong
-    place: cython.longlong
     for place in range(count):
         raw = a + b + state[3]
         state[3] += 1
@@ -55,7 +53,6 @@ def to_normals(radius: Any, cosine: Any, sine: Any, mean: cython.double, scale: 
     cosines: cython.p_float = cython.cast(cython.p_float, address(cosine))
     sines: cython.p_float = cython.cast(cython.p_float, address(sine))
     normals: cython.p_double = doubles(found)
-    place: cython.longlong
     for place in range(count):
         normals[2 * place] = mean + scale * cython.cast(cython.double, radii[place] * cosines[place])
         normals[2 * place + 1] = mean + scale * cython.cast(cython.double, radii[place] * sines[place])
@@ -76,8 +73,6 @@ def add_product(begin: Floats, seconds: cython.double, factor: Floats) -> Floats
     factors: cython.p_double = doubles(factor)
     ends: cython.p_double = doubles(found)
     place: cython.longlong = 0
-    group: cython.longlong
-    time: cython.double
     if near == 1:
         for place in range(places):
             ends[place] = begins[place] + seconds * factors[place]
@@ -98,10 +93,7 @@ def latest_per_group(ends: Floats, groups: cython.longlong) -> Floats:
     found = np.empty((cases, groups))
     starts: cython.p_double = doubles(found)
     times: cython.p_double = doubles(ends)
-    group: cython.longlong
-    member: cython.longlong
     place: cython.longlong = 0
-    time: cython.double
     for group in range(cases * groups):
         time = times[place]
         for member in range(place + 1, place + members):

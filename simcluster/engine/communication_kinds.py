@@ -10,19 +10,24 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
+
+from simcluster.base.arrays import Int32s
 from simcluster.base.clock import on_grid
 from simcluster.base.link_columns import LinkValues
+from simcluster.collectives import Phase
+from simcluster.collectives.description import repeated_rounds
 from simcluster.collectives.relayed import RELAYED
 from simcluster.devices.interference import Communication, Interference
-from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.op_columns import GroupWork
 from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import Work
 from simcluster.symmetry.classes import Classes
 from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.fairness import Usage
+from simcluster.traffic.methods import Pace, round_of
 from simcluster.traffic.nccl.case import bus_factor
-from simcluster.traffic.traffic import Fabric, Traffic
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +80,6 @@ class CommunicationKinds:
         return self._moved[name]
 
     def _traffics(self, number: int, work: Work, usages: Sequence[Usage]) -> Sequence[Traffic]:
-        """Return the activities of a communication with these usages of links."""
         found = self.communicators.traffics(number, work.moves, work.size, usages)
         if (work.load, work.bound) == (1.0, math.inf):
             return found
@@ -92,3 +96,21 @@ class CommunicationKinds:
             traffics = self._traffics(number, work, self.communicators.usages(number))
             alone = sum(each.alone_seconds(cast(Sequence[float], self.rates.all)) for each in traffics)
         return float(sent / alone) if alone > 0 else 0.0
+
+
+def hop_rounds(
+    fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase], size: float, pace: Pace | None
+) -> tuple[Int32s, list[Traffic]]:
+    """Return the ``hops`` of a collective of ``size`` bytes (see ``CommunicationKind``), and the traffic of each.
+
+    ``pace``, if there is one, replaces the latency of the hops' links and bounds their rate.
+    """
+    of_round = pace and round_of(phases, pace)
+    rows, traffics = [], []
+    for number, (block, repeats) in enumerate(repeated_rounds(phases)):
+        for hop in block:
+            spread = hop_spread(fabric, gpus, hop)
+            latency, bound = of_round or (fabric.spread_latency(spread), math.inf)
+            traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
+            rows.append((number, repeats, hop.source, hop.target, hop.channel))
+    return np.array(rows, dtype=np.int32).reshape(-1, 5), traffics

@@ -73,7 +73,7 @@ class EventQueue:
             self.events[event].following = self.events[after - 1].following
             event = after - 1
         else:
-            self._remove_chain()
+            self._remove_earliest_chain()
             if event == self._latest:
                 self._latest = -1
         self.events[event].following = self._free
@@ -82,7 +82,6 @@ class EventQueue:
 
     def _put_chain(self, time: cython.double, first: cython.int) -> cython.void:
         i: cython.int = self.count
-        parent: cython.int
         if i == self._room:
             self._make_room(2 * i)
         while i > 0:
@@ -96,14 +95,12 @@ class EventQueue:
         self.chains[i].first = first
         self.count += 1
 
-    def _remove_chain(self) -> cython.void:
-        """Remove the earliest chain."""
+    def _remove_earliest_chain(self) -> cython.void:
         count: cython.int = self.count - 1
         time: cython.double = self.chains[count].time
         first: cython.int = self.chains[count].first
         i: cython.int = 0
         child: cython.int = 1
-        other: cython.int
         self.count = count
         self.chains[count].time = INFINITE
         while child < count:  # without branches, which the processor could not predict
@@ -120,7 +117,6 @@ class EventQueue:
         self.chains[i].first = first
 
     def _make_room(self, room: cython.int) -> cython.void:
-        i: cython.int
         records = self.buffers.records("chains", CHAIN, room + 7)
         # the children of a chain are in one cache line
         self.chains = cython.cast(cython.pointer(Chain), records) + 3 if cython.compiled else records
@@ -129,7 +125,6 @@ class EventQueue:
         self._room = room
 
     def _make_events(self, room: cython.int) -> cython.void:
-        event: cython.int
         records = self.buffers.records("events", EVENT, room)
         self.events = cython.cast(cython.pointer(Event), records) if cython.compiled else records
         for event in range(self._events, room):

@@ -35,7 +35,7 @@ cdef class EventQueue:
     cdef int key(self) noexcept
     cdef int pop(self) noexcept
     cdef void _put_chain(self, double time, int first) noexcept
-    cdef void _remove_chain(self) noexcept
+    cdef void _remove_earliest_chain(self) noexcept
     cdef void _make_room(self, int room) noexcept
     cdef void _make_events(self, int room) noexcept
 
@@ -93,10 +93,9 @@ cdef class MaxMin:
     cdef double reserve(self, int activity, int traffic) noexcept
     cdef void cancel(self, int traffic) noexcept
     cdef void leave(self, int activity) noexcept
-    cdef void set_capacity(self, int link, double capacity) noexcept
     cdef void solve(self) noexcept
     cdef void _touch(self, int activity) noexcept
-    cdef void _visit(self, int link) noexcept
+    cdef void visit(self, int link) noexcept
     cdef void _update(self, int activity, int link) noexcept
     cdef double _level_of(self, int link) noexcept
     cdef double _share(self, double capacity, int count) noexcept
@@ -169,7 +168,7 @@ cdef class TemplateOps:
     cdef int* _peer
     cdef int _peers
     cdef int whose(self, int instance, int wait) noexcept
-    cdef object _close(self, object templates, object instances)
+    cdef object _close_awaited_ops(self, object templates, object instances)
     cdef object _find_runs(self, object templates)
 
 
@@ -239,7 +238,7 @@ cdef class LaneStates:
     cdef void end_op(self, int lane) noexcept
     cdef int _awaited_lane(self, int lane, int place) noexcept
     cdef void _join_waiters(self, int lane, int awaited_lane, int at) noexcept
-    cdef void _wake(self, int ended) noexcept
+    cdef void _wake_waiters(self, int ended) noexcept
     cpdef int op_at(self, int lane)
     cpdef bint is_over(self, int instance, int number)
 
@@ -306,7 +305,7 @@ cdef class RankActivities:
     cdef void land(self, int flight, int kind) noexcept
     cdef void set_speed(self, int rank, double factor) noexcept
     cdef void settle(self) noexcept
-    cdef void _change(self, int rank) noexcept
+    cdef void _mark_changed(self, int rank) noexcept
     cdef void _settle_lanes(self, int rank) noexcept
     cdef void _settle_flights(self, int rank) noexcept
 

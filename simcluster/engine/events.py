@@ -10,8 +10,7 @@ from typing import Any
 
 import cython
 
-from simcluster.engine.hop_tables import hop_tables
-from simcluster.engine.tables import Instances, Tables, Templates
+from simcluster.engine.tables import Tables
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers, prefetch
@@ -21,7 +20,7 @@ if not cython.compiled:
     from simcluster.engine.meetings import MeetingStates
     from simcluster.engine.ranks import RankActivities
     from simcluster.engine.rounds import RoundsUnderWay
-    from simcluster.engine.template_ops import TemplateOps
+    from simcluster.engine.template_ops import TemplateOps as TemplateOps
 
 PARTS = ("event_queue", "memberships", "max_min", "links", "template_ops", "lanes", "meetings", "ranks", "rounds")
 """The modules that are compiled as one with this one, in this order: calls between them cost little."""
@@ -29,11 +28,6 @@ PARTS = ("event_queue", "memberships", "max_min", "links", "template_ops", "lane
 OVER, PAUSED, NEEDS_CHANGES, BEYOND_GRID, STUCK = range(5)
 """What ``Engine.run`` returns: all lanes are over; as many events are processed as the caller asked for; the caller has
 to load more changes of links and speeds; the clock leaves its grid; nothing can happen any more."""
-
-
-def read_ops(templates: Templates, instances: Instances) -> TemplateOps:
-    """Return the ops of templates as ``Tables.ops`` takes them; engines may share them."""
-    return TemplateOps(templates, instances)
 
 
 class Engine:
@@ -51,7 +45,7 @@ class Engine:
         self.meetings = MeetingStates(tables, self.lanes)
         self.ranks = RankActivities(self.lanes, self.links, self.meetings, instances, kinds)
         if tables.collectives:
-            self.rounds = RoundsUnderWay(self.links, self.meetings, hop_tables(kinds, tables.collectives))
+            self.rounds = RoundsUnderWay(self.links, self.meetings, kinds, tables.collectives)
         self._position = self.buffers.given_ints("position", instances.position)
         self._position_count = instances.position.shape[1]
         self._traffic_first = self.buffers.given_ints("traffic_first", kinds.traffic_first)
@@ -79,7 +73,6 @@ class Engine:
     def run(self, events: cython.longlong) -> cython.int:
         """Process that many events, or a few more; return why it stops."""
         stop: cython.longlong = self.events() + events
-        time: cython.double
         while True:
             self._finish_instant()
             if self.lanes.lanes_over == self.lanes.count:
@@ -95,7 +88,6 @@ class Engine:
 
     def _stop(self) -> cython.int:
         """Let all lanes arrive where they wait for others that never come; return why the engine stops."""
-        lane: cython.int
         for lane in range(self.lanes.count):
             self.lanes.at[lane] = max(self.lanes.at[lane], self.lanes.state[lane].last + 1)
         return 4
@@ -110,8 +102,6 @@ class Engine:
 
     def next_event(self) -> cython.double:
         """Return when the next event is due unless links or speeds change; infinity if there is none."""
-        time: cython.double
-        key: cython.int
         queue: EventQueue = self.queue
         while queue.count:
             key = queue.key()
@@ -122,7 +112,6 @@ class Engine:
         return INFINITE
 
     def _apply_changes(self) -> cython.void:
-        of: cython.int
         while self.change < self._changes and self._change_time[self.change] <= self.queue.now:
             of = self._change_of[self.change]
             if of >= 0:
@@ -132,8 +121,6 @@ class Engine:
             self.change += 1
 
     def _finish_instant(self) -> cython.void:
-        """Do all that happens at this instant."""
-        lane: cython.int
         self._apply_changes()
         while True:
             if self.lanes.ready_count:
@@ -153,7 +140,6 @@ class Engine:
     def _take_event(self) -> cython.void:
         time: cython.double = self.queue.chains[0].time
         key: cython.int = self.queue.pop()
-        meeting: cython.int
         if cython.compiled and self.queue.count:  # fetch the next lane, or what is in its place
             prefetch(cython.address(self.lanes.state[self.queue.key() >> 1]))
         if key & 1:
@@ -229,9 +215,7 @@ class Engine:
             self._end_meeting(meeting)
 
     def _end_meeting(self, meeting: cython.int) -> cython.void:
-        """End the op of every lane that met."""
         lane: cython.int = self.meetings.record[meeting].head - 1
-        after: cython.int
         while lane >= 0:
             after = self.lanes.following[lane] - 1
             if self.lanes.at[lane] <= self.lanes.state[lane].last:

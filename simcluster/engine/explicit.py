@@ -15,11 +15,10 @@ from simcluster.engine.tables import (
     CommunicationKind,
     Groups,
     Tables,
-    Templates,
     communication_tables,
-    firsts,
     int32s,
     one_instance,
+    one_template,
 )
 
 
@@ -27,13 +26,13 @@ from simcluster.engine.tables import (
 class ExplicitProgram:
     """Ops on lanes of ranks.
 
-    Per op: ``seconds`` of what is no communication; ``sensitivity`` to communication, -1 for what it does not slow
-    down; ``meeting``, the place of its communication in ``meetings``, or -1; its ``position`` among the members of a
-    collective in hops; and what it waits for besides the op before it on its lane.
+    Per op: its ``lane``; its ``seconds``, 0 for communication; its ``sensitivity`` to communication, -1 if that does
+    not slow it down; ``meeting``, the index of its communication in ``meetings``, or -1; its ``position`` among the
+    members of a collective in hops; and the ops that it waits for besides the previous one on its lane.
     """
 
     lane_rank: list[int] = field(default_factory=list)
-    lanes: list[list[int]] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     sensitivity: list[float] = field(default_factory=list)
     meeting: list[int] = field(default_factory=list)
@@ -44,8 +43,7 @@ class ExplicitProgram:
     def add_lane(self, rank: int) -> int:
         """Add an in-order queue of a rank and return its number."""
         self.lane_rank.append(rank)
-        self.lanes.append([])
-        return len(self.lanes) - 1
+        return len(self.lane_rank) - 1
 
     def add_op(
         self,
@@ -58,14 +56,13 @@ class ExplicitProgram:
         after: Sequence[int] = (),
     ) -> int:
         """Add an op at the end of a lane and return its number."""
-        op = len(self.seconds)
-        self.lanes[lane].append(op)
+        self.lane.append(lane)
         self.seconds.append(seconds)
         self.sensitivity.append(sensitivity)
         self.meeting.append(meeting)
         self.position.append(position)
         self.after.append(after)
-        return op
+        return len(self.lane) - 1
 
     def tables(
         self,
@@ -79,9 +76,20 @@ class ExplicitProgram:
         number = dict(zip(kinds, range(len(kinds)), strict=True))
         ranks = sorted({*self.lane_rank, *chain.from_iterable(each.ranks for each in kinds.values())})
         place = dict(zip(ranks, range(len(ranks)), strict=True))
-        templates = self._template(place)
         placed = [each._replace(ranks=[place[rank] for rank in each.ranks]) for each in kinds.values()]
-        meetings = int32s([0, len(self.meetings)])
+        # each position in a collective has a slot, all are of group 0, and every meeting is a place in this group
+        meeting, meetings = int32s(self.meeting), int32s([0, len(self.meetings)])
+        templates = one_template(
+            int32s(self.lane),
+            [place[rank] for rank in self.lane_rank],
+            np.repeat(np.arange(len(self.after)), [*map(len, self.after)]),
+            int32s([*chain.from_iterable(self.after)]),
+            seconds=np.array(self.seconds, dtype=np.float64),
+            sensitivity=np.array(self.sensitivity, dtype=np.float64),
+            slot=int32s(np.where(meeting >= 0, self.position, -1)),
+            work=meeting,
+            place=meeting,
+        )
         return Tables(
             templates,
             one_instance(templates, ranks, max(self.position, default=0) + 1),
@@ -90,27 +98,4 @@ class ExplicitProgram:
             np.asarray(capacity, dtype=np.float64),
             {place[rank]: profile for rank, profile in speeds.items() if rank in place},
             capacities,
-        )
-
-    def _template(self, place: Mapping[int, int]) -> Templates:
-        """Return all ops as one template, with a slot for each position in a collective, all of them of group 0.
-
-        Every meeting is a place in this group, and a row among its kinds.
-        """
-        meeting = int32s(self.meeting)
-        waits = [other for others in self.after for other in others]
-        return Templates(
-            op_first=int32s([0, len(self.seconds)]),
-            seconds=np.array(self.seconds, dtype=np.float64),
-            sensitivity=np.array(self.sensitivity, dtype=np.float64),
-            slot=int32s(np.where(meeting >= 0, self.position, -1)),
-            work=meeting,
-            place=meeting,
-            wait_first=firsts([*map(len, self.after)]),
-            wait_op=int32s(waits),
-            wait_peer=np.full(len(waits), -1, dtype=np.int32),
-            lane_first=int32s([0, len(self.lanes)]),
-            lane_op_first=firsts([*map(len, self.lanes)]),
-            lane_op=int32s([*chain.from_iterable(self.lanes)]),
-            lane_rank=int32s([place[rank] for rank in self.lane_rank]),
         )

@@ -24,24 +24,11 @@ def ops_of_ranks(job: JobTables) -> list[RankOps]:
     on_main = np.array([name == MAIN for name in columns.lane_names], dtype=bool)
     receiver = np.repeat(np.arange(len(columns)), np.diff(columns.wait_first))
     for template, (begin, end) in enumerate(pairwise(columns.op_first.tolist())):
-        received = np.flatnonzero(columns.wait_peer[columns.wait_first[begin] : columns.wait_first[end]] >= 0)
-        received += columns.wait_first[begin]
-        sends = columns.awaited[received]
-        found.append(
-            RankOps(
-                labels=columns.labels,
-                label=columns.label[begin:end],
-                lane=columns.lane[begin:end] - columns.lane_first[template],
-                on_main=on_main[columns.lane[begin:end]],
-                step=columns.step[begin:end],
-                chunk=columns.chunk[begin:end],
-                microbatch=columns.microbatch[begin:end],
-                pair=columns.pairs[begin:end],
-                receiver=receiver[received] - begin,
-                sent=columns.label[sends],
-                meets=columns.pairs[sends],
-            )
-        )
+        own, (first, last) = slice(begin, end), columns.wait_first[[begin, end]]
+        received = first + np.flatnonzero(columns.wait_peer[first:last] >= 0)
+        lane, receivers, sends = columns.lane[own], receiver[received] - begin, columns.awaited[received]
+        lanes = {"lane": lane - columns.lane_first[template], "on_main": on_main[lane], "receiver": receivers}
+        found.append(RankOps.of(columns, own, sends, **lanes, pair=columns.pairs[own], meets=columns.pairs[sends]))
     return found
 
 

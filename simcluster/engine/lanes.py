@@ -16,7 +16,6 @@ if not cython.compiled:
 
     LaneState = SimpleNamespace
 
-
 LANE = [
     *((name, np.float64) for name in ("due", "since", "left", "factor", "changed", "pressure", "speed", "slowness")),
     *((name, np.int32) for name in ("last", "stop", "base", "template", "instance", "own", "rank", "number")),
@@ -61,7 +60,6 @@ class LaneStates:
         self._put_at_first_ops(tables)
 
     def _put_at_first_ops(self, tables: Tables) -> None:
-        """Set every lane to its first op."""
         templates, instances = tables.templates, tables.instances
         many = len(instances.template)
         instance = np.repeat(np.arange(many), np.diff(instances.lane_first))
@@ -106,8 +104,6 @@ class LaneStates:
 
     def begins(self, lane: cython.int) -> cython.bint:
         """Return whether a lane begins an op now; else that op has to wait or there is none."""
-        its_lane: cython.int
-        after: cython.int
         if self.at[lane] == self.state[lane].stop:
             self.lanes_over += 1
             return False
@@ -129,8 +125,6 @@ class LaneStates:
         Return -1 if there is none, if it may have to wait, or if lanes may not join it ahead of time (``joins``).
         """
         at: cython.int = self.at[lane]
-        place: cython.int
-        follower: cython.int
         self.state[lane].follower = 0
         while True:
             at = self.ops[self.place(lane, at)].run
@@ -181,7 +175,7 @@ class LaneStates:
         """End a lane's op; the lane and those that wait for the op continue."""
         self.keep(lane, self.at[lane], self.queue.now)
         if self.state[lane].waiters:
-            self._wake(lane)
+            self._wake_waiters(lane)
         self.state[lane].last = self.at[lane]
         self.at[lane] += 1
         self.state[lane].due = INFINITE
@@ -267,9 +261,6 @@ class LaneStates:
     def _awaited_lane(self, lane: cython.int, place: cython.int) -> cython.int:
         """Return the lane of the first op that is not over and for which a lane's op has to wait, -1 for none."""
         at: cython.int = self.state[lane].waits_from
-        whose: cython.int
-        other: cython.int
-        its_lane: cython.int
         if at < 0:
             at = self.ops[place].wait_first
         while at < self.ops[place].wait_end:
@@ -298,8 +289,7 @@ class LaneStates:
         else:
             self.following[before] = lane + 1
 
-    def _wake(self, ended: cython.int) -> cython.void:
-        """Let the lanes continue that wait for the current op of lane ``ended``."""
+    def _wake_waiters(self, ended: cython.int) -> cython.void:
         lane: cython.int = self.state[ended].waiters - 1
         while lane >= 0 and self.state[lane].awaited == self.at[ended]:
             self.ready_lanes[self.ready_count] = lane

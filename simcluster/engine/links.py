@@ -50,8 +50,7 @@ class LinkActivities:
         self._bytes = self.buffers.given_doubles("bytes", columns.round_bytes)
         self._rounds = self.buffers.given_doubles("rounds", columns.rounds)
         self._latency = self.buffers.given_doubles("latency", columns.latency)
-        self.under_way = self.events = 0
-        self.room = 0
+        self.under_way = self.events = self.room = 0
         self._free = -1
         self._make_room(64)
 
@@ -98,8 +97,6 @@ class LinkActivities:
     def advance(self, activity: cython.int) -> cython.bint:
         """Advance an activity that is due: return whether it is over; else put it on its links."""
         traffic: cython.int = self.state[activity].traffic
-        place: cython.int
-        owner: cython.int
         self.events += 1
         self.state[activity].due = INFINITE
         if self.state[activity].phase:
@@ -138,8 +135,6 @@ class LinkActivities:
     def settle(self) -> cython.void:
         """Share out links at the end of an instant."""
         shares: MaxMin = self.shares
-        number: cython.int
-        activity: cython.int
         shares.solve()
         for number in range(shares.touched_count):
             activity = shares.touched[number]
@@ -160,7 +155,8 @@ class LinkActivities:
         """Multiply a link's nominal capacity by this factor from now on."""
         if self.shares.owner[link]:
             self._release(self.shares.owner[link] - 1)
-        self.shares.set_capacity(link, self._nominal[link] * factor)
+        self.shares.capacity[link] = self._nominal[link] * factor
+        self.shares.visit(link)
 
     def _reckon(self, activity: cython.int) -> cython.void:
         """Compute what is left now, and when that is over at the present rate and drag."""
@@ -191,7 +187,6 @@ class LinkActivities:
         return self.queue.rounded(size / rate * self.state[activity].drag) if size != 0.0 else 0.0
 
     def _make_room(self, room: cython.int) -> cython.void:
-        activity: cython.int
         self.shares.make_room(room)
         records = self.buffers.records("activities", ACTIVITY, room)
         self.state = cython.cast(cython.pointer(Activity), records) if cython.compiled else records

@@ -60,9 +60,6 @@ class MaxMin:
     def join(self, activity: cython.int, traffic: cython.int) -> cython.void:
         """Put an activity on the links of its traffic."""
         rate: cython.double = self._bound[traffic]
-        flows: cython.double
-        place: cython.int
-        link: cython.int
         self.usage[activity] = traffic
         self.rate[activity] = -1.0
         self._touch(activity)
@@ -70,7 +67,7 @@ class MaxMin:
             link = self.usage_link[place]
             flows = self.usage_flows[place]
             if self.users.count[link]:
-                self._visit(link)
+                self.visit(link)
             else:
                 self.level[link] = self.capacity[link] / flows
             self.users.add(link, activity, flows)
@@ -84,9 +81,6 @@ class MaxMin:
         Links of rate 0 are not reserved.
         """
         rate: cython.double = self._bound[traffic]
-        alone: cython.double
-        place: cython.int
-        link: cython.int
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             link = self.usage_link[place]
             if self.users.count[link] or self.owner[link]:
@@ -101,30 +95,18 @@ class MaxMin:
 
     def cancel(self, traffic: cython.int) -> cython.void:
         """Cancel the reservation of the links of a traffic."""
-        place: cython.int
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             self.owner[self.usage_link[place]] = 0
 
     def leave(self, activity: cython.int) -> cython.void:
         """Take an activity off its links."""
         traffic: cython.int = self.usage[activity]
-        place: cython.int
         self.users.remove_all(activity)
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
-            self._visit(self.usage_link[place])
-
-    def set_capacity(self, link: cython.int, capacity: cython.double) -> cython.void:
-        """Change a link's capacity (B/s)."""
-        self.capacity[link] = capacity
-        self._visit(link)
+            self.visit(self.usage_link[place])
 
     def solve(self) -> cython.void:
         """Bring all levels and rates in line, from the lowest level up."""
-        link: cython.int
-        old: cython.double
-        new: cython.double
-        entry: cython.int
-        activity: cython.int
         while self.queue.count:
             link = self.queue.pop()
             self.is_waiting[link] = 0
@@ -149,8 +131,8 @@ class MaxMin:
             self.touched[self.touched_count] = activity
             self.touched_count += 1
 
-    def _visit(self, link: cython.int) -> cython.void:
-        """Look at a link in this solution, or in the next one, since something changed on it."""
+    def visit(self, link: cython.int) -> cython.void:
+        """Look at a link in this solution, or in the next one, since its capacity or its users have changed."""
         if self.users.count[link] and not self.is_waiting[link]:
             self.is_waiting[link] = 1
             self.queue.put(self.level[link], link)
@@ -159,8 +141,6 @@ class MaxMin:
         """Take the activity's rate from the levels; if it is another, all of its other links have to be looked at."""
         traffic: cython.int = self.usage[activity]
         rate: cython.double = self._bound[traffic]
-        place: cython.int
-        other: cython.int
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             other = self.usage_link[place]
             if self.level[other] < rate:
@@ -172,7 +152,7 @@ class MaxMin:
         for place in range(self.usage_first[traffic], self.usage_first[traffic + 1]):
             other = self.usage_link[place]
             if other != link and self.users.count[other] > 1:
-                self._visit(other)
+                self.visit(other)
 
     def _level_of(self, link: cython.int) -> cython.double:
         """Return the level that fits what the link's users want."""
@@ -181,10 +161,6 @@ class MaxMin:
             return self.capacity[link] / self.users.entry[entry].weight
         count: cython.int = 0
         old: cython.double = self.level[link]
-        want: cython.double
-        activity: cython.int
-        place: cython.int
-        other: cython.int
         while entry >= 0:
             activity = self.users.entry[entry].member
             want = self.rate[activity]
@@ -209,8 +185,6 @@ class MaxMin:
         left: cython.double = capacity
         share: cython.double = capacity / self._sum(count, 0.0, INFINITE)
         want: cython.double = INFINITE
-        following: cython.double
-        i: cython.int
         for i in range(count):
             if self._want[i] < want:
                 want = self._want[i]
@@ -237,13 +211,6 @@ class MaxMin:
         Like ``math.fsum``, it adds partial sums that do not overlap (Shewchuk 1997).
         """
         partials: cython.int = 0
-        kept: cython.int
-        x: cython.double
-        y: cython.double
-        sum_: cython.double
-        error: cython.double
-        i: cython.int
-        j: cython.int
         for i in range(count):
             if not low <= self._want[i] <= high:
                 continue

@@ -23,7 +23,6 @@ MEETING = [
 """Fields of a Meeting (see the .pxd file): ``since`` is the time of the last of ``arrived`` arrivals, by op ``last`` of
 rank ``number``; ``kind`` is plus one; ``head`` is the lane that joined last, plus one, or -1 minus the state in rounds;
 ``latest`` is the lane that arrives last, plus one, as far as is known, 0 once all have arrived."""
-_KEPT = ("since", "kind", "last", "number")
 
 
 class MeetingStates:
@@ -141,7 +140,8 @@ class MeetingStates:
 
     def kept_times(self) -> KeptTimes:
         """Return the times that the engine kept."""
-        since, kind, last, number = [self.buffers.column("meetings", name) for name in _KEPT]
+        names = ("since", "kind", "last", "number")
+        since, kind, last, number = [self.buffers.column("meetings", name) for name in names]
         in_rounds = np.append(self._in_rounds, -1)[kind - 1] >= 0
         return KeptTimes(self.lanes.buffers.read("end"), np.where(in_rounds, -1.0, since), last, number)
 

@@ -29,7 +29,6 @@ class Memberships:
         self.buffers = Buffers()
         self.head = self.buffers.ints("head", containers)
         self.count = self.buffers.ints("count", containers)
-        container: cython.int
         for container in range(containers):
             self.head[container] = -1
         self._room = self._members = 0
@@ -60,9 +59,6 @@ class Memberships:
 
     def remove_all(self, member: cython.int) -> cython.void:
         """Take a member out of all its containers."""
-        entry: cython.int
-        before: cython.int
-        after: cython.int
         if member >= self._members:
             return
         entry = self.first[member] - 1
@@ -82,7 +78,6 @@ class Memberships:
             entry = self.entry[entry].sibling - 1
 
     def _make_room(self, room: cython.int) -> cython.void:
-        entry: cython.int
         records = self.buffers.records("entry", MEMBERSHIP, room)
         self.entry = cython.cast(cython.pointer(Membership), records) if cython.compiled else records
         for entry in range(self._room, room):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, count
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -24,11 +24,6 @@ class Numbers(dict[Name, int]):
 
     def __missing__(self, name: Name) -> int:
         return self.setdefault(name, len(self))
-
-    def of(self, names: Iterable[Name]) -> Ints:
-        """Return the numbers of many names, of which most are new."""
-        number = self.setdefault
-        return np.array([number(name, len(self)) for name in names], dtype=np.int64)
 
 
 class GroupWork(NamedTuple):
@@ -63,7 +58,7 @@ class Segments:
     def __init__(self) -> None:
         self.labels, self.lanes, self.groups = Numbers[Label](), Numbers[str](), Numbers[Group]()
         self.works: defaultdict[int, Numbers[GroupWork]] = defaultdict(Numbers)
-        self.keys = Numbers[Hashable]()
+        self._keys, self._counter = dict[Hashable, int](), count()
         self.shapes = Numbers[tuple[int, int, int, int, float, bool, tuple[int, ...]]]()
         self.first, self.ops, self.seconds = [0], list[int](), list[float]()
         self.programs: list[ProgramItems] = []
@@ -79,25 +74,28 @@ class Segments:
         of_items = [item.segment for item in items]
         for segment in dict.fromkeys(of_items):
             if segment not in known:
-                known[segment] = self._read_segment(segment, program.stage)
+                known[segment] = self._number_segment(segment, program.stage)
         segments = np.array([*map(known.__getitem__, of_items)], dtype=np.int64)
-        keys, like = self.keys.of([item.key for item in items]), np.array(self._like, dtype=np.int64)[segments]
+        keys, like = self.number_keys(item.key for item in items), np.array(self._like, dtype=np.int64)[segments]
         number = self._of_program[
             program.stage, tuple(map(len, program.lanes.values())), like.tobytes(), keys.tobytes()
         ]
         if number == len(self.programs):
             needs = [*chain.from_iterable([item.needs for item in items])]
-            stages, needed = [stage for stage, _ in needs], self.keys.of([key for _, key in needs])
+            stages, needed = [stage for stage, _ in needs], self.number_keys(key for _, key in needs)
             own = ProgramItems(program.stage, items, keys, segments, np.array(stages, dtype=np.int64), needed)
             self.programs.append(own)
         return number, segments
 
-    def _read_segment(self, segment: Segment, stage: int) -> int:
-        """Return the number of a new segment."""
+    def number_keys(self, keys: Iterable[Hashable]) -> Ints:
+        """Return the numbers of keys of items: some numbers, equal for equal keys."""
+        return np.array([*map(self._keys.setdefault, keys, self._counter)], dtype=np.int64)
+
+    def _number_segment(self, segment: Segment, stage: int) -> int:
         known, number = self._read[stage], len(self._like)
         for op in segment.ops:
             if id(op) not in known:
-                known[id(op)] = self._read_op(op, stage)
+                known[id(op)] = self._number_shape(op, stage)
         ops = tuple([known[id(op)] for op in segment.ops])
         self._like.append(self._with_ops.setdefault(ops, number))
         self.ops += ops
@@ -105,8 +103,7 @@ class Segments:
         self.first.append(len(self.ops))
         return number
 
-    def _read_op(self, op: Op, stage: int) -> int:
-        """Return the number of an op's shape."""
+    def _number_shape(self, op: Op, stage: int) -> int:
         work = op.work
         label = Label(
             op.stream, op.kind, op.name, op.layer, work.axis, work.size * work.load, op.memory, (), work.sensitivity
@@ -148,7 +145,7 @@ class OpColumns:
             int32s([*map(attrgetter(name), self._items)])[self.item] for name in ("step", "chunk", "microbatch")
         )
         shape = ops[place]
-        *columns, sensitivity, pairs, after = [*zip(*segments.shapes, strict=True)] or [()] * 7
+        *columns, sensitivity, pairs, _ = [*zip(*segments.shapes, strict=True)] or [()] * 7
         self.label, lane, self.slot, self.work = (int32s(each)[shape] for each in columns)
         self.sensitivity, self.pairs = np.array(sensitivity, dtype=float)[shape], np.array(pairs, dtype=bool)[shape]
         self._seconds = np.where(int32s(columns[2])[ops] < 0, np.array(segments.seconds), 0.0)
@@ -158,9 +155,9 @@ class OpColumns:
         self.place = np.full(len(self), -1, dtype=np.int32)
         self._number_lanes(lane, [*segments.lanes])
         self._keys = np.concatenate([each.keys for each in own])
-        self._add_waits(own, programs, segments.keys, shape, after)
-        for item in np.flatnonzero(self.label[self.begins] < 0).tolist():
-            self._keys[item] = segments.keys[self._items[item].key[1]]
+        self._add_waits(segments, own, programs, shape)
+        receives = np.flatnonzero(self.label[self.begins] < 0)
+        self._keys[receives] = segments.number_keys(self._items[item].key[1] for item in receives.tolist())
 
     def __len__(self) -> int:
         return len(self.program)
@@ -180,15 +177,9 @@ class OpColumns:
         self.lane_op_first = firsts(np.bincount(self.lane, minlength=len(lanes)))
         self.lane_rank = np.zeros(len(lanes), dtype=np.int32)
 
-    def _add_waits(
-        self,
-        own: Sequence[ProgramItems],
-        programs: Ints,
-        numbers: Numbers[Hashable],
-        shape: Int32s,
-        after: Sequence[Sequence[int]],
-    ) -> None:
-        """Add what ops wait for: those of their segments that are ``after`` each shape, then what their items need."""
+    def _add_waits(self, segments: Segments, own: Sequence[ProgramItems], programs: Ints, shape: Int32s) -> None:
+        """Add what ops wait for: others of their segments, then what their items need."""
+        after = [others for *_, others in segments.shapes]
         after_first = firsts([*map(len, after)])
         waiting = np.flatnonzero(np.diff(after_first)[shape])
         op = np.repeat(waiting, np.diff(after_first)[shape[waiting]])
@@ -200,12 +191,14 @@ class OpColumns:
             np.repeat(every, [len(item.also) for item in items]),
         )
         stage, key = (np.concatenate([getattr(each, name) for each in own]) for name in ("need_stages", "need_keys"))
-        ends, also = np.append(every, named), numbers.of(chain.from_iterable([item.also for item in items]))
+        ends, also = np.append(every, named), segments.number_keys(chain.from_iterable([item.also for item in items]))
         of_item, place = self.program[self.begins].astype(np.int64), np.zeros(int(programs.max()) + 1, dtype=np.int64)
         place[programs[:, 0]] = np.arange(len(programs))
         within = self.stages[of_item[needing]] == stage
         whose = np.where(within, of_item[needing], place[programs[of_item[needing], 1 + stage]])
-        codes, sought = of_item[ends] * len(numbers) + np.append(self._keys, also), whose * len(numbers) + key
+        names = np.append(self._keys, also)
+        size = int(max(names.max(initial=0), key.max(initial=0))) + 1
+        codes, sought = of_item[ends] * size + names, whose * size + key
         order = np.argsort(codes)
         found = order[np.searchsorted(codes, sought, sorter=order)]
         assert np.array_equal(codes[found], sought), "an item needs one that is not there"
@@ -220,12 +213,12 @@ class OpColumns:
         """Return the seconds of the ops of a program with these segments."""
         return self._seconds[indices(self._segment_first, segments)]
 
-    def computations(self, program: int) -> tuple[Ints, Computations]:
-        """Return which ops of a program are computations, and their keys, steps and numbers by item."""
+    def computations(self, program: int) -> tuple[Floats, Ints, Computations]:
+        """Return the seconds of a program's ops, which are computations, and their keys, steps and counts by item."""
         ops, items = (slice(*first[program : program + 2].tolist()) for first in (self.op_first, self.item_first))
         found, own = np.flatnonzero(self.sensitivity[ops] >= 0), self._items[items]
         counts = np.bincount(self.item[ops][found] - items.start, minlength=len(own)).tolist()
-        return found, Computations([item.key for item in own], [item.step for item in own], counts)
+        return self.seconds[ops], found, Computations([item.key for item in own], [item.step for item in own], counts)
 
     def meeting_names(self, ops: Ints) -> Ints:
         """Return numbers that are equal for ops that meet: at the same place of items with the same key.

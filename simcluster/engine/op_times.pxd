@@ -32,5 +32,5 @@ cdef class OpTimesReader:
     cpdef int read_received(self, int instance, int at)
     cpdef tuple columns(self, int many)
     cdef int _meeting_of(self, int instance, int number) noexcept
-    cdef double _start_of(self, int instance, int number) noexcept
-    cdef double _ready_of(self, int instance, int number) noexcept
+    cdef double _start_time(self, int instance, int number) noexcept
+    cdef double _ready_time(self, int instance, int number) noexcept

@@ -8,8 +8,7 @@ import cython
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s
-from simcluster.engine.tables import Tables
-from simcluster.reference.record import OpTimes
+from simcluster.engine.tables import Tables, Templates
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -41,7 +40,7 @@ class OpTimesReader:
         self._rank = buffers.given_ints("rank", instances.number)
         self._slot = buffers.given_ints("slot", templates.slot)
         self._place = buffers.given_ints("place", templates.place)
-        self._before = buffers.given_ints("before", _ops_before(tables))
+        self._before = buffers.given_ints("before", ops_before(templates))
         self._wait_first = buffers.given_ints("wait_first", templates.wait_first)
         self._wait_op = buffers.given_ints("wait_op", templates.wait_op)
         self._wait_peer = buffers.given_ints("wait_peer", templates.wait_peer)
@@ -61,11 +60,9 @@ class OpTimesReader:
         """Read the times of an instance's ops into the columns from index ``at`` on; return the index after them."""
         base: cython.int = self._op_first[instance]
         count: cython.int = self._op_first[instance + 1] - base
-        number: cython.int
-        meeting: cython.int
         for number in range(count):
             meeting = self._meeting_of(instance, number)
-            self._ready[at + number] = self._ready_of(instance, number)
+            self._ready[at + number] = self._ready_time(instance, number)
             self._start[at + number] = self._ready[at + number]
             self._over[at + number] = self._end[base + number]
             self._op[at + number] = base + number
@@ -81,12 +78,10 @@ class OpTimesReader:
         """Read the times of messages that an instance receives, like ``read``; a message is ready when it starts."""
         first: cython.int = self._template_first[instance]
         end: cython.int = first + self._op_first[instance + 1] - self._op_first[instance]
-        wait: cython.int
-        whose: cython.int
         for wait in range(self._wait_first[first], self._wait_first[end]):
             if self._wait_peer[wait] >= 0:
                 whose = self._peer[instance * self._peers + self._wait_peer[wait]]
-                self._start[at] = self._start_of(whose, self._wait_op[wait])
+                self._start[at] = self._start_time(whose, self._wait_op[wait])
                 self._ready[at] = self._start[at]
                 self._over[at] = self._end[self._op_first[whose] + self._wait_op[wait]]
                 self._whose[at] = self._rank[whose]
@@ -104,21 +99,17 @@ class OpTimesReader:
             return -1
         return self._meeting_first[instance * self._slots + self._slot[place]] + self._place[place]
 
-    def _start_of(self, instance: cython.int, number: cython.int) -> cython.double:
-        """Return when an op began."""
+    def _start_time(self, instance: cython.int, number: cython.int) -> cython.double:
         meeting: cython.int = self._meeting_of(instance, number)
         if meeting >= 0 and self._since[meeting] >= 0.0:
             return self._since[meeting]
-        return self._ready_of(instance, number)
+        return self._ready_time(instance, number)
 
-    def _ready_of(self, instance: cython.int, number: cython.int) -> cython.double:
+    def _ready_time(self, instance: cython.int, number: cython.int) -> cython.double:
         """Return when an op was ready: when the op before it and all ops that it waits for had ended."""
         base: cython.int = self._op_first[instance]
         place: cython.int = self._template_first[instance] + number
         time: cython.double = 0.0
-        end: cython.double
-        wait: cython.int
-        whose: cython.int
         if self._before[place] >= 0:
             time = self._end[base + self._before[place]]
         for wait in range(self._wait_first[place], self._wait_first[place + 1]):
@@ -131,22 +122,11 @@ class OpTimesReader:
         return time
 
 
-def _ops_before(tables: Tables) -> Int32s:
+def ops_before(templates: Templates) -> Int32s:
     """Return the op before each op of the templates on its lane, -1 for the first ones."""
-    templates = tables.templates
     lane = np.repeat(np.arange(len(templates.lane_op_first) - 1), np.diff(templates.lane_op_first))
     template = np.repeat(np.arange(len(templates.op_first) - 1), np.diff(templates.lane_first))
     before = np.full(int(templates.op_first.max()), -1, dtype=np.int32)
     follows = np.flatnonzero(np.diff(lane) == 0) + 1
     before[templates.op_first[template[lane[follows]]] + templates.lane_op[follows]] = templates.lane_op[follows - 1]
     return before
-
-
-def times_of(tables: Tables, kept: KeptTimes) -> OpTimes:
-    """Return the times of all ops."""
-    many = int(tables.instances.op_first.max())
-    reader = OpTimesReader(tables, kept, many)
-    at = 0
-    for instance in range(len(tables.instances.template)):
-        at = reader.read(instance, at)
-    return OpTimes(*reader.columns(many)[:4])

@@ -53,7 +53,6 @@ class RankActivities:
         """Begin a computation, or a wait that nothing changes; ``joins``: meet others after it, without an event."""
         at: cython.int = self.lanes.at[lane]
         rank: cython.int = self.lanes.state[lane].rank
-        place: cython.int
         seconds: cython.double = self.lanes.seconds(lane, at)
         if seconds <= 0.0 or self.lanes.ops[self.lanes.place(lane, at)].sensitivity < 0.0:
             self.lanes.state[lane].due = self.lanes.queue.now + seconds
@@ -70,7 +69,7 @@ class RankActivities:
         self.computing_lanes += 1
         self.lanes.state[lane].left = seconds
         self.lanes.state[lane].since = self.lanes.state[lane].changed = self.lanes.queue.now
-        self._change(rank)  # ``due`` is set at the end of the instant
+        self._mark_changed(rank)  # ``due`` is set at the end of the instant
 
     def end(self, lane: cython.int) -> cython.void:
         """End what a lane, which is due, computes or waits for; ``at`` becomes its last op."""
@@ -86,38 +85,32 @@ class RankActivities:
             self.lanes.state[before].next = self.lanes.state[lane].next
         self.computing_lanes -= 1
         if self.drags and self.flights.count[rank]:  # it may slow them down no longer
-            self._change(rank)
+            self._mark_changed(rank)
 
     def take_off(self, flight: cython.int, kind: cython.int) -> cython.void:
         """Begin a communication."""
-        place: cython.int
-        rank: cython.int
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             self.flights.add(rank, flight, self._pressure[kind])
             if self._state[rank].lane:
-                self._change(rank)
+                self._mark_changed(rank)
 
     def land(self, flight: cython.int, kind: cython.int) -> cython.void:
         """End a communication."""
-        place: cython.int
-        rank: cython.int
         self.flights.remove_all(flight)
         for place in range(self._rank_first[kind], self._rank_first[kind + 1]):
             rank = self._kind_rank[place]
             if self._state[rank].lane:
-                self._change(rank)
+                self._mark_changed(rank)
 
     def set_speed(self, rank: cython.int, factor: cython.double) -> cython.void:
         """Set the factor by which the rank's computations take longer from now on."""
         self._state[rank].speed = factor
         if self._state[rank].lane:
-            self._change(rank)
+            self._mark_changed(rank)
 
     def settle(self) -> cython.void:
         """Bring computations and communications on all ranks on which something changed in line."""
-        number: cython.int
-        rank: cython.int
         for number in range(self.changed):
             rank = self._changed[number]
             self._state[rank].is_changed = 0
@@ -127,8 +120,7 @@ class RankActivities:
                 self._settle_flights(rank)
         self.changed = 0
 
-    def _change(self, rank: cython.int) -> cython.void:
-        """Note that something changes on a rank."""
+    def _mark_changed(self, rank: cython.int) -> cython.void:
         if not self._state[rank].is_changed:
             self._state[rank].is_changed = 1
             self._changed[self.changed] = rank
@@ -139,8 +131,6 @@ class RankActivities:
         pressure: cython.double = 0.0
         entry: cython.int = self.flights.head[rank]
         lane: cython.int = self._state[rank].lane - 1
-        follower: cython.int
-        due: cython.double
         while entry >= 0:
             if self.flights.entry[entry].weight > pressure:
                 pressure = self.flights.entry[entry].weight
@@ -163,10 +153,6 @@ class RankActivities:
     def _settle_flights(self, rank: cython.int) -> cython.void:
         """Update whether computation slows down the communications on a rank."""
         entry: cython.int = self.flights.head[rank]
-        flight: cython.int
-        kind: cython.int
-        place: cython.int
-        drag: cython.double
         while entry >= 0:
             flight = self.flights.entry[entry].member
             kind = self.links.state[flight].kind

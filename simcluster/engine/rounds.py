@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import cython
+import numpy as np
 
-from simcluster.engine.hop_tables import HopTables
+from simcluster.base.arrays import Int32s
+from simcluster.engine.tables import Kinds, firsts, indices
 
 if not cython.compiled:
     from simcluster.base.pointers import Buffers
@@ -24,17 +27,37 @@ class RoundsUnderWay:
 
     A state has the collective's number; the count of members that have not left; each member's lane, and its block plus
     one; each hop's finished rounds, times two, plus one while it moves; and each member's open hops per block.
+
+    Hops of all collectives are numbered one after the other.  A *port* is a channel of a member in a block; ports of a
+    collective are numbered by block, then by member.  A hop waits for the last round of the hops that touch its
+    source's port: those of port i are ``_port_hop[_port_first[i] : _port_first[i + 1]]``.
     """
 
-    def __init__(self, links: LinkActivities, meetings: MeetingStates, tables: HopTables) -> None:
+    def __init__(
+        self, links: LinkActivities, meetings: MeetingStates, kinds: Kinds, collectives: Sequence[Int32s]
+    ) -> None:
         self.buffers = buffers = Buffers()
         self.links, self.meetings = links, meetings
-        records = buffers.given_records("collectives", tables.collectives)
+        counts, in_rounds = np.array([*map(len, collectives)]), np.flatnonzero(kinds.rounds >= 0)
+        first_hop, own, members = firsts(counts), np.repeat(np.arange(len(counts)), counts), kinds.parties[in_rounds]
+        block, repeats, source, target, channel = np.concatenate(collectives).T
+        blocks, channels = np.ones((2, len(counts)), dtype=np.int64)
+        np.maximum.at(blocks, own, block + 1)
+        np.maximum.at(channels, own, channel + 1)
+        first_port = firsts(members * blocks * channels)
+        ports = [first_port[own] + (block * members[own] + end) * channels[own] + channel for end in (source, target)]
+        columns = {"members": members, "blocks": blocks, "channels": channels, "hops": counts}
+        many = len(counts)
+        columns |= {"first_hop": first_hop[:many], "first_port": first_port[:many], "free": 0 * counts}
+        records = buffers.given_records("collectives", columns)
         self._collectives = cython.cast(cython.pointer(Collective), records) if cython.compiled else records
-        records = buffers.given_records("hops", tables.hops)
+        columns = {"block": block, "repeats": repeats, "source": source, "target": target, "source_port": ports[0]}
+        columns |= {"target_port": ports[1], "traffic": kinds.traffic[indices(kinds.traffic_first, in_rounds)]}
+        records = buffers.given_records("hops", columns)
         self._hops = cython.cast(cython.pointer(Hop), records) if cython.compiled else records
-        self._port_first = buffers.given_ints("port_first", tables.port_first)
-        self._port_hop = buffers.given_ints("port_hop", tables.port_hop)
+        port = np.concatenate(ports)
+        self._port_first = buffers.given_ints("port_first", firsts(np.bincount(port, minlength=first_port.max())))
+        self._port_hop = buffers.given_ints("port_hop", np.argsort(port, kind="stable") % len(own))
         self._used = 0
         self._room = 1024
         self._state = buffers.ints("state", self._room)
@@ -47,7 +70,6 @@ class RoundsUnderWay:
         state: cython.int = self._collectives[collective].free - 1
         to_come: cython.int = 2 + 2 * members + self._collectives[collective].hops
         end: cython.int = to_come + members * self._collectives[collective].blocks
-        i: cython.int
         if state < 0:
             state = self._used
             self._used += end
@@ -90,7 +112,6 @@ class RoundsUnderWay:
 
     def _continue(self, state: cython.int, port: cython.int) -> cython.void:
         """Begin the next rounds of hops from a port, if they can begin."""
-        i: cython.int
         for i in range(self._port_first[port], self._port_first[port + 1]):
             if self._hops[self._port_hop[i]].source_port == port:
                 self._try(state, self._port_hop[i])
@@ -110,7 +131,6 @@ class RoundsUnderWay:
         members: cython.int = self._collectives[collective].members
         channels: cython.int = self._collectives[collective].channels
         port: cython.int = self._collectives[collective].first_port + (block * members + position) * channels
-        i: cython.int
         while block < self._collectives[collective].blocks:
             if self._port_first[port] < self._port_first[port + channels]:
                 self._state[state + 3 + 2 * position] = block + 1
@@ -131,7 +151,6 @@ class RoundsUnderWay:
         over: cython.int = self._state[at]
         block: cython.int = self._hops[hop].block + 1
         port: cython.int = self._hops[hop].source_port
-        i: cython.int
         if over & 1 or over == 2 * self._hops[hop].repeats:
             return
         if over == 0:

@@ -19,7 +19,7 @@ from simcluster.base.errors import DeadlockError
 from simcluster.base.telling import phase, require_event_limit
 from simcluster.engine import events
 from simcluster.engine.events import Engine
-from simcluster.engine.op_times import KeptTimes, times_of
+from simcluster.engine.op_times import KeptTimes, OpTimesReader
 from simcluster.engine.tables import Tables
 from simcluster.reference.record import OpTimes
 
@@ -47,7 +47,11 @@ class EngineRun:
     def times(self) -> OpTimes:
         """The times of all ops, which the engine must have kept."""
         assert self.kept is not None
-        return times_of(self.tables, self.kept)
+        many, at = int(self.tables.instances.op_first[-1]), 0
+        reader = OpTimesReader(self.tables, self.kept, many)
+        for instance in range(len(self.tables.instances.template)):
+            at = reader.read(instance, at)
+        return OpTimes(*reader.columns(many)[:4])
 
 
 def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_times: bool) -> EngineRun:
@@ -81,15 +85,12 @@ class _Changes:
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._count = tables, 0
-        self._begin(0.0)
+        self._tabulate_from(0.0)
 
-    def _begin(self, instant: float) -> None:
-        """Tabulate the changes from this instant on."""
-        tables = self._tables
-        numbered: dict[int, Profile] = {**tables.capacities, **{-1 - rank: own for rank, own in tables.speeds.items()}}
-        self._to_come: Iterator[Change] = merge(
-            *(_changes_of(profile, number, instant) for number, profile in numbered.items())
-        )
+    def _tabulate_from(self, instant: float) -> None:
+        speeds = {-1 - rank: profile for rank, profile in self._tables.speeds.items()}
+        profiles = {**self._tables.capacities, **speeds}.items()
+        self._to_come = merge(*(_changes_of(profile, number, instant) for number, profile in profiles))
         self._loaded: list[Change] = []
 
     def load_next(self, engine: Engine) -> None:
@@ -98,11 +99,9 @@ class _Changes:
         Skip those before the next event if nothing moves or computes, and all of them if they cannot unblock a
         transfer.
         """
-        due = engine.next_event()
-        if not engine.links.under_way and not engine.ranks.computing_lanes:
-            self._begin(due if due < clock.exact_until() else math.inf)
-        elif due == math.inf and not self._can_unblock(engine):
-            self._loaded, self._to_come = [], iter(())
+        due, idle = engine.next_event(), not engine.links.under_way and not engine.ranks.computing_lanes
+        if idle or (due == math.inf and not self._can_unblock(engine)):
+            self._tabulate_from(due if due < clock.exact_until() else math.inf)
         self.load(engine)
 
     def load(self, engine: Engine) -> None:

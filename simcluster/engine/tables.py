@@ -124,27 +124,14 @@ class Traffics(tuple[Traffic, ...]):
         )
 
 
-class HopRounds(NamedTuple):
-    """Hops of a collective, in blocks of hops that repeat one after the other.
-
-    Per hop: the number of its ``block`` and how often that ``repeats``, the positions of ``source`` and ``target`` in
-    the group, and its ``channel``.
-    """
-
-    block: Int32s
-    repeats: Int32s
-    source: Int32s
-    target: Int32s
-    channel: Int32s
-
-
 class CommunicationKind(NamedTuple):
     """A kind of communication, which begins when ``parties`` ops have arrived, and ends for all at once.
 
     Its ``traffics`` follow one another.  While it moves, a computation on ``ranks`` takes (1 + sensitivity x
     ``pressure``) times as long, and a round of it (1 + ``drag``) times as long while one of these ranks computes.  With
     ``hops`` it is simulated hop by hop instead: then ``traffics`` are those of the hops, and every member begins at its
-    own arrival.
+    own arrival.  A row of ``hops`` is one hop: the number of its block (blocks follow each other) and how often that
+    repeats, the positions of source and target in the group, and its channel.
     """
 
     parties: int
@@ -152,7 +139,7 @@ class CommunicationKind(NamedTuple):
     ranks: Sequence[int] = ()
     pressure: float = 0.0
     drag: float = 0.0
-    hops: HopRounds | None = None
+    hops: Int32s | None = None
 
 
 class Tables(NamedTuple):
@@ -168,14 +155,14 @@ class Tables(NamedTuple):
     groups: Groups
     kinds: Kinds
     traffics: Sequence[Traffic]
-    collectives: Sequence[HopRounds]
+    collectives: Sequence[Int32s]
     capacity: Floats
     speeds: Mapping[int, Profile]
     capacities: Mapping[int, Profile]
     ops: Any = None
 
 
-def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Traffics, list[HopRounds]]:
+def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Traffics, list[Int32s]]:
     """Return kinds in columns, the different objects among their traffics, and the collectives that go hop by hop."""
     moved = {id(traffic): traffic for kind in kinds for traffic in kind.traffics}
     number = dict(zip(moved, range(len(moved)), strict=True))
@@ -190,7 +177,27 @@ def communication_tables(kinds: Sequence[CommunicationKind]) -> tuple[Kinds, Tra
         rank=int32s([rank for kind in kinds for rank in kind.ranks]),
         rounds=int32s(np.where(in_rounds, np.cumsum(in_rounds) - 1, -1)),
     )
-    return columns, Traffics(moved.values()), [kind.hops for kind in kinds if kind.hops]
+    return columns, Traffics(moved.values()), [kind.hops for kind in kinds if kind.hops is not None]
+
+
+def one_template(
+    lane: Numbers, lane_rank: Sequence[int], waiting: Numbers, awaited: Numbers, **columns: Any
+) -> Templates:  # fmt: skip
+    """Return the only template: ops on lanes of these ranks, where each ``waiting`` op waits for an ``awaited`` one.
+
+    ``columns`` are the others of ``Templates`` that have a value per op.
+    """
+    return Templates(
+        op_first=int32s([0, len(lane)]),
+        wait_first=firsts(np.bincount(waiting, minlength=len(lane))),
+        wait_op=int32s(awaited[np.argsort(waiting, kind="stable")]),
+        wait_peer=np.full(len(awaited), -1, dtype=np.int32),
+        lane_first=int32s([0, len(lane_rank)]),
+        lane_op_first=firsts(np.bincount(lane, minlength=len(lane_rank))),
+        lane_op=int32s(np.argsort(lane, kind="stable")),
+        lane_rank=int32s(lane_rank),
+        **columns,
+    )
 
 
 def one_instance(templates: Templates, numbers: Sequence[int], slots: int = 1) -> Instances:

@@ -5,7 +5,7 @@ A program is read once (``op_columns``); one more rank that runs it costs its ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import attrgetter
@@ -73,8 +73,8 @@ def tabulate(
     classes, segments = folding.classes, Segments()
     ranks, links = classes.rank_representatives, classes.link_representatives
     read = _read(segments, programs, folding, disturbances)
-    columns, template, peer = _columns(segments, np.array([number for number, _ in read]), plan, folding)
-    own_seconds = _own_seconds(columns, segments, read, template, ranks, disturbances.retime)
+    columns, template, peer = _columns(segments, np.array([number for number, _ in read.values()]), plan, folding)
+    own_seconds = _own_seconds(columns, segments, read, template, disturbances.retime)
     own_first = np.full(len(ranks), -1, dtype=np.int32)
     own_first[list(own_seconds)] = firsts([len(each) for each in own_seconds.values()])[:-1]
     group, communicator = _groups(columns, template, folding)
@@ -86,7 +86,7 @@ def tabulate(
         template=template,
         group=group,
         peer=peer,
-        position=_positions(group, communicator, folding) if communications[-1] else group,
+        position=_group_positions(group, communicator, folding) if communications[-1] else group,
         op_first=firsts(np.diff(columns.op_first)[template]),
         lane_first=firsts(np.diff(columns.lane_first)[template]),
         rank_first=int32s(range(len(ranks) + 1)),
@@ -109,13 +109,13 @@ def tabulate(
 
 def _read(
     segments: Segments, programs: Sequence[StageProgram], folding: Folding, disturbances: Disturbances
-) -> list[tuple[int, Ints]]:
-    """Return for every instance the shape of its program and the segments of its items."""
-    planned, found = [segments.read(program) for program in programs], []
+) -> dict[int, tuple[int, Ints]]:
+    """Return for every simulated rank the shape of its program and the segments of its items."""
+    planned, found = [segments.read(program) for program in programs], {}
     for rank in folding.classes.rank_representatives:
         stage = int(folding.communicators.stage_of[rank])
         own = disturbances.program(rank, programs[stage])
-        found.append(planned[stage] if own is programs[stage] else segments.read(own))
+        found[rank] = planned[stage] if own is programs[stage] else segments.read(own)
     return found
 
 
@@ -141,27 +141,19 @@ def _columns(segments: Segments, program: Ints, plan: RankLayout, folding: Foldi
 
 
 def _own_seconds(
-    columns: OpColumns,
-    segments: Segments,
-    read: Sequence[tuple[int, Ints]],
-    template: Int32s,
-    ranks: Sequence[int],
-    retime: Retime,
+    columns: OpColumns, segments: Segments, read: Mapping[int, tuple[int, Ints]], template: Int32s, retime: Retime
 ) -> dict[int, Floats]:
     """Return the seconds of ops of the instances where these differ from their template's."""
     computations, found = cache(columns.computations), dict[int, Floats]()
-    for instance, (number, which) in enumerate(read):
-        if which is not segments.programs[number].segments:
-            found[instance] = columns.seconds_of(which)
-        if retime is not UNDISTURBED.retime:
-            computing, listed = computations(int(template[instance]))
-            begin, end = columns.op_first[template[instance] :][:2]
-            seconds = found.get(instance, columns.seconds[begin:end])
+    for instance, (rank, (number, which)) in enumerate(read.items()):
+        differs = which is not segments.programs[number].segments
+        if differs or retime is not UNDISTURBED.retime:
+            planned, computing, listed = computations(int(template[instance]))
+            seconds = columns.seconds_of(which) if differs else planned.copy()
             before = seconds[computing]
-            after = retime(ranks[instance], listed, before)
-            if after is not before:
-                found[instance] = seconds.copy()
-                found[instance][computing] = after
+            seconds[computing] = after = retime(rank, listed, before)
+            if differs or after is not before:
+                found[instance] = seconds
     return found
 
 
@@ -173,11 +165,9 @@ def _groups(columns: OpColumns, template: Int32s, folding: Folding) -> tuple[Int
     uses[columns.program[meets], columns.slot[meets]] = True
     there = uses[template]
     number = np.empty(there.shape, dtype=np.int64)
-    stages = folding.communicators.stage_of[ranks]
     for kind, name in enumerate(columns.groups):
-        for stage in np.unique(stages[there[:, kind]]).tolist():
-            those = np.flatnonzero(there[:, kind] & (stages == stage))
-            number[those, kind] = folding.communicators.numbers(name, stage, ranks[those])
+        if there[:, kind].any():
+            number[there[:, kind], kind] = folding.communicators.numbers(name, ranks[there[:, kind]])
     found = np.asarray(folding.classes.of_communicator, dtype=np.int64)[number[there]]
     _, first, which = np.unique(found, return_index=True, return_inverse=True)
     group = np.full(there.shape, -1, dtype=np.int32)
@@ -224,8 +214,7 @@ def _components(pair: Ints, group: Int32s) -> tuple[Ints, Ints]:
             return of_pair, of_group
 
 
-def _positions(group: Int32s, communicator: Sequence[int], folding: Folding) -> Int32s:
-    """Return the position of every instance in its groups."""
+def _group_positions(group: Int32s, communicator: Sequence[int], folding: Folding) -> Int32s:
     found, ranks = np.full_like(group, -1), folding.classes.rank_representatives
     for instance, slot in zip(*np.nonzero(group >= 0), strict=True):
         members = folding.communicators.ranks(communicator[group[instance, slot]])

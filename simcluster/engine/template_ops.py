@@ -44,7 +44,7 @@ class TemplateOps:
         columns |= {"wait_first": templates.wait_first[:count], "wait_end": templates.wait_first[1:]}
         records = buffers.given_records("ops", columns | {"open": np.ones(count)}, OP)
         self.ops = cython.cast(cython.pointer(TemplateOp), records) if cython.compiled else records
-        self._close(templates, instances)
+        self._close_awaited_ops(templates, instances)
         self._find_runs(templates)
 
     def whose(self, instance: cython.int, wait: cython.int) -> cython.int:
@@ -52,17 +52,12 @@ class TemplateOps:
         peer: cython.int = self.wait_peer[wait]
         return instance if peer < 0 else self._peer[instance * self._peers + peer]
 
-    def _close(self, templates: Templates, instances: Instances) -> None:
-        """Close the ops for which others wait."""
+    def _close_awaited_ops(self, templates: Templates, instances: Instances) -> None:
         its_template: cython.p_int = self.buffers.given_ints("template", instances.template)
         op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
         first_wait: cython.p_int = self.buffers.given_ints("first_wait", templates.wait_first[templates.op_first])
         waiting = np.repeat(np.arange(len(templates.seconds)), np.diff(templates.wait_first))
         waiter: cython.p_int = self.buffers.given_ints("waiter", waiting)
-        instance: cython.int
-        template: cython.int
-        wait: cython.int
-        other: cython.int
         for instance in range(len(instances.template)):
             template = its_template[instance]
             for wait in range(first_wait[template], first_wait[template + 1]):
@@ -76,15 +71,10 @@ class TemplateOps:
                 self.ops[other].waiter = number
 
     def _find_runs(self, templates: Templates) -> None:
-        """Find the runs of the templates' lanes."""
         op_first: cython.p_int = self.buffers.given_ints("template_op", templates.op_first)
         lane_first: cython.p_int = self.buffers.given_ints("template_lane", templates.lane_first)
         lane_op_first: cython.p_int = self.buffers.given_ints("lane_op_first", templates.lane_op_first)
         lane_op: cython.p_int = self.buffers.given_ints("lane_op", templates.lane_op)
-        template: cython.int
-        lane: cython.int
-        at: cython.int
-        place: cython.int
         after: cython.int = 0
         continues: cython.bint = False  # whether the op after it is a computation that waits for nothing else
         for template in range(len(templates.op_first) - 1):

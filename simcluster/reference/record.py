@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -125,6 +125,12 @@ class RankOps:
     sent: Int32s
     meets: Bools
 
+    @classmethod
+    def of(cls, columns: Any, own: Ints | slice, sends: Ints, **others: Any) -> RankOps:
+        """Return a rank's ``own`` ops of columns over many ranks; it waits for the messages of the ops ``sends``."""
+        of_ops = {name: getattr(columns, name)[own] for name in ("label", "step", "chunk", "microbatch")}
+        return cls(labels=columns.labels, sent=columns.label[sends], **of_ops, **others)
+
     def __len__(self) -> int:
         return len(self.label)
 
@@ -215,9 +221,9 @@ def ranks_of(ops: Ops, times: OpTimes) -> Iterator[RankRecord]:
     for number, lane, (low, high), (first, end) in zip(ranks.tolist(), lanes.tolist(), *bounds, strict=True):
         own, got = by_rank[low:high], messages[first:end]
         place[own] = np.arange(len(own))
-        columns = RankOps(
-            ops.labels, ops.label[own], ops.lane[own], on_main[ops.lane[own]], ops.step[own], ops.chunk[own],
-            ops.microbatch[own], pair[own], place[receivers[got]], ops.label[sends[got]], meets[got],
+        columns = RankOps.of(
+            ops, own, sends[got], lane=ops.lane[own], on_main=on_main[ops.lane[own]], pair=pair[own],
+            receiver=place[receivers[got]], meets=meets[got],
         )  # fmt: skip
         source = np.concatenate([own, sends[got]])
         ready = np.concatenate([times.ready[own], times.start[sends[got]]])

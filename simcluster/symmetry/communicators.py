@@ -113,13 +113,14 @@ class Communicators:
 
     def number(self, kind: Hashable, rank: int) -> int:
         """Return the number of a rank's communicator of this kind (of a pair: that it sends on)."""
-        return int(self.numbers(kind, int(self.stage_of[rank]), np.array([rank]))[0])
+        return int(self.numbers(kind, np.array([rank]))[0])
 
-    def numbers(self, kind: Hashable, stage: int, ranks: Ints) -> Ints:
-        """Return the communicators of this kind that ranks of a stage belong to (of a pair: that they send on)."""
+    def numbers(self, kind: Hashable, ranks: Ints) -> Ints:
+        """Return the numbers of the communicators of this kind that ranks belong to (of a pair: that they send on)."""
         if isinstance(kind, tuple):  # numbered as the ranks of their stage
-            first = next(each.first for each in self.named(kind) if stage in self.stage_of[each.table[0]])
-            return self.place_of[ranks].astype(np.int64) + first
+            first = {stage: each.first for each in self.named(kind) for stage in self.stage_of[each.table[0]].tolist()}
+            of_stage = np.array([first[stage] for stage in self.stage_of[ranks].tolist()], dtype=np.int64)
+            return of_stage + self.place_of[ranks].astype(np.int64)
         return self._of_ranks(kind)[ranks].astype(np.int64)
 
     def named(self, name: Hashable) -> list[CommunicatorTable]:

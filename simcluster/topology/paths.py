@@ -179,9 +179,7 @@ class Paths(LinkEnds):
         row = np.repeat((np.cumsum(counts) - counts)[which], counts[which]) + within(counts[which])
         return np.repeat(flows, counts[which]), link[row], fraction[row]
 
-    def _over_fabric(
-        self, columns: Sequence[Numbers], leave: Ints, enter: Ints
-    ) -> Iterator[tuple[float, Ints, Ints]]:  # fmt: skip
+    def _over_fabric(self, columns: Sequence[Numbers], leave: Ints, enter: Ints) -> Iterator[tuple[float, Ints, Ints]]:
         """Generate per step from leaf to leaf the fraction of bytes, the flows that continue, and links crossed.
 
         ``columns`` are the flows' fields (sender, receiver, order, number). Which of several paths a flow takes is the

@@ -8,7 +8,7 @@ regular, ``None``, and the graph is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
 
 import networkx as nx
@@ -48,6 +48,7 @@ class Regular(Paths):
         self._size, self.ways = len(self.one.gpus), self.one.router.ways
         self.hosts = np.repeat(np.arange(draft.stamped) // draft.per_host, self._size)
         self._host_way = cache(self.one.host_way)
+        self.storage_nics, self.meshed = self.one.storage_nics, self.one.meshed
 
     @classmethod
     def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
@@ -106,11 +107,6 @@ class Regular(Paths):
         together = self.routing.pxn is not False and len(mates) == self._size - 1
         return self.one_fabric or (together and bool((parts == parts[0]).all()))
 
-    @cached_property
-    def storage_nics(self) -> bool:
-        """Whether machines have NICs on a network for storage."""
-        return self.one.storage_nics
-
     # --- single GPUs: what is so in machine 0, by name and by column of links ----------------------------------------
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
@@ -125,11 +121,6 @@ class Regular(Paths):
         """Return the name of a node of machine 0, if there is one, in the GPU's machine."""
         domain = self.draft.domain
         return f"{domain}{gpu // self._size}{node[len(domain) + 1 :]}" if node else ""
-
-    @cached_property
-    def meshed(self) -> bool:
-        """Whether the GPUs of a machine are linked to each other."""
-        return self.one.meshed
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
         """Return the numbers of the NVSwitch (0 for none) and of the NIC of GPUs."""

@@ -100,7 +100,7 @@ def random_flows(num_flows: int, num_links: int = 10_240, hops: int = 4) -> Tabl
     program = ExplicitProgram()
     for own, size in zip(links, draw.uniform(1e9, 2e9, num_flows).tolist(), strict=True):
         usage = tuple((link, 1.0) for link in dict.fromkeys(own))
-        lane = program.add_lane(len(program.lanes))
+        lane = program.add_lane(len(program.lane_rank))
         program.add_op(lane, meeting=len(program.meetings))
         program.meetings.append(CommunicationKind(1, [Traffic(usage, size, 1, 0.0)]))
     return program.tables(capacity)

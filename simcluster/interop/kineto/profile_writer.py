@@ -48,7 +48,7 @@ def _rank_events(job: ProfiledJob, worker: int, replayed: Sequence[tuple[StepPro
     begin, numbers = LEAD_NS, count(chrome.FIRST_CORRELATION)
     for part, times in replayed:
         yield from _step_events(part, times, worker, rank, begin, numbers)
-        begin += chrome.to_ns(float(times.total[0])) + _STEP_GAP_NS
+        begin += chrome.to_ns(float(times.end[:, 0].max())) + _STEP_GAP_NS
 
 
 def _step_events(

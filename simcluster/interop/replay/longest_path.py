@@ -13,6 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
 from simcluster.engine.explicit import ExplicitProgram
+from simcluster.engine.op_times import ops_before
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.traffic.traffic import Traffic
@@ -30,11 +31,6 @@ class PathTimes:
     start: Floats
     end: Floats
 
-    @property
-    def total(self) -> Floats:
-        """Seconds per case: the last end."""
-        return np.asarray(self.end.max(axis=0, initial=0.0))
-
 
 class LongestPath:
     """Evaluation order of a program's ops, built once and used for many cases of durations.
@@ -48,8 +44,8 @@ class LongestPath:
         shared = np.array([each.parties > 1 for each in program.meetings] + [False])
         named = np.where(shared[meeting], count + meeting, np.arange(count))  # ops that meet are one node
         _, first, node = np.unique(named, return_index=True, return_inverse=True)
-        op, other = _wait_pairs(program)
-        self._levels, place = _build_levels(node[op], node[other], _op_depths(program)[first])
+        depth, op, other = _depths_and_waits(program)
+        self._levels, place = _build_levels(node[op], node[other], depth[first])
         self._node = place[node]
         self._first = np.empty(len(first), dtype=np.int64)
         self._first[place] = first
@@ -89,29 +85,22 @@ class LongestPath:
         return start, end
 
 
-def _op_depths(program: ExplicitProgram) -> Ints:
-    """Return the length of the longest chain of ops before each op."""
+def _depths_and_waits(program: ExplicitProgram) -> tuple[Ints, Ints, Ints]:
+    """Return the length of the longest chain of ops before each op, and pairs of an op and one that it waits for.
+
+    It waits for its predecessor on the lane, and for those that it names.
+    """
     unit = {each.parties: CommunicationKind(each.parties, [_LEVEL_TRAFFIC]) for each in program.meetings}
     meetings = [unit[each.parties] for each in program.meetings]
-    leveled = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings)
-
-    def describe(op: int) -> str:
-        return next(f"rank {program.lane_rank[lane]}" for lane, ops in enumerate(program.lanes) if op in ops)
-
-    times = simulate_tables(leveled.tables([]), describe, keeps_times=True).times
-    assert times is not None
-    return np.rint(times.start / _LEVEL_SECONDS).astype(np.int64)
-
-
-def _wait_pairs(program: ExplicitProgram) -> tuple[Ints, Ints]:
-    """Return pairs of an op and one that it waits for: its predecessor on the lane, or one it names."""
-    named = [(op, other) for op, others in enumerate(program.after) if others for other in others]
-    parts = [np.array(named, dtype=np.int64).reshape(-1, 2)]
-    lanes = [np.array(ops) for ops in program.lanes if len(ops) > 1]
-    parts += [np.stack([ops[1:], ops[:-1]], axis=1) for ops in lanes]
-    pairs = np.concatenate(parts)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    return pairs[:, 0], pairs[:, 1]
+    tables = replace(program, seconds=[_LEVEL_SECONDS] * len(program.seconds), meetings=meetings).tables([])
+    ranks = [program.lane_rank[lane] for lane in program.lane]
+    times = simulate_tables(tables, lambda op: f"rank {ranks[op]}", keeps_times=True).times
+    before = ops_before(tables.templates)
+    follows = np.flatnonzero(before >= 0)
+    op = np.append(np.repeat(np.arange(len(before)), np.diff(tables.templates.wait_first)), follows)
+    order = np.argsort(op, kind="stable")
+    awaited = np.append(tables.templates.wait_op, before[follows])[order].astype(np.int64)
+    return np.rint(times.start / _LEVEL_SECONDS).astype(np.int64), op[order].astype(np.int64), awaited
 
 
 Level = tuple[int, int, Ints]

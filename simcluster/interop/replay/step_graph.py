@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -209,6 +209,5 @@ class StepProgram:
         program.meeting = met.tolist()
         program.position = [0] * count
         program.after = [()] * count
-        ends = np.append(0, over)[np.cumsum([0, *map(len, lanes)])].tolist()
-        for lane, (begin, end) in zip(program.lanes, pairwise(ends), strict=True):
-            lane.extend(range(begin, end))
+        of_op = np.repeat(np.arange(len(lanes)), [*map(len, lanes)])
+        program.lane = np.repeat(of_op, times).tolist()

@@ -24,8 +24,8 @@ from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, shown
+from simcluster.engine.communication_kinds import hop_rounds
 from simcluster.engine.explicit import ExplicitProgram
-from simcluster.engine.hop_tables import hop_rounds
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.given import ClusterLike, cluster_of
@@ -195,7 +195,7 @@ def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[
     """
     program = ExplicitProgram()
     for traffics in groups:
-        lane = program.add_lane(len(program.lanes))
+        lane = program.add_lane(len(program.lane_rank))
         for traffic in traffics:
             program.meetings.append(CommunicationKind(1, [traffic]))
             program.add_op(lane, meeting=len(program.meetings) - 1)
@@ -257,7 +257,7 @@ def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: Com
     """Add a communication to the program, with one lane per member that reaches it at its arrival time (s)."""
     program.meetings.append(communication)
     for position, arrival in enumerate(arrivals):
-        lane = program.add_lane(len(program.lanes))
+        lane = program.add_lane(len(program.lane_rank))
         program.add_op(lane, arrival)
         program.add_op(lane, meeting=len(program.meetings) - 1, position=position)
 

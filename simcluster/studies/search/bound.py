@@ -49,6 +49,7 @@ from simcluster.studies.search.pipelines import PipelineRoute, Stage, StageCalls
 ROUNDING = 1e-6
 Known = TypeVar("Known")
 _Stages = Sequence[Mapping[Call, float]]
+_Blocked = list[tuple[float, float]]
 
 
 class Bounds:
@@ -165,12 +166,7 @@ class Bounds:
         return self._once(("calls", layout.grid, layout.zero), lambda: StageCalls(self.base, layout))
 
     def _with_optimizer(
-        self,
-        layout: Layout,
-        stages: Sequence[Stage],
-        ends: Sequence[float],
-        tails: Sequence[tuple[float, float]],
-        drained: float = 0.0,
+        self, layout: Layout, stages: Sequence[Stage], ends: Sequence[float], tails: _Blocked, drained: float = 0.0
     ) -> float:
         """Return the step time (s) of stages whose passes end at ``ends``, followed by the blocking ``tails``.
 
@@ -183,11 +179,11 @@ class Bounds:
             before = max(before, (max(end, drained) if stage.held.first else end) + blocked + norm)
         return (1 - ROUNDING) * (before + done)
 
-    def _tails(self, layout: Layout, stages: Sequence[Stage], least: _Stages) -> list[tuple[float, float]]:
+    def _tails(self, layout: Layout, stages: Sequence[Stage], least: _Stages) -> _Blocked:
         """Return the seconds of dp communication that block each stage after its passes, and after the optimizer."""
         calls = self._calls(layout)
 
-        def tails() -> list[tuple[float, float]]:
+        def tails() -> _Blocked:
             each = zip(least, (calls.tail(stage.held) for stage in stages), strict=True)
             return [
                 (sum(own[call] for call in ahead), sum(own[call] for call in after)) for own, (ahead, after) in each
@@ -195,7 +191,7 @@ class Bounds:
 
         return self._once(("tails", id(calls), layout.schedule, layout.chunks), tails)
 
-    def _over_dp(self, layout: Layout, least: _Stages, turns: Turns | None = None) -> list[tuple[float, float]]:
+    def _over_dp(self, layout: Layout, least: _Stages, turns: Turns | None = None) -> _Blocked:
         """Return for each stage the seconds of dp communication that block its passes, and the time of its dp lane."""
         calls, pipeline, many = self._calls(layout), self._pipeline(layout), self._microbatches(layout)
         assert pipeline is not None

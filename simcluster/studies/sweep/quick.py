@@ -12,7 +12,7 @@ two layers are timed op by op.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -60,8 +60,7 @@ MOST_SECONDS = 512.0
 """Steps below this are exact on the finest grid (``base.clock``), which shared costs are on."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
+class _Timed(NamedTuple):
     """A step of which only the time is known."""
 
     step_time: float
@@ -94,8 +93,7 @@ class QuickSteps:
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
         """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
-        shared: _OnCluster = self._clusters.once(id(cluster), lambda: _OnCluster(cluster, Kept(1024)))
-        return shared
+        return self._clusters.once(id(cluster), lambda: _OnCluster(cluster, Kept(1024)))
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return the cached facts from which MFU and throughput of a scenario are computed."""
@@ -111,7 +109,7 @@ class QuickSteps:
         overlap, stages, shared = scenario.overlap, scenario.parallel.pp, self._shared(scenario.cluster)
         passes = shared.passes(scenario)
         name = scenario.pipeline, stages, scenario.microbatches, overlap.pipeline, passes.casts
-        order: _Order = self._orders.once(
+        order = self._orders.once(
             name, lambda: _order_of(schedule_of(scenario), overlap=overlap.pipeline, casts=passes.casts)
         )
         if order.copies and (overlap.grad_reduce or overlap.param_gather):
@@ -122,12 +120,10 @@ class QuickSteps:
         sends, quiet = drawn.sends(order.sends, send_bytes_of(scenario, passes.passes), overlap.pipeline)
         alone = passes.alone(passes.collectives(order.kinds), drawn)
         of_parts = name, layout.cut, passes.repeats, alone
-        parts: _Parts = self._orders.once(
-            of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats)
-        )
+        parts = self._orders.once(of_parts, lambda: layout.parts(order.items.works, alone, repeats=passes.repeats))
         costs = [*passes.of(parts, alone, drawn, whole=quiet), *sends, *layout.ends(drawn)]
         shapes, kinds = shapes_of(costs)
-        template: StepTemplate = self._templates.once((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
+        template = self._templates.once((name, shapes), lambda: StepTemplate(order.items, shapes, stages))
         seconds = step_seconds(template, costs, kinds, drawn.capacity, shared.kept)
         if seconds >= MOST_SECONDS:
             raise NotQuickError(f"a step that ends beyond {MOST_SECONDS:g} s is simulated on a coarser grid")
@@ -147,15 +143,14 @@ class _OnCluster(NamedTuple):
             scenario.model, scenario.software, overlap.interference, overlap.tensor, overlap.tensor_pieces,
             shape_of(scenario), training.precision,
         )  # fmt: skip
-        found: _PassCosts = self.kept.once(name, lambda: _PassCosts(scenario))
-        return found
+        return self.kept.once(name, lambda: _PassCosts(scenario))
 
     def stages(self, scenario: Scenario, order: _Order, passes: _PassCosts) -> tuple[_Stages, RepresentativeCalls]:
         """Return the stages of the layout, and the network calls of its step routed over the links."""
         parallel = scenario.parallel
         grid = tuple([value for axis, value in parallel if axis not in ("zero", "sequence_parallel")])
         name = scenario.gpus, grid, scenario.collectives, scenario.overlap.interference, order.hops, order.copies
-        network: RepresentativeNetwork = self.kept.once(
+        network = self.kept.once(
             name,
             lambda: RepresentativeNetwork(
                 plan_of(scenario, schedule_of(scenario)), self.cluster.built, collective_options(scenario)
@@ -169,14 +164,11 @@ class _OnCluster(NamedTuple):
                 scenario.training.precision, scenario.training.memory_recipe,
             )  # fmt: skip
             made = scenario.model_copy(update={"parallel": split}) if split is not parallel else scenario
-            found: _Stages = self.kept.once(
-                name, lambda: _Stages(job_of(made, self.cluster.device, passes.passes), order.hops)
-            )
-            return found
+            return self.kept.once(name, lambda: _Stages(job_of(made, self.cluster.device, passes.passes), order.hops))
 
         stages, collectives = with_zero(parallel.zero), passes.collectives(order.kinds)
         every = [stages]
-        if network.blank:  # variants with another ZeRO are likely to follow
+        if not network.learnt:  # variants with another ZeRO are likely to follow
             every.append(with_zero(0 if parallel.zero else 1))
 
         def of_passes() -> Iterator[StageOp]:

@@ -118,10 +118,7 @@ class RepresentativeCalls:
         meets = group[0] == "send" or cost.parties > 1 or self._shared[number]
         if meets or cost.drag or (cost.pressure and op.lane == own_lane):
             return None, TimedOp(0.0, -1.0, cost, op.lane, op.after)
-        alone = sum(
-            traffic.alone_seconds(self.capacity) if traffic.round_bytes else traffic.latency_seconds
-            for traffic in cost.traffics
-        )
+        alone = sum(traffic.alone_seconds(self.capacity) for traffic in cost.traffics)
         if cost.pressure:
             return alone, TimedOp(0.0, -1.0, cost, op.lane, op.after)
         return alone, TimedOp(alone, -1.0, None, op.lane, op.after)
@@ -156,14 +153,9 @@ class RepresentativeNetwork:
         self._groups, self._group_of = cache(plan.groups), cache(partial(group_of, cluster))
         self._forms: dict[Hashable, Group] = {}
         self._form, self._algorithm = cache(self._find_form), cache(self._find_algorithm)
-        self._learnt: dict[Hashable, None] = {}
+        self.learnt: dict[Hashable, None] = {}
         self._calls: dict[Hashable, StageOp] = {}
         self._drawn: RepresentativeCalls | None = None
-
-    @property
-    def blank(self) -> bool:
-        """Whether no call has been routed yet."""
-        return not self._learnt
 
     def learn(self, calls: Mapping[Hashable, Callable[[], Iterable[StageOp]]]) -> RepresentativeCalls:
         """Route these calls over the links; return all calls known so far.
@@ -171,12 +163,12 @@ class RepresentativeNetwork:
         NotQuickError if ranks of a stage differ. Calls of a name are listed once. New ones are routed together, unless
         equal ones have been.
         """
-        listed = [call for what, each in calls.items() if what not in self._learnt for call in each()]
+        listed = [call for what, each in calls.items() if what not in self.learnt for call in each()]
         new = {name: call for call in listed if (name := self._name(*call)) not in self._calls}
         if new:
             self._drawn = self._draw([*self._calls.values(), *new.values()])
         self._calls |= new  # unless they cannot be drawn
-        self._learnt |= dict.fromkeys(calls)
+        self.learnt |= dict.fromkeys(calls)
         if self._drawn is None:
             raise NotQuickError("ranks of one stage differ in how they reach others")
         return self._drawn
@@ -197,7 +189,6 @@ class RepresentativeNetwork:
         return [*self._forms].index(group.form)
 
     def _find_algorithm(self, form: int, moves: str, size: float) -> str:
-        """Return the algorithm of a collective in groups of this form."""
         return self._choices.methods.of([*self._forms.values()][form], moves, size).algorithm
 
     def _draw(self, calls: Sequence[StageOp]) -> RepresentativeCalls | None:

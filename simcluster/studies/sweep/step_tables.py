@@ -14,17 +14,17 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.kept import Kept
-from simcluster.engine.events import read_ops
+from simcluster.engine.events import TemplateOps
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import (
     CommunicationKind,
     Groups,
     Tables,
-    Templates,
     communication_tables,
     firsts,
     int32s,
     one_instance,
+    one_template,
 )
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Action, Schedule
@@ -212,28 +212,17 @@ class StepTemplate:
             here = begins[items.work == number] if pairs else begins
             waits += [(here + at, here + other) for at, other in pairs]
         waiting, awaited = (np.concatenate(column) for column in zip(*waits, strict=True))
-        self.templates = Templates(
-            op_first=int32s([0, len(work)]),
-            seconds=np.zeros(len(work)),
-            sensitivity=np.full(len(work), -1.0),
-            slot=np.minimum(work, 0),
-            work=work,
-            place=place,
-            wait_first=firsts(np.bincount(waiting, minlength=len(work))),
-            wait_op=awaited[np.argsort(waiting, kind="stable")],
-            wait_peer=np.full_like(awaited, -1),
-            lane_first=int32s([0, len(lanes)]),
-            lane_op_first=firsts(np.bincount(lane, minlength=len(lanes))),
-            lane_op=int32s(np.argsort(lane, kind="stable")),
-            lane_rank=int32s([stage for stage, _ in lanes]),
-        )
+        self.templates = one_template(
+            lane, [stage for stage, _ in lanes], waiting, awaited, work=work, place=place, slot=np.minimum(work, 0),
+            seconds=np.zeros(len(work)), sensitivity=np.full(len(work), -1.0),
+        )  # fmt: skip
         self.instances = one_instance(self.templates, range(stages))._replace(own_seconds=int32s([0]))
         self.groups = Groups(int32s([0, meetings + many]), int32s([0, many]), int32s(range(many)))
 
     @cached_property
     def ops(self) -> object:
         """Ops in the engine's form, for a step in which nothing slows them down."""
-        return read_ops(self.templates, self.instances)
+        return TemplateOps(self.templates, self.instances)
 
 
 def step_seconds(

@@ -81,14 +81,11 @@ class StageSeconds(NamedTuple):
 
 def planned_seconds(base: Result, sweep: StageSweep) -> list[StageSeconds]:
     """Return the durations of each stage's ops in a run whose ranks have the ops of their stages."""
-    ops, times = base.record.ops, base.record.times
-    ranks, first = np.unique(ops.lane_rank[ops.lane], return_index=True)  # the ops of a rank are together
-    order = np.argsort(first)
-    of_ranks = dict(zip(ranks[order].tolist(), np.split(times.end - times.start, first[order][1:]), strict=True))
+    took = {rank: (times.end - times.start)[: len(ops)] for rank, _, ops, times in base.record.ranks()}
     found = []
     for own in sweep.stage_ranks:
         simulated, sort = np.unique([*map(base.simulated_for, own.tolist())], return_inverse=True)
-        found.append(StageSeconds(np.stack([of_ranks[rank] for rank in simulated.tolist()], axis=1), sort))
+        found.append(StageSeconds(np.stack([took[rank] for rank in simulated.tolist()], axis=1), sort))
     return found
 
 
@@ -138,16 +135,12 @@ class _Block:
     def __init__(self, job: _Job, number: int) -> None:
         first = number * BLOCK
         seeds = [seed_of(job.seed, replica) for replica in range(first, min(first + BLOCK, job.replicas))]
-        self._job, self._number, self._replicas, self._streams = job, number, len(seeds), FastStreams()
+        self._job, self._number, self.replicas, self._streams = job, number, len(seeds), FastStreams()
         self._attention = np.stack([*map(job.attention, seeds)]) if job.attention else None
         slower = [job.speeds[0].slowdowns(job.ranks, seed) for seed in seeds] if job.speeds else None
         self._slower = None if slower is None else [np.stack(slower)[:, ranks] for ranks in job.sweep.stage_ranks]
 
-    def times(self) -> Floats:
-        """Return each replica's seconds for all steps together."""
-        return self._job.sweep(self._seconds, self._replicas)
-
-    def _seconds(self, stage: int, number: int) -> Duration:
+    def seconds(self, stage: int, number: int) -> Duration:
         """Return the durations [replica, place] of an op."""
         job = self._job
         (item, op), planned = job.sweep.ops[stage][number], job.planned[stage].of(number)
@@ -187,7 +180,7 @@ class _Block:
         generator = self._streams(job.seed, self._number, fault.seed, job.names[stage][fault.per][number])
         size = job.together if fault.shared_by == "worker" else 1
         count = len(job.sweep.stage_ranks[stage]) // size
-        drawn = fault.factor.draw(generator, self._replicas * count).reshape(self._replicas, count)
+        drawn = fault.factor.draw(generator, self.replicas * count).reshape(self.replicas, count)
         return drawn if size == 1 else np.repeat(drawn, size, axis=1)
 
 
@@ -198,22 +191,22 @@ def _job(scenario: Scenario, base: Result) -> _Job:
     )
     sweep = StageSweep(stage_programs(base.job), base.job.plan)
     hosts, batch = cluster.host_of[: scenario.gpus], batch_of(scenario)
-    packed = next(iter(_of(SequenceLengths, scenario)), None)
-    chosen = [(fault, fault.chosen(hosts)) for fault in _of(Jitter, scenario)]
+    packed = next(iter(_effective_faults(SequenceLengths, scenario)), None)
+    chosen = [(fault, fault.chosen(hosts)) for fault in _effective_faults(Jitter, scenario)]
     return _Job(
         sweep=sweep, planned=planned_seconds(base, sweep),
         jitters=[(fault, [np.isin(ranks, own) for ranks in sweep.stage_ranks]) for fault, own in chosen],
-        speeds=[fault for fault in _of(Speeds, scenario) if fault.by_chance],
+        speeds=[fault for fault in _effective_faults(Speeds, scenario) if fault.by_chance],
         together=parallel.tp * parallel.cp, seed=scenario.seed, replicas=scenario.replicas, ranks=scenario.gpus,
         attention=partial(packed.attention, batch=batch, dp=scenario.dp) if packed else None,
         planned_attention=packed.without().attention(scenario.seed, batch, scenario.dp)[:, 0, 0] if packed else None,
     )  # fmt: skip
 
 
-def _of(kind: type[Kind], scenario: Scenario) -> list[Kind]:
-    """Return the faults of a kind that have an effect."""
+def _effective_faults(kind: type[Kind], scenario: Scenario) -> list[Kind]:
     return [fault for fault in scenario.faults if isinstance(fault, kind) and not fault.neutral]
 
 
 def _simulate(job: _Job, blocks: Sequence[int]) -> list[Floats]:
-    return [_Block(job, number).times() for number in blocks]
+    drawn = (_Block(job, number) for number in blocks)
+    return [job.sweep(block.seconds, block.replicas) for block in drawn]
