@@ -37,7 +37,7 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\b(?:short|quick) ways?\b": ("fast path", 1),
     r"\bstands? for\b": ("represents", 5),
     r"\bfelt\b|\bhand(?:s|ed)? (?:over|on)\b": ("slowed down by; passes, delegates", 2),
-    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 10),
+    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 9),
     r"\bstrikes?\b|\blemons?\b": ("failure, defective GPU", 6),
 }
 
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 261  # functions and classes with such a name
+NAMES = 260  # functions and classes with such a name
 
 
 @cache
