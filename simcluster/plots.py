@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simcluster.base.satellites import load
+from simcluster.base.satellites import load_object
 from simcluster.interactive.notebook.figures import let_cells_show_figures
 from simcluster.show.pictures import PICTURES
 
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'simcluster.plots' has no attribute {name!r}")
     let_cells_show_figures()
-    return load(f"{_PLACES[name]}:{name}")
+    return load_object(f"{_PLACES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

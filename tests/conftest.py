@@ -177,7 +177,7 @@ def pytest_configure() -> None:
     Hundreds of tests build the same clusters and plans, and so do some files of tests as they are imported.
     """
     fields._built = _KeptByText(fields._built.__wrapped__)
-    planned.plan = _once(planned.plan)
+    planned.plan_step = _once(planned.plan_step)
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.
     simulation.SIMPY_SECONDS = 0.01
@@ -215,7 +215,7 @@ class _KeptByText:
         self._known.clear()
 
 
-PLANNED: dict[Hashable, planned.Planned] = {}
+PLANNED: dict[Hashable, planned.PlannedStep] = {}
 """What the test that runs has planned; to be cleared where it puts something else in place of what plans."""
 
 
@@ -224,12 +224,12 @@ def pytest_runtest_setup() -> None:
     PLANNED.clear()
 
 
-def _once(plan: Callable[..., planned.Planned]) -> Callable[..., planned.Planned]:
+def _once(plan: Callable[..., planned.PlannedStep]) -> Callable[..., planned.PlannedStep]:
     """Planning is pure, and a test that plays a scenario in several ways plans it once: it took a fifteenth of all
     time."""
 
     @wraps(plan)
-    def found(scenario: Scenario, change: Any = list, *, trains: bool = True) -> planned.Planned:
+    def found(scenario: Scenario, change: Any = list, *, trains: bool = True) -> planned.PlannedStep:
         if change is not list or not trains:
             return plan(scenario, change, trains=trains)
         said = tuple(getattr(scenario, name) for name in Scenario.model_fields if name != "engine")

@@ -88,13 +88,13 @@ def _begin(output: Path, room: int | None = None) -> tuple[int, int]:
     if child:
         os.close(tell)
         return child, told
-    opened = written._replacing
+    opened = written._replace_file
 
     def opening(target: Path, found: os.stat_result | None, new: bool) -> AbstractContextManager[IO[bytes]]:
         os.write(tell, b"!")
         return opened(target, found, new)
 
-    written._replacing = opening
+    written._replace_file = opening
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)
         os.dup2(nothing.fileno() if room is None else tell, 2)

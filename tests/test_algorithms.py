@@ -20,7 +20,7 @@ from conftest import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.clock import TICK, on_grid
+from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, SWITCH, Group, Hop, Phase, all_to_all, chain, tree
 from simcluster.collectives.description import Lazy
@@ -895,7 +895,7 @@ def test_halving_and_doubling_ends_together_whenever_the_ranks_arrive(
 ) -> None:
     """D.6: max arrival + T0 for every rank, in both details, to the bit."""
     ranks = 1 << k
-    times = st.one_of(st.integers(0, 5).map(lambda each: each * 1e-5), st.floats(0.0, 0.1)).map(on_grid)
+    times = st.one_of(st.integers(0, 5).map(lambda each: each * 1e-5), st.floats(0.0, 0.1)).map(round_to_tick)
     arrivals = data.draw(st.lists(times, min_size=ranks, max_size=ranks))
     play = partial(collective_times, flat(ranks), range(ranks), kind, size, algorithm="halving_doubling")
     flow, steps = (play(detail=detail, arrivals=arrivals) for detail in ("flow", "steps"))

@@ -17,7 +17,7 @@ import pytest
 
 import simcluster
 from simcluster.base.old_names import MOVED
-from simcluster.base.satellites import PROVIDED, SATELLITES, SHOWN_BY, load
+from simcluster.base.satellites import DISPLAY_TABLES, PROVIDED, SATELLITES, load_object
 from simcluster.cli import COMMANDS, module_name
 from simcluster.show.pictures import PICTURES
 
@@ -198,9 +198,9 @@ def test_the_core_imports_no_satellite() -> None:
 
 
 def test_tables_of_satellites_name_what_there_is() -> None:
-    places = [*PROVIDED.values(), *(place for places in SHOWN_BY.values() for place in places)]
+    places = [*PROVIDED.values(), *(place for places in DISPLAY_TABLES.values() for place in places)]
     places += [f"{module}:{name}" for name, module in PICTURES.items()]
-    assert all(load(place) is not None for place in places)
+    assert all(load_object(place) is not None for place in places)
     assert all(callable(importlib.import_module(module_name(command)).run) for command in COMMANDS)
 
 

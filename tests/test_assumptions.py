@@ -11,7 +11,7 @@ import pytest
 
 import simcluster
 from simcluster import cli
-from simcluster.base.telling import listen_to_progress, phases
+from simcluster.base.telling import current_phases, listen_to_progress
 from simcluster.longrun.defaults import READY, RESTART, build_spares
 from simcluster.longrun.run import FailureMode, SpareNodes
 from simcluster.longrun.studies.advice import ADVICE, advise
@@ -244,8 +244,8 @@ def test_check_and_compare_state_the_length(tmp_path: Path, capsys: pytest.Captu
 
 def test_advice_names_the_state_and_counts_points() -> None:
     seen: list[str] = []
-    with listen_to_progress(lambda name, seconds: seen.append(", ".join(phases()))):
-        advise("interval", bare(), played=4, progress=lambda *counts: seen.append(", ".join(phases())))
+    with listen_to_progress(lambda name, seconds: seen.append(", ".join(current_phases()))):
+        advise("interval", bare(), played=4, progress=lambda *counts: seen.append(", ".join(current_phases())))
     assert "state 1 of the cluster (healthy)" in seen
     points = [re.fullmatch(r"(\d+) of (\d+) points", text) for text in seen if "points" in text]
     done = [int(each[1]) for each in points if each]

@@ -16,7 +16,7 @@ import pytest
 
 from simcluster.base import compilation, pointers
 from simcluster.base.errors import InputError
-from simcluster.base.telling import notes_to
+from simcluster.base.telling import listen_to_notes
 from simcluster.engine import events
 
 ROOT = Path(__file__).parent.parent
@@ -134,7 +134,7 @@ def test_plain_python_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointers, "__file__", "pointers.py")
     compilation.check_compiled.cache_clear()
     notes: list[str] = []
-    with notes_to(notes.append):
+    with listen_to_notes(notes.append):
         compilation.check_compiled()
         compilation.check_compiled()
     compilation.check_compiled.cache_clear()

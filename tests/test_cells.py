@@ -13,7 +13,7 @@ from test_window import CLUSTERS, SeenJob, assert_same, documents, seen_job
 from test_window import both as through_a_window
 
 from simcluster import load_cluster
-from simcluster.base.clock import Window
+from simcluster.base.clock import WindowProfile
 from simcluster.base.link_columns import LinkValues
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate, simulate_scenario
@@ -225,7 +225,7 @@ def test_nothing_is_odd_where_all_are_slow() -> None:
 
 
 def test_links_have_the_colours_of_their_capacities_and_of_how_they_change() -> None:
-    flap, load = Window(0.0), Window(0.5)
+    flap, load = WindowProfile(0.0), WindowProfile(0.5)
     capacity = LinkValues(np.array([2.0, 2.0, 3.0, 2.0, 2.0, 2.0]))
     odd = Irregularities(np.zeros(1, dtype=np.int64), capacity, np.arange(2), {4: flap, 1: load, 5: flap})
     assert odd.colours(np.array([0, 3]))[0] == odd.colours(np.array([3]))[0]

@@ -9,7 +9,7 @@ import pytest
 
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
-from simcluster.base.telling import at_most
+from simcluster.base.telling import set_estimate_limit
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.describe import describe
 
@@ -71,7 +71,10 @@ def test_a_thousand_gpus_are_drawn(
 
 
 def test_a_description_that_takes_longer_than_is_begun_is_refused() -> None:
-    with at_most(1.0), pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer nodes"):
+    with (
+        set_estimate_limit(1.0),
+        pytest.raises(InputError, match=r"16,000 GPUs would take about 2 s to describe.*fewer nodes"),
+    ):
         describe(load_cluster("dgx_h100", [("nodes", 2000)]))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simcluster import load_cluster
 from simcluster.base.errors import InputError
-from simcluster.base.telling import at_most
+from simcluster.base.telling import set_estimate_limit
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
@@ -219,7 +219,10 @@ def test_an_irregular_cluster_that_is_too_large_says_what_its_graph_would_take(m
 
 
 def test_an_irregular_cluster_that_takes_longer_to_draw_than_is_begun_says_so() -> None:
-    with at_most(1e-3), pytest.raises(InputError, match=r"GPUs, 8 in a machine, which would take about .* --yes"):
+    with (
+        set_estimate_limit(1e-3),
+        pytest.raises(InputError, match=r"GPUs, 8 in a machine, which would take about .* --yes"),
+    ):
         load_cluster("mixed_nics")
 
 

@@ -23,10 +23,10 @@ import simcluster
 from simcluster.base.clock import (
     TICK,
     BeyondGridError,
-    exact_until,
-    later_on_this_grid,
-    on_fitting_grid,
-    on_grid,
+    bind_to_current_grid,
+    exact_time_limit,
+    round_to_tick,
+    simulate_on_exact_grid,
 )
 from simcluster.base.errors import InputError
 from simcluster.step.simulate import simulate_scenario
@@ -91,14 +91,14 @@ def test_what_is_asked_later_is_told_on_the_grid_of_the_play() -> None:
     played: list[float] = []
 
     def play() -> Any:
-        played.append(exact_until())
-        if exact_until() <= 600.0:
+        played.append(exact_time_limit())
+        if exact_time_limit() <= 600.0:
             raise BeyondGridError
-        return later_on_this_grid(lambda: on_grid(1.4 * TICK))
+        return bind_to_current_grid(lambda: round_to_tick(1.4 * TICK))
 
-    later = on_fitting_grid(play)
+    later = simulate_on_exact_grid(play)
     assert played == [512.0, 8192.0]
-    assert (later(), on_grid(1.4 * TICK)) == (0.0, TICK)
+    assert (later(), round_to_tick(1.4 * TICK)) == (0.0, TICK)
 
 
 def test_what_no_clock_counts_is_refused() -> None:
@@ -106,7 +106,7 @@ def test_what_no_clock_counts_is_refused() -> None:
         raise BeyondGridError
 
     with pytest.raises(InputError, match=r"longer than 9e\+15 s, .*cluster.scale.flops"):
-        on_fitting_grid(never)
+        simulate_on_exact_grid(never)
 
 
 @pytest.mark.parametrize("engine", ["compiled", "simpy", "reference"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
@@ -265,7 +265,7 @@ def test_a_slow_link_multiplies_the_bandwidth_term(ranks: int, slow: st.DataObje
     cluster = flat(ranks)
     phi, gpu = percent / 100, slow.draw(st.integers(0, ranks - 1))
     slowed = cluster.scaled([(f"gpu{gpu}", "switch", phi)])
-    expected = 2 * (ranks - 1) * (on_grid(5e-6) + on_grid(1.0 / ranks * GIB / (phi * 50e9)))
+    expected = 2 * (ranks - 1) * (round_to_tick(5e-6) + round_to_tick(1.0 / ranks * GIB / (phi * 50e9)))
     for detail in ("flow", "steps"):
         assert collective_times(slowed, range(ranks), "all_reduce", GIB, detail=detail).duration == expected
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.reference.record import OpTimes
 from simcluster.results.played import Run
 from simcluster.step.simulate import simulate
@@ -60,7 +60,7 @@ def test_any_step(tiny: Tiny, document: dict[str, Any]) -> None:
 @given(P=st.integers(1, 6), M=st.integers(1, 12), F=SECONDS, B=SECONDS, c=st.floats(0, 0.5))
 def test_one_microbatch_and_gpipe(P: int, M: int, F: float, B: float, c: float) -> None:
     """GPipe: the path has M + P - 1 of each pass and 2 (P - 1) sends, M = 1 included (MODELLING.md E.1)."""
-    F, B, c = on_grid(F), on_grid(B), on_grid(min(c, F, B))
+    F, B, c = round_to_tick(F), round_to_tick(B), round_to_tick(min(c, F, B))
     run = simulate_costs(Costs(forward=F, backward=B, send=c), stages=P, microbatches=M, schedule="gpipe")
     check(run)
     path = run.critical_path.by_kind()
@@ -73,7 +73,7 @@ def test_one_microbatch_and_gpipe(P: int, M: int, F: float, B: float, c: float) 
 @given(P=st.integers(1, 6), M=st.integers(1, 12), F=SECONDS, B=SECONDS, share=st.floats(0.01, 1.0))
 def test_1f1b_waits_for_its_sends(P: int, M: int, F: float, B: float, share: float) -> None:
     """Latency c a send adds 2c[(P - 1) + (M - 1) - ceil((M - 1) / P)], all of it on the path (MODELLING.md E.1)."""
-    c = on_grid(share * min(F, B))
+    c = round_to_tick(share * min(F, B))
     run = simulate_costs(Costs(forward=F, backward=B, send=c), stages=P, microbatches=M)
     check(run)
     sends = 2 * ((P - 1) + (M - 1) - math.ceil((M - 1) / P))

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.telling import MOST, NOTED, at_most, in_words
+from simcluster.base.telling import (
+    DEFAULT_ESTIMATE_LIMIT,
+    MIN_ANNOUNCED_SECONDS,
+    rough_duration,
+    set_estimate_limit,
+)
 from simcluster.planning.optimizer import OuterUpdate
 from simcluster.scenario.effort import affordable_steps, estimated_seconds
 from simcluster.scenario.scenario import Scenario, load
@@ -24,7 +29,7 @@ from simcluster.studies.whatif.free import steps_with_parts_free, what_if_free
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
     found = {name: estimated_seconds(load(name)) for name in ("tiny_3d", "llama3_405b_16384xh100", "jitter_8")}
-    assert all(seconds < NOTED for seconds in found.values()), found
+    assert all(seconds < MIN_ANNOUNCED_SECONDS for seconds in found.values()), found
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_who_says_so_gets_it() -> None:
     changes = {"steps": 100_000, "training.global_batch": 800}
     with simcluster.however_long():
         scenario = load("tiny_3d", changes)
-    assert estimated_seconds(scenario) > MOST
+    assert estimated_seconds(scenario) > DEFAULT_ESTIMATE_LIMIT
     with pytest.raises(InputError, match="steps"):
         load("tiny_3d", changes)
 
@@ -86,7 +91,7 @@ def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
         )
     ]  # fmt: skip
     assert all(estimated_seconds(each) > least for each in more)
-    told = [in_words(seconds) for seconds in (2.1, 60.0, 600.0, 9000.0, 1e6)]
+    told = [rough_duration(seconds) for seconds in (2.1, 60.0, 600.0, 9000.0, 1e6)]
     assert told == ["2 s", "1 min", "10 min", "2 h", "12 days"]
 
 
@@ -106,7 +111,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
     assert unlike > scenario.parallel.pp
     alike, seconds = estimated_seconds(scenario), estimated_seconds(scenario, unlike=unlike)
     assert seconds > alike
-    with at_most((seconds + alike) / 2):
+    with set_estimate_limit((seconds + alike) / 2):
         with pytest.raises(
             InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks, .* add --yes"
         ):
@@ -144,7 +149,7 @@ def test_faults_that_come_and_go_count_how_often_they_do() -> None:
 
 def test_packing_counts_the_sequences_that_it_makes() -> None:
     """A document of 10^9 tokens in sequences of 2,048 takes more than 10 s."""
-    with at_most(1.0), pytest.raises(InputError, match=r"documents: 1 of them take about"):
+    with set_estimate_limit(1.0), pytest.raises(InputError, match=r"documents: 1 of them take about"):
         compare_packing([10**9], 2048)
 
 
@@ -155,12 +160,15 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
     scenario = simcluster.scenario(name)
     played = len(what_if_free(scenario))
     assert abs(steps_with_parts_free(scenario) - played) <= 1
-    with at_most(4 * estimated_seconds(scenario)):
+    with set_estimate_limit(4 * estimated_seconds(scenario)):
         assert cli.main(["run", name]) == 0
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
     assert f"--explain simulates about {steps_with_parts_free(scenario)} more steps" in capsys.readouterr().err
-    with at_most(4 * estimated_seconds(scenario)), pytest.raises(InputError, match="what_if_free simulates about"):
+    with (
+        set_estimate_limit(4 * estimated_seconds(scenario)),
+        pytest.raises(InputError, match="what_if_free simulates about"),
+    ):
         what_if_free(scenario)
 
 
@@ -172,7 +180,7 @@ def test_what_each_cause_costs_is_counted_before_it_is_played(
     scenario = simcluster.scenario("tiny_dp", faults=faults)
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(scenario.document()), encoding="utf-8")
-    with at_most(5 * estimated_seconds(scenario)):
+    with set_estimate_limit(5 * estimated_seconds(scenario)):
         assert cli.main(["stragglers", str(file)]) == 2
         assert f"stragglers simulates about {2 * len(faults) + 1} more steps" in capsys.readouterr().err
         with pytest.raises(InputError, match="stragglers simulates about"):
@@ -188,7 +196,7 @@ def test_no_more_changes_are_tried_than_may_take_long() -> None:
     each = estimated_seconds(scenario)
     assert affordable_steps(scenario, 24) == 24
     for limit, tried in ((1.5, 0), (4.5, 3)):
-        with at_most(limit * each):
+        with set_estimate_limit(limit * each):
             assert affordable_steps(scenario, 24) == tried
             found = simcluster.check(scenario)
             assert len(found.fastest) <= tried
@@ -200,7 +208,7 @@ def test_steps_of_given_times_are_counted_before_they_are_planned() -> None:
     costs = simcluster.Costs(forward=1.0, backward=2.0)
     with pytest.raises(InputError, match=r"^steps 100,000,000: .* 4 microbatches on 2 stages would take.* --yes"):
         simcluster.simulate_costs(costs, stages=2, microbatches=4, steps=100_000_000)
-    with at_most(1.0):
+    with set_estimate_limit(1.0):
         with pytest.raises(InputError, match="on 64 ranks of a stage that differ would take about 2 s"):
             simcluster.simulate_costs(costs, stages=8, microbatches=64, steps=3, dp=64, folded=False)
         simcluster.simulate_costs(costs, stages=2, microbatches=4, steps=1000)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from simcluster.base.arrays import begins, opens
+from simcluster.base.arrays import run_start_mask, run_starts
 
 
 @pytest.mark.parametrize("values", [[], [7], [3, 3], [3, 3, 5, 3], [0.0, -0.0, 1.5, 1.5], ["a", "b", "b"]])
@@ -15,5 +15,5 @@ from simcluster.base.arrays import begins, opens
 def test_runs_are_those_of_groupby(values: list[object], kind: type | None) -> None:
     lengths = [len(list(run)) for _, run in itertools.groupby(values)]
     column = np.array(values, dtype=kind)
-    assert begins(column).tolist() == list(itertools.accumulate([0, *lengths]))[: len(lengths)]
-    assert np.flatnonzero(opens(column)).tolist() == begins(column).tolist()
+    assert run_starts(column).tolist() == list(itertools.accumulate([0, *lengths]))[: len(lengths)]
+    assert np.flatnonzero(run_start_mask(column)).tolist() == run_starts(column).tolist()

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 import simpy
 
-from simcluster.base.clock import BeyondGridError, Profile, Spells, Window, on_fitting_grid, on_grid
+from simcluster.base.clock import (
+    AlternatingProfile,
+    BeyondGridError,
+    Profile,
+    WindowProfile,
+    round_to_tick,
+    simulate_on_exact_grid,
+)
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.engine.explicit import ExplicitProgram
 from simcluster.engine.run import EngineRun, simulate_tables
@@ -109,10 +116,10 @@ def test_a_deadlock_says_what_every_lane_waits_for() -> None:
 def test_what_leaves_one_grid_goes_to_the_next_and_what_never_ends_is_refused() -> None:
     program = ExplicitProgram()
     program.add_op(program.add_lane(0), 600.0 + 2.0**-44)
-    assert on_fitting_grid(lambda: ends(program)) == [600.0]
+    assert simulate_on_exact_grid(lambda: ends(program)) == [600.0]
     program.seconds = [math.inf]
     with pytest.raises(InputError, match="the most that can be simulated"):
-        on_fitting_grid(lambda: ends(program))
+        simulate_on_exact_grid(lambda: ends(program))
 
 
 # --- links ------------------------------------------------------------------------------------------------------------
@@ -143,9 +150,11 @@ def test_activities_of_a_communication_follow_each_other() -> None:
 
 
 def test_a_link_that_varies_is_followed_over_endless_changes() -> None:
-    half_the_time = Spells(0.0, iter(lambda: 2.0**-6, None), first=True)  # 1/64 s without capacity, 1/64 with
+    half_the_time = AlternatingProfile(
+        0.0, iter(lambda: 2.0**-6, None), first=True
+    )  # 1/64 s without capacity, 1/64 with
     assert ends(transfers(moves(16.0, 0, rounds=400)), capacities={0: half_the_time})[1] == 800.0
-    once = Window(0.5, 1.0, 3.0)
+    once = WindowProfile(0.5, 1.0, 3.0)
     assert ends(transfers(moves(64.0, 0)), capacities={0: once})[1] == 5.0
 
 
@@ -165,7 +174,7 @@ def beside(pressure: float, drag: float, sensitivity: float, *, begin: float = 0
 
 
 def test_communication_slows_computation_down_while_it_moves() -> None:
-    assert ends(beside(0.5, 0.0, 1.0)) == [on_grid(2 + 4 - on_grid(2 / 1.5)), 0.0, 2.0]
+    assert ends(beside(0.5, 0.0, 1.0)) == [round_to_tick(2 + 4 - round_to_tick(2 / 1.5)), 0.0, 2.0]
     assert ends(beside(0.5, 0.0, 2.0, begin=1.0)) == [5.0, 1.0, 3.0]
     assert ends(beside(0.5, 0.0, 0.0)) == [4.0, 0.0, 2.0]
     assert ends(beside(0.5, 0.0, -1.0)) == [4.0, 0.0, 2.0]  # the host's work
@@ -183,8 +192,8 @@ def test_ranks_that_vary_compute_at_the_speed_of_every_moment() -> None:
         lane = program.add_lane(rank)
         program.add_op(lane, 1.0)
         program.add_op(lane, 2.0, sensitivity=0.0)
-    assert ends(program, speeds={1: Window(2.0, 0.5, 2.0)}) == [1.0, 3.0, 1.0, 3.5]
-    assert ends(program, speeds={1: Window(2.0, 3.0, 4.0)}) == [1.0, 3.0, 1.0, 3.0]
+    assert ends(program, speeds={1: WindowProfile(2.0, 0.5, 2.0)}) == [1.0, 3.0, 1.0, 3.5]
+    assert ends(program, speeds={1: WindowProfile(2.0, 3.0, 4.0)}) == [1.0, 3.0, 1.0, 3.0]
 
 
 def test_slowness_and_own_seconds_are_of_instances() -> None:
@@ -254,11 +263,16 @@ def draw(seed: int) -> tuple[list[Flight], list[float], dict[int, Profile]]:
         return Traffic(usage, size, rng.choice([1, 2, 7]), rng.choice([0.0, 0.5, rng.random()]), bound)
 
     flights = [
-        (on_grid(rng.choice([0.0, 0.5, rng.uniform(0.0, 3.0)])), tuple(traffic() for _ in range(rng.randint(1, 3))))
+        (
+            round_to_tick(rng.choice([0.0, 0.5, rng.uniform(0.0, 3.0)])),
+            tuple(traffic() for _ in range(rng.randint(1, 3))),
+        )
         for _ in range(rng.randint(1, 9))
     ]
     varying: dict[int, Profile] = {
-        link: Window(rng.choice([0.0, 0.5]), on_grid(rng.random()), period=on_grid(1.0 + rng.random()), length=0.5)
+        link: WindowProfile(
+            rng.choice([0.0, 0.5]), round_to_tick(rng.random()), period=round_to_tick(1.0 + rng.random()), length=0.5
+        )
         for link in range(links)
         if rng.random() < 0.3
     }
@@ -301,7 +315,9 @@ def by_tables(flights: list[Flight], capacity: list[float], varying: Mapping[int
 
 @pytest.mark.parametrize("seed", range(60))
 def test_links_are_shared_as_in_the_reference(seed: int) -> None:
-    assert on_fitting_grid(lambda: by_tables(*draw(seed))) == on_fitting_grid(lambda: by_reference(*draw(seed)))
+    assert simulate_on_exact_grid(lambda: by_tables(*draw(seed))) == simulate_on_exact_grid(
+        lambda: by_reference(*draw(seed))
+    )
 
 
 def test_plain_python_gives_the_same_bits() -> None:

@@ -15,7 +15,7 @@ from test_fold import CABLES, documents
 
 from simcluster.base.clock import TICK
 from simcluster.base.errors import DeadlockError, InputError
-from simcluster.base.telling import at_most
+from simcluster.base.telling import set_estimate_limit
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.sections import Engine
@@ -545,7 +545,7 @@ def test_links_that_are_rarely_up_together_carry_all_transfers(tiny: Tiny) -> No
 def test_faults_that_change_too_often_are_rejected(tiny: Tiny, engine: Engine, faults: list[Document]) -> None:
     scenario = tiny(**{**PLAIN, "parallel": {"tp": 2, "dp": 4}}, faults=faults)
     with (
-        at_most(0.5),
+        set_estimate_limit(0.5),
         pytest.raises(InputError, match="and the steps are not finished; scenarios estimated to take over"),
     ):
         simulate(scenario, engine=engine)
@@ -555,7 +555,7 @@ def test_changes_in_a_long_stall_are_skipped(tiny: Tiny) -> None:
     flap: Document = {"kind": "link_flap", "nic_of": 0, "down": "600 ns", "period": "1.1 us"}
     rings: dict[str, Any] = {**PLAIN, "parallel": {"tp": 2, "dp": 4}}
     scenario = tiny(**rings, faults=[{**STALL, "seconds": "1000 s"}, flap])
-    with at_most(2.0):
+    with set_estimate_limit(2.0):
         times = [simulate(scenario, engine=engine).step_time for engine in ("compiled", "simpy", "reference")]
     assert times[0] > 1000
     assert times == [times[0]] * 3

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.schedules import EqualCosts as ActionCosts
@@ -60,11 +60,11 @@ def test_every_action_is_where_the_longest_path_puts_it(
     """Against ``schedules.timing``, which knows no events (MODELLING.md I.5)."""
     schedule, P, K, v = shape
     run = pipeline(P, K, F, B, schedule, v, send=send)
-    costs = ActionCosts(F=on_grid(F / v), B=on_grid(B / v))
+    costs = ActionCosts(F=round_to_tick(F / v), B=round_to_tick(B / v))
     made = schedule_function(schedule)(P, K, v)
     # a send occupies its lane for its length; when the next one is behind it, it waits (none does where F, B >= send)
     if send <= min(F, B) / v:
-        expected = play(made, costs, on_grid(send))
+        expected = play(made, costs, round_to_tick(send))
         assert run.step_time == expected.makespan
         for stage, row in enumerate(made.rows):
             table = run.timeline_of(stage)
@@ -101,7 +101,9 @@ def test_split_and_paired_actions_are_where_the_longest_path_puts_them(
     share = P / len(made.routes[0])
     run = pipeline(P, K, F, I + W, schedule, v, weight_grad=W, send=send)
     times = {"F": F * share, "B": (I + W) * share, "I": (I + W - W) * share, "W": W * share}
-    expected = play(made, ActionCosts(**{kind: on_grid(time) for kind, time in times.items()}), on_grid(send))
+    expected = play(
+        made, ActionCosts(**{kind: round_to_tick(time) for kind, time in times.items()}), round_to_tick(send)
+    )
     assert run.step_time == pytest.approx(expected.makespan, rel=0, abs=1e-9)
     for stage, row in enumerate(made.rows):
         table = run.timeline_of(stage)

@@ -13,7 +13,7 @@ from conftest import Table, Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.arrays import bits, mixed
+from simcluster.base.arrays import float_bits, hash64
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step import simulation
@@ -248,7 +248,7 @@ def test_which_rank_is_slow_does_not_matter_among_equals(tiny: Tiny, ranks: tupl
 
 
 def fold(colours: list[int], communicators: list[Communicator], links: list[float]) -> Classes:
-    by_link = bits(np.array(links, dtype=float)).view(np.int64)
+    by_link = float_bits(np.array(links, dtype=float)).view(np.int64)
     found, whole = bindings_of(communicators), Quotient.whole(len(colours))
     return find_classes(np.array(colours), whole, found, by_link.__getitem__, len(links))
 
@@ -348,7 +348,7 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
 
     def poor(values: Any, salt: int = 0) -> Any:
         checked.append(salt)
-        return mixed(values, salt) & np.uint64(3) if 29 <= salt < 60 else mixed(values, salt)
+        return hash64(values, salt) & np.uint64(3) if 29 <= salt < 60 else hash64(values, salt)
 
     monkeypatch.setattr("simcluster.symmetry.classes.mixed", poor)
     assert fold(ranks, found, []) == right

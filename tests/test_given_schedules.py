@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.evidence.validation import load_study, validate_studies
@@ -68,7 +68,7 @@ def test_slices_cost_what_they_cost_wherever_they_are(shape: tuple[str, int, int
         "I": [cost.seconds("I") for cost in costs],
         "W": W,
     }
-    gridded: dict[Kind, list[float]] = {kind: [on_grid(each) for each in row] for kind, row in times.items()}
+    gridded: dict[Kind, list[float]] = {kind: [round_to_tick(each) for each in row] for kind, row in times.items()}
     expected = play(made, SliceCosts(made, gridded))
     assert run.step_time == pytest.approx(expected.makespan, rel=0, abs=1e-9)
 

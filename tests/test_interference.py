@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_fold import documents
 
-from simcluster.base.clock import TICK, on_grid
+from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.devices.device import kernels_seconds, load_device
 from simcluster.devices.interference import Communication, Factor, Interference, MemoryBandwidth, Multiprocessors
@@ -108,15 +108,15 @@ def test_the_oracle() -> None:
 @given(offset=st.floats(0, 12), x=st.floats(0, 2), y=st.floats(0, 2))
 def test_the_oracle_from_any_offset(offset: float, x: float, y: float) -> None:
     """While both last, one of them ends first; what is left goes on at full speed."""
-    compute, transfer, offset = 10.0, 6.0, on_grid(offset)
+    compute, transfer, offset = 10.0, 6.0, round_to_tick(offset)
     beside = min((compute - offset) * (1 + x), transfer * (1 + y)) if offset < compute else 0.0
     ends = {lane: end for lane, _, end in spans(program([(compute, 1.0)], [(offset, transfer)], x, y))}
     assert ends[0] == pytest.approx(compute + beside * x / (1 + x), abs=8 * TICK)
     assert ends[1] == pytest.approx(offset + transfer + beside * y / (1 + y), abs=8 * TICK)
 
 
-lengths = st.floats(0, 2).map(on_grid)
-long = st.floats(1e-3, 2).map(on_grid)
+lengths = st.floats(0, 2).map(round_to_tick)
+long = st.floats(1e-3, 2).map(round_to_tick)
 ops = st.tuples(lengths, st.sampled_from([None, 0.0, 0.5, 1.0, 1.7]))
 sides = st.lists(st.tuples(lengths, long), min_size=1, max_size=4)
 slowdowns = st.sampled_from([0.0, 0.1, 0.189, 0.75, 2.0])

@@ -24,7 +24,7 @@ from simcluster.model.layers import LAYER_KINDS, RankShape, kinds_of_layer, para
 from simcluster.model.mixture import Mla, Moe
 from simcluster.model.transformer import Model
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import fold, plan
+from simcluster.step.planned import fold_step, plan_step
 from simcluster.step.simulate import simulate
 from simcluster.studies.scopes import PLAN, QUICK
 
@@ -190,7 +190,7 @@ def test_a_fast_path_knows_it_or_refuses_it_by_name(word: str) -> None:
     for scope in (QUICK, PLAN):
         known = mixer in scope.limited["model.mixer"].values
         assert scope.obstacle(scenario).endswith(f"model.mixer {mixer}") != known
-    assert fold(scenario, plan(scenario)) is not None
+    assert fold_step(scenario, plan_step(scenario)) is not None
 
 
 # --- what a kind says nothing of --------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from simcluster.model.layer_block import head_working_bytes
 from simcluster.model.layers import RankShape
 from simcluster.model.memory import activation_parts, backward_tensors
 from simcluster.planning.ops import MemoryChange
-from simcluster.reference.record import Label, OpTimes, ranks_of
+from simcluster.reference.record import Label, OpTimes, split_by_rank
 from simcluster.results.memory_timeline import COLUMNS, POOLS, MemoryTimeline, memory_timeline
 from simcluster.results.result import Result
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -334,7 +334,7 @@ def test_small_timeline_by_hand() -> None:
     start = np.array([0.0, 1.0, 3.0, 6.0, 8.0, 4.0])
     end = np.array([1.0, 3.0, 4.0, 8.0, 10.0, 6.0])
     record = ops_of([(0, 0, "main"), (1, 1, "main")], labels, ops, [(2, 5)])
-    found = memory_timeline(ranks_of(record, OpTimes(ready, start, end, np.arange(6))))
+    found = memory_timeline(split_by_rank(record, OpTimes(ready, start, end, np.arange(6))))
     table = found.frame()
     assert table[["rank", "time", "pool", "bytes", "held"]].to_numpy().tolist() == [
         [0, 0.0, "activations", 10.0, 10.0],
@@ -359,7 +359,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
     ]
     times = np.array([0.0, 1.0])
     ops = ops_of([(0, 0, "main")], labels, [HandOp(0, 0, 1.0), HandOp(0, 1, 1.0)])
-    found = memory_timeline(ranks_of(ops, OpTimes(times, times, times + 1, np.arange(2))))
+    found = memory_timeline(split_by_rank(ops, OpTimes(times, times, times + 1, np.arange(2))))
     assert found.delta.tolist() == [4.0, -4.0, 3.0, -3.0]
     assert found.peak(0, 0).total == 4.0
 

@@ -16,7 +16,7 @@ from simcluster.planning import works
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram, Work
 from simcluster.planning.works import WORKS, Timed
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.nodes import lanes_of
+from simcluster.reference.nodes import build_lanes
 from simcluster.reference.plain import StepSimulation
 from simcluster.results.played import Run
 from simcluster.results.timeline import COLUMNS
@@ -129,7 +129,7 @@ def sweeps_alike(work: Work) -> None:
     sweep = StageSweep(made.programs, layout)
     stages = layout.stages()
     communication = GroupsAndRoutes(layout, cluster, choices.methods, choices.interference)
-    nodes = lanes_of({rank: made.programs[stages[rank]] for rank in RANKS}, communication.peer)
+    nodes = build_lanes({rank: made.programs[stages[rank]] for rank in RANKS}, communication.peer)
     StepSimulation(nodes, cluster, communication, [1.0] * len(RANKS), {}, {}, in_steps=False)
     of = {(node.rank, node.key): node.end - node.start for lane in nodes.values() for node in lane}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_fold import documents
 
 import simcluster
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.works import Compute, Timed
@@ -129,7 +129,7 @@ def buckets(n: int, b: float, t: float) -> Run:
 @given(n=st.integers(1, 30), b=st.floats(1e-3, 1.0), t=st.floats(1e-3, 1.0))
 def test_gradient_buckets(n: int, b: float, t: float) -> None:
     """MODELLING.md F.1: exposed = t + max(0, (n - 1)(t - b)); the rest of the n t seconds is hidden."""
-    b, t = on_grid(b), on_grid(t)
+    b, t = round_to_tick(b), round_to_tick(t)
     assume(b != t)  # both paths are equally long
     run = buckets(n, b, t)
     found = run.overlap.mean[CommKey("dp", "all_reduce", "gradients")]

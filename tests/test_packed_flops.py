@@ -18,7 +18,7 @@ from simcluster.faults.spec import Batch
 from simcluster.model.flops import hardware_flops_per_sequence, layer_flops, model_flops_per_sequence
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import load
-from simcluster.step.planned import plan
+from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.search.bound import Bounds
 from simcluster.studies.search.layout import Layout
@@ -101,11 +101,12 @@ def test_every_view_says_the_same(tiny: Tiny) -> None:
 
 def test_a_plan_that_other_faults_share_counts_each_ones_documents(tiny: Tiny) -> None:
     scenario = tiny(faults=[DRAWN])
-    planned = plan(scenario)
+    planned = plan_step(scenario)
     healthy: Result = simulate_scenario(scenario.without_faults(), planned=planned)
     assert healthy.facts == simulate_scenario(scenario.without_faults()).facts
     assert (
-        simulate_scenario(scenario, planned=plan(scenario.without_faults())).facts == simulate_scenario(scenario).facts
+        simulate_scenario(scenario, planned=plan_step(scenario.without_faults())).facts
+        == simulate_scenario(scenario).facts
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.time_limit import Deadline, TimeUp, within
+from simcluster.base.time_limit import Deadline, TimeUp, raise_after
 from simcluster.base.units import format_seconds
 from simcluster.cli import plan as plan_command
 from simcluster.cli import terminal
@@ -159,16 +159,16 @@ def busy(seconds: float) -> None:
 
 def test_an_alarm_stops_what_never_looks_and_is_gone_afterwards() -> None:
     def work() -> None:
-        with within(0.02):
+        with raise_after(0.02):
             busy(5.0)
 
     with pytest.raises(TimeUp):
         work()
-    with within(60.0) as deadline:
+    with raise_after(60.0) as deadline:
         assert 0 < deadline.left <= 60
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    with within(None) as none:
+    with raise_after(None) as none:
         assert none.left == float("inf")
     with pytest.raises(TimeUp):
         Deadline(0.0).check()
@@ -181,7 +181,7 @@ def test_an_alarm_that_is_lost_rings_again() -> None:
             busy(0.2)
 
     def work() -> None:
-        with within(0.02):
+        with raise_after(0.02):
             Slow()
             busy(5.0)
 
@@ -194,7 +194,7 @@ def test_alarms_do_not_interrupt_cleanup() -> None:
 
     def work() -> None:
         nonlocal cleaned
-        with within(0.02):
+        with raise_after(0.02):
             try:
                 busy(5.0)
             finally:
@@ -258,7 +258,7 @@ def test_time_is_up_in_the_midst_of_work_beside_a_clock_that_ticks_on() -> None:
     before = signal.signal(signal.SIGALRM, lambda number, _: ticks.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
     try:
-        with pytest.raises(TimeUp), within(0.1):
+        with pytest.raises(TimeUp), raise_after(0.1):
             for _ in range(10**9):  # asks nobody whether time is up
                 pass
         assert ticks
@@ -339,5 +339,5 @@ def test_what_is_played_in_full_for_the_best_is_not_played_again_for_its_account
 
 
 def test_a_limit_may_be_longer_than_the_system_sets_an_alarm_for() -> None:
-    with within(1e300) as deadline:
+    with raise_after(1e300) as deadline:
         assert deadline.left > 1e299

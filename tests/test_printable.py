@@ -14,7 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from simcluster import cli
-from simcluster.base.texts import on_a_line, printable
+from simcluster.base.texts import escape_controls, escape_for_cell
 from simcluster.cli.common import format_table
 from simcluster.cli.terminal import Escaping, own_code
 from simcluster.show.saving import save_figure
@@ -86,7 +86,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal(
 def test_columns_stand_under_each_other_whatever_names_hold() -> None:
     lines = format_table(["name", "n"], [["a\x1b\nb", "1"], ["plain", "22"]]).splitlines()
     assert lines == ["name             n", "a\\u001b\\u000ab   1", "plain           22"]
-    assert (printable("a\tb\nc"), on_a_line("a\tb")) == ("a\tb\nc", "a\\u0009b")
+    assert (escape_controls("a\tb\nc"), escape_for_cell("a\tb")) == ("a\tb\nc", "a\\u0009b")
 
 
 @pytest.mark.parametrize("command", ["run", "run --explain", "check", "memory", "compare", "stragglers", "diff"])
@@ -102,8 +102,8 @@ def test_a_name_of_two_lines_stands_in_one(command: str, tmp_path: Path, capsys:
 
 def test_escapes_are_those_of_json() -> None:
     text = "".join(map(chr, [*range(0x0B, 0x20), *range(0x7F, 0xA0), 0x202E, 0x2028, 0xFEFF, 0xE0001]))
-    assert json.loads(f'"{printable(text)}"') == text
-    assert printable("Überlänge 模型 → ×") == "Überlänge 模型 → ×"
+    assert json.loads(f'"{escape_controls(text)}"') == text
+    assert escape_controls("Überlänge 模型 → ×") == "Überlänge 模型 → ×"
 
 
 def test_own_codes_pass_and_nobody_elses() -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_interference import Row, program, spans, times_of, transfer
 
-from simcluster.base.clock import STEADY, TICK, Profile, Spells, Window, product, stretched
+from simcluster.base.clock import (
+    STEADY,
+    TICK,
+    AlternatingProfile,
+    Profile,
+    WindowProfile,
+    multiply_profiles,
+    slowed_duration,
+)
 from simcluster.base.errors import DeadlockError
 from simcluster.engine.explicit import ExplicitProgram
 
@@ -18,15 +26,15 @@ quarters = st.integers(0, 40).map(lambda number: number / 4)
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> Window:
+def windows(draw: st.DrawFn) -> WindowProfile:
     """A window on quarters of a second, once or again and again."""
     value, start = draw(st.sampled_from([1.0, 1.5, 2.0, 4.0])), draw(quarters)
     end = start + draw(st.sampled_from([0.25, 1.0, 3.0, math.inf]))
     period = draw(st.sampled_from([0.5, 1.0, math.inf]))
-    return Window(value, start, end, period, 0.25 if period < math.inf else math.inf)
+    return WindowProfile(value, start, end, period, 0.25 if period < math.inf else math.inf)
 
 
-profiles = st.lists(windows(), min_size=1, max_size=3).map(product)
+profiles = st.lists(windows(), min_size=1, max_size=3).map(multiply_profiles)
 
 
 @given(profile=profiles)
@@ -42,7 +50,7 @@ def test_a_profile_changes_only_where_it_says(profile: Profile) -> None:
 
 
 def test_a_window_that_comes_again() -> None:
-    window = Window(2.0, 1.0, 5.0, period=1.5, length=0.5)  # 1 to 1.5, 2.5 to 3, 4 to 4.5
+    window = WindowProfile(2.0, 1.0, 5.0, period=1.5, length=0.5)  # 1 to 1.5, 2.5 to 3, 4 to 4.5
     assert [window.at(instant / 4) for instant in range(22)] == [
         1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1, 1,
     ]  # fmt: skip
@@ -53,8 +61,8 @@ def test_a_window_that_comes_again() -> None:
 
 
 def test_spells_are_the_same_whoever_asks_first() -> None:
-    def made() -> Spells:
-        return Spells(0.5, [1.0, 2.0, 1.0, 4.0], first=False)
+    def made() -> AlternatingProfile:
+        return AlternatingProfile(0.5, [1.0, 2.0, 1.0, 4.0], first=False)
 
     early, late = made(), made()
     assert [late.at(instant) for instant in (7.5, 3.5, 2.0, 0.0)] == [0.5, 1.0, 0.5, 1.0]
@@ -67,15 +75,15 @@ def test_spells_are_the_same_whoever_asks_first() -> None:
 
 def test_a_kernel_slows_down_and_recovers() -> None:
     """Half speed from 0.25 to 0.75 s: a quarter is done by then, and a kernel of 1 s takes 1.25 s."""
-    made, slow = program([(1.0, 1.0)], [], 0.0, 0.0), Window(2.0, 0.25, 0.75)
+    made, slow = program([(1.0, 1.0)], [], 0.0, 0.0), WindowProfile(2.0, 0.25, 0.75)
     assert spans(made, speeds={0: slow}) == [(0, 0.0, 1.25)]
-    assert stretched(slow, 0.0, 1.0) == 1.25
-    assert spans(made, speeds={0: Window(1.0, 0.25, 0.75)}) == [(0, 0.0, 1.0)]
+    assert slowed_duration(slow, 0.0, 1.0) == 1.25
+    assert spans(made, speeds={0: WindowProfile(1.0, 0.25, 0.75)}) == [(0, 0.0, 1.0)]
 
 
 def test_a_throttling_gpu_does_not_slow_its_collectives() -> None:
     made = program([(1.0, 1.0), (2.0, None), (1.0, 1.0)], [], 0.0, 0.0)
-    slow = Window(2.0, 0.0, math.inf, period=4.0, length=3.0)  # fast from 3 to 4 and from 7 on
+    slow = WindowProfile(2.0, 0.0, math.inf, period=4.0, length=3.0)  # fast from 3 to 4 and from 7 on
     assert spans(made, speeds={0: slow}) == [(0, 0.0, 2.0), (0, 2.0, 4.0), (0, 4.0, 6.0)]
 
 
@@ -87,14 +95,14 @@ rows = st.lists(st.tuples(lengths, st.sampled_from([1.0, 0.5, 0.0, None])), min_
 def test_rows_take_the_integral_of_their_speed(main: list[Row], speed: Profile) -> None:
     found = spans(program(main, [], 0.0, 0.0), speeds={0: speed})
     for (seconds, sensitivity), (_, start, end) in zip(main, found, strict=True):
-        expected = seconds if sensitivity is None else stretched(speed, start, seconds)
+        expected = seconds if sensitivity is None else slowed_duration(speed, start, seconds)
         assert end - start == pytest.approx(expected, abs=8 * TICK)
 
 
 @given(main=rows, start=quarters, length=quarters, factors=st.lists(st.floats(1, 8), min_size=2, max_size=4))
 def test_slower_is_never_faster(main: list[Row], start: float, length: float, factors: list[float]) -> None:
     def end(factor: float) -> float:
-        return spans(program(main, [], 0.0, 0.0), speeds={0: Window(factor, start, start + length)})[-1][2]
+        return spans(program(main, [], 0.0, 0.0), speeds={0: WindowProfile(factor, start, start + length)})[-1][2]
 
     ends = [end(factor) for factor in sorted(factors)]
     assert all(later >= earlier - 8 * TICK for earlier, later in pairwise(ends))
@@ -115,27 +123,27 @@ def arrivals(profile: Profile, sizes: list[float], starts: list[float]) -> list[
 
 
 def test_a_link_at_half_for_half_a_second() -> None:
-    assert arrivals(Window(0.5, 0.25, 0.75), [1.0], [0.0]) == [1.25]
+    assert arrivals(WindowProfile(0.5, 0.25, 0.75), [1.0], [0.0]) == [1.25]
 
 
 def test_a_flap_holds_a_flow_up_and_loses_nothing() -> None:
-    assert arrivals(Window(0.0, 0.5, 2.5), [1.0], [0.0]) == [3.0]
-    assert arrivals(Window(0.0, 0.5, 2.5), [1.0], [1.0]) == [3.5]
+    assert arrivals(WindowProfile(0.0, 0.5, 2.5), [1.0], [0.0]) == [3.0]
+    assert arrivals(WindowProfile(0.0, 0.5, 2.5), [1.0], [1.0]) == [3.5]
 
 
 def test_a_link_that_flaps_every_second() -> None:
     """Down in the first quarter of each second: 3 B take a second for every three quarters."""
-    assert arrivals(Window(0.0, 0.0, math.inf, 1.0, 0.25), [3.0], [0.0]) == [4.0]
+    assert arrivals(WindowProfile(0.0, 0.0, math.inf, 1.0, 0.25), [3.0], [0.0]) == [4.0]
 
 
 def test_nobody_looks_at_a_link_that_nobody_uses() -> None:
     """A profile that changes for ever does not keep a run going, and a flow that comes late finds it as it is then."""
-    assert arrivals(Window(0.5, 0.0, math.inf, 1.0, 0.5), [0.25, 1.0], [0.0, 1000.25]) == [0.5, 1001.625]
+    assert arrivals(WindowProfile(0.5, 0.0, math.inf, 1.0, 0.5), [0.25, 1.0], [0.0, 1000.25]) == [0.5, 1001.625]
 
 
 @given(sizes=st.lists(lengths, min_size=1, max_size=4), starts=st.lists(quarters, min_size=4, max_size=4))
 def test_a_link_that_only_might_change(sizes: list[float], starts: list[float]) -> None:
-    same = Window(1.0, 0.0, math.inf, 0.5, 0.25)
+    same = WindowProfile(1.0, 0.0, math.inf, 0.5, 0.25)
     assert arrivals(same, sizes, starts[: len(sizes)]) == arrivals(STEADY, sizes, starts[: len(sizes)])
 
 
@@ -147,4 +155,4 @@ def test_a_deadlock_is_found_while_links_flap() -> None:
     made.add_op(lane, meeting=transfer(made, 0, 1.0))
     made.meetings[1] = made.meetings[1]._replace(parties=2)
     with pytest.raises(DeadlockError, match="1 of 2 have arrived"):
-        times_of(made, capacities={0: Window(0.5, 0.0, math.inf, 1.0, 0.5)})
+        times_of(made, capacities={0: WindowProfile(0.5, 0.0, math.inf, 1.0, 0.5)})

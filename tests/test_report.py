@@ -21,7 +21,7 @@ from report_pages import many_spans, other_entry, small_entry
 from test_gantt import _MISSING_CONE, lab
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import one_line
+from simcluster.base.texts import escape_line_breaks
 from simcluster.cli import main
 from simcluster.scenario.likely import nearest
 from simcluster.scenario.scenario import load_text
@@ -313,7 +313,7 @@ def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
 )
 def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: Entry) -> None:
     assert entry.scenario is not None
-    scenario = entry.scenario.model_copy(update={"name": one_line(name)})  # as it is when it has been read
+    scenario = entry.scenario.model_copy(update={"name": escape_line_breaks(name)})  # as it is when it has been read
     assert load_text(yaml_text(scenario.document())) == scenario
 
 

@@ -17,7 +17,7 @@ from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.scope import Limited, Scope, fields
-from simcluster.step.planned import FOLDING, fold, plan
+from simcluster.step.planned import FOLDING, fold_step, plan_step
 from simcluster.studies.scopes import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
@@ -120,7 +120,7 @@ def test_what_folding_does_not_know_is_played_rank_by_rank(tiny: Tiny, monkeypat
     monkeypatch.setattr("simcluster.step.planned.FOLDING", without(FOLDING, "training.dropout"))
     replicas = {"gpus": 4, "parallel": {"dp": 4}, "cluster": {"topology": "flat", "gpus": 4}}
     both = (tiny(training={"dropout": more}, **replicas) for more in (False, True))
-    known, unknown = (fold(each, plan(each)).folding.classes.rank_representatives for each in both)
+    known, unknown = (fold_step(each, plan_step(each)).folding.classes.rank_representatives for each in both)
     assert len(known) < len(unknown)
 
 

@@ -21,10 +21,10 @@ from IPython.core.formatters import DisplayFormatter
 import simcluster
 from simcluster import plots
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import SHOWN_BY
-from simcluster.base.satellites import load as load_place
-from simcluster.base.shown import Shown, clipped
-from simcluster.base.texts import printable
+from simcluster.base.satellites import DISPLAY_TABLES
+from simcluster.base.satellites import load_object as load_place
+from simcluster.base.shown import Displayable, clip_line
+from simcluster.base.texts import escape_controls
 from simcluster.cli import main
 from simcluster.cli.answers import ANSWERS
 from simcluster.evidence.validation.schedule_studies import ScheduleTask
@@ -136,9 +136,9 @@ def made(name: str) -> Any:
     return {**MADE, **PARTS}[name]()
 
 
-def shown_in(it: Any) -> list[Shown]:
+def shown_in(it: Any) -> list[Displayable]:
     """The object, or the members of a list of them."""
-    return [it] if isinstance(it, Shown) else [each for each in it if isinstance(each, Shown)]
+    return [it] if isinstance(it, Displayable) else [each for each in it if isinstance(each, Displayable)]
 
 
 @pytest.mark.parametrize("name", [*MADE, *PARTS])
@@ -155,7 +155,7 @@ def test_an_object_is_printed_as_its_command_prints_it(name: str) -> None:
     it = made(name)
     text = str(it)
     assert 0 < len(text) < MOST_TEXT
-    assert not isinstance(it, Shown) or it.summary() == text
+    assert not isinstance(it, Displayable) or it.summary() == text
     assert "array(" not in text
     assert "object at 0x" not in text
 
@@ -197,7 +197,7 @@ def test_text_and_page_say_all_of_an_answer(name: str) -> None:
         return
     blocks = load_place(place)(it)
     text, page = text_of(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
-    assert str(it) == printable(text)
+    assert str(it) == escape_controls(text)
     for block in blocks:
         for piece in cells_of(block):
             assert piece in text or isinstance(block, TableBlock)  # a chart has no header
@@ -224,7 +224,7 @@ def test_all_that_public_functions_return_is_shown() -> None:
         "compare", "compare_packing", "differences", "however_long", "inflation", "names", "report",
         "scenario_schema", "studio", "sweep",
     }, "these return tables of pandas, widgets, or plain data, which show themselves"  # fmt: skip
-    assert {each for classes in of.values() for each in classes if not issubclass(each, Shown)} == set()
+    assert {each for classes in of.values() for each in classes if not issubclass(each, Displayable)} == set()
 
 
 def test_what_is_said_is_of_classes_that_there_are() -> None:
@@ -235,17 +235,17 @@ def test_what_is_said_is_of_classes_that_there_are() -> None:
         made(name)
     import simcluster.longrun.studies.advice  # noqa: F401
 
-    named = {name for places in SHOWN_BY.values() for place in places for name in load_place(place)}
+    named = {name for places in DISPLAY_TABLES.values() for place in places for name in load_place(place)}
     named -= {"", "Ranked", "Records"}  # a named tuple has no base
-    assert named <= below(Shown)
+    assert named <= below(Displayable)
 
 
 def test_what_is_compared_by_its_line_says_all_of_it() -> None:
     """Rows of a validation are played once where their ``repr`` is the same: nothing in them may be shown in short."""
     for kind in (RowTask, ScheduleTask, simcluster.Costs):
-        assert not issubclass(kind, Shown)
+        assert not issubclass(kind, Displayable)
         words = {word for each in fields(kind) for word in re.findall(r"\w+", str(each.type))}
-        assert not words & {each.__name__ for each in Shown.__subclasses__()}
+        assert not words & {each.__name__ for each in Displayable.__subclasses__()}
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_a_long_name_does_not_make_a_long_line() -> None:
     named = scenario().model_copy(update={"name": "many words\n" * 50})
     assert len(repr(named)) < LONGEST_LINE
     assert "\n" not in repr(named)
-    assert clipped("one  two\nthree", 9) == "one tw..."
+    assert clip_line("one  two\nthree", 9) == "one tw..."
 
 
 def test_names_are_text_and_nothing_else() -> None:

@@ -18,7 +18,7 @@ import pytest
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.base.telling import listen_to_progress, phase, phases, report_step_start
+from simcluster.base.telling import current_phases, listen_to_progress, report_phase, report_step_start
 from simcluster.cli import COMMANDS, main, make_parser, outputs, terminal
 from simcluster.cli.alike import alike, together
 from simcluster.scenario.scenario import from_document, load
@@ -154,12 +154,12 @@ def test_a_line_names_the_phases_and_the_share_of_each(monkeypatch: pytest.Monke
     with terminal.working("run"):
         line = terminal._Line.current
         assert line
-        with phase("state 2 of the cluster"), phase(lambda: f"simulating, {next(shares)} of ops done"):
+        with report_phase("state 2 of the cluster"), report_phase(lambda: f"simulating, {next(shares)} of ops done"):
             line.show()
             report_step_start("tiny")
             line.show()
         line.tell("3/10 (30%)")
-        with phase("3 of 10 points"):
+        with report_phase("3 of 10 points"):
             line.show()
     assert log.getvalue().splitlines() == [
         "simcluster run: 0 s, state 2 of the cluster, simulating, 0% of ops done",
@@ -175,7 +175,7 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
     scenario = load("tiny_dp", {"overlap.interference": "none"})
 
     def look(*_: object) -> None:
-        seen.append(", ".join(phases()))
+        seen.append(", ".join(current_phases()))
 
     before = sys.gettrace()
     sys.settrace(look)
@@ -189,7 +189,7 @@ def test_every_engine_names_what_it_is_at(engine: Engine, monkeypatch: pytest.Mo
     assert shares == sorted(shares)
     assert bool(shares) == (engine != "reference")  # SimPy reports none; the check of a folded step does
     assert engine != "events" or shares[-1] > 50
-    assert not list(phases())
+    assert not list(current_phases())
 
 
 def test_a_command_hears_which_steps_are_played() -> None:

@@ -29,7 +29,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Collective, Compute, Receive, Timed, Transfer
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.nodes import lanes_of
+from simcluster.reference.nodes import build_lanes
 from simcluster.reference.plain import StepSimulation
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import plan_job
@@ -100,7 +100,7 @@ def by_reference(scenario: Scenario, programs: list[StageProgram], layout: Plan,
             mine = [each[replica, place % each.shape[1]] for each in seconds[stage]]
             own[rank] = fixed(programs[stage], mine)
         communication = GroupsAndRoutes(layout, cluster, Methods({}), None)
-        lanes = lanes_of(own, communication.peer)
+        lanes = build_lanes(own, communication.peer)
         StepSimulation(lanes, cluster, communication, [1.0] * layout.num_ranks, {}, {}, in_steps=False)
         found.append(max(node.end for nodes in lanes.values() for node in nodes))
     return found

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.clock import on_grid
-from simcluster.base.kept import Kept
+from simcluster.base.clock import round_to_tick
+from simcluster.base.kept import LruCache
 from simcluster.engine.tables import CommunicationKind
 from simcluster.planning.ops import MAIN
 from simcluster.schedules import Schedule, make_schedule
@@ -36,7 +36,7 @@ def fixed(seconds: float) -> CommunicationKind:
 
 def simulated(items: Items, costs: list[Costs], stages: int) -> float:
     shapes, kinds = shapes_of(costs)
-    return step_seconds(StepTemplate(items, shapes, stages), costs, kinds, [], Kept(1))
+    return step_seconds(StepTemplate(items, shapes, stages), costs, kinds, [], LruCache(1))
 
 
 def longest_path(schedule: Schedule, seconds: dict[ActionWork | Sent, float], *, overlap: bool) -> list[float]:
@@ -84,14 +84,14 @@ def test_a_step_is_the_longest_path_of_its_schedule(
     seconds, costs = {}, list[Costs]()
     for work in items.works:
         draw = st.integers(0, 40) if isinstance(work, Sent) else st.integers(9, 30)
-        seconds[work] = on_grid(data.draw(draw) / 100)  # steps beyond 512 s are on a coarser grid
+        seconds[work] = round_to_tick(data.draw(draw) / 100)  # steps beyond 512 s are on a coarser grid
         if isinstance(work, Sent):
             lane = f"send {work.kind}" if overlap else MAIN
             costs.append((TimedOp(communication=fixed(seconds[work]), lane=lane),))
         elif form == "whole":
             costs.append((TimedOp(seconds[work]),))
         else:
-            third = on_grid(seconds[work] / 3)
+            third = round_to_tick(seconds[work] / 3)
             side = TimedOp(third) if form == "side lane" else TimedOp(communication=fixed(third))
             side = side._replace(lane="side", after=(0,))
             costs.append((TimedOp(third), side, TimedOp(seconds[work] - 2 * third, after=(1,))))

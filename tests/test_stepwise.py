@@ -10,7 +10,7 @@ from conftest import Table, Tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster.base.clock import TICK, on_grid
+from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import DeadlockError, InputError
 from simcluster.collectives import Hop, Phase
 from simcluster.engine.communication_kinds import hop_rounds
@@ -28,7 +28,7 @@ ranks = st.integers(2, 9)
 sizes = st.one_of(st.integers(1, 2**32).map(float), st.floats(1.0, 1e11))
 rates = st.integers(1, 900)  # GB/s
 latencies = st.integers(0, 20_000)  # ns
-times = st.one_of(st.integers(0, 5).map(lambda each: each * 1e-5), st.floats(0.0, 0.1)).map(on_grid)
+times = st.one_of(st.integers(0, 5).map(lambda each: each * 1e-5), st.floats(0.0, 0.1)).map(round_to_tick)
 
 
 def flat(gpus: int, rate: int = 50, latency: int = 5000) -> Cluster:
@@ -73,7 +73,7 @@ def test_on_a_ring_of_equal_hops_all_finish_together_whenever_they_arrive(
 def test_a_send_begins_when_both_ends_are_there(first: float, second: float, size: float, detail: str) -> None:
     cluster = flat(3)
     time = collective_times(cluster, [2, 0], "send", size, detail=detail, arrivals=[first, second])
-    alone = on_grid(5e-6) + on_grid(size / 50e9)
+    alone = round_to_tick(5e-6) + round_to_tick(size / 50e9)
     assert time.finishes == (max(first, second) + alone,) * 2
 
 
@@ -110,9 +110,9 @@ def test_unequal_latencies_a_flow_takes_the_mean_and_steps_the_longest() -> None
     flow, steps = (
         collective_times(cluster, range(4), "all_reduce", 2.0**20, detail=detail) for detail in ("flow", "steps")
     )
-    transfer = on_grid(2.0**20 / 4 / 50e9)
-    assert flow.duration == 6 * (on_grid(6e-6) + transfer)
-    assert steps.duration == 6 * (on_grid(8e-6) + transfer)
+    transfer = round_to_tick(2.0**20 / 4 / 50e9)
+    assert flow.duration == 6 * (round_to_tick(6e-6) + transfer)
+    assert steps.duration == 6 * (round_to_tick(8e-6) + transfer)
 
 
 def test_behind_a_slow_link_those_that_arrived_early_are_ahead() -> None:

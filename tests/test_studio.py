@@ -26,7 +26,7 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.base.units import format_seconds
 from simcluster.cli import outputs
 from simcluster.documents.reading import parse_document
@@ -356,7 +356,7 @@ def test_a_result_is_let_go_of_without_the_garbage_collector() -> None:
     assert result.account
     assert entry.rows
     seen = weakref.ref(result)
-    with collector_off():
+    with pause_gc():
         del result, entry
         assert seen() is None
 

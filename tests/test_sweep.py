@@ -22,7 +22,7 @@ from conftest import AtOnce
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.base.telling import MOST, estimate_limit, however_long
+from simcluster.base.telling import DEFAULT_ESTIMATE_LIMIT, estimate_limit, however_long
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
@@ -179,7 +179,7 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
     assert run_sweep(made, store=tmp_path / "rows", measure=cheap).played < 6
 
 
-@pytest.mark.parametrize(("asked", "most"), [(False, MOST), (True, math.inf)])
+@pytest.mark.parametrize(("asked", "most"), [(False, DEFAULT_ESTIMATE_LIMIT), (True, math.inf)])
 def test_who_plays_begins_what_the_command_was_asked_to_begin(asked: bool, most: float) -> None:
     """--yes goes with a task: other threads, as other machines, know nothing of it."""
     with however_long(asked), ThreadPoolExecutor(1) as executor:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import Crew, context
+from simcluster.base.processes import WorkerPool, process_context
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.studies.sweep.players import Deal
 from simcluster.studies.sweep.playing import Row
@@ -84,7 +84,7 @@ def test_processes_are_fresh_where_there_are_other_threads_and_rows_the_same() -
     vary = {"parallel.tp": [1, 2]}
     serial = sweep("tiny_3d", vary)
     with another_thread():
-        assert context().get_start_method() == "spawn"
+        assert process_context().get_start_method() == "spawn"
         pd.testing.assert_frame_equal(sweep("tiny_3d", vary, executor=2), serial, check_exact=True)
 
 
@@ -106,7 +106,7 @@ def odd(task: int) -> int:
 
 
 def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
-    crew = Crew(odd, 2)
+    crew = WorkerPool(odd, 2)
     try:
         crew.begin(0, 13)
         assert crew.finished([0]) == [(0, None)]
@@ -122,7 +122,7 @@ def test_a_crew_answers_raises_and_replaces_who_has_died() -> None:
 ENDED_AT_ONCE = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-from simcluster.base.processes import Crew
+from simcluster.base.processes import WorkerPool
 from simcluster.cli.terminal import stopping_signals
 fork = os.fork
 
@@ -134,7 +134,7 @@ def ended_at_once():
 
 os.fork = ended_at_once
 with stopping_signals():
-    Crew(abs, 2).close(now=True)
+    WorkerPool(abs, 2).close(now=True)
 print("over")
 """
 
@@ -150,9 +150,9 @@ def test_a_member_that_is_ended_as_it_begins_does_not_run_our_program(tmp_path: 
 LEFT = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from simcluster.base.processes import Crew
+from simcluster.base.processes import WorkerPool
 if __name__ == "__main__":
-    crew = Crew(abs, 2)
+    crew = WorkerPool(abs, 2)
     print(*(process.pid for process, _ in crew._members), flush=True)
     time.sleep(60)
 """

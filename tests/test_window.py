@@ -19,7 +19,7 @@ from simcluster.collectives import ALGORITHMS, Group
 from simcluster.collectives.description import Columned
 from simcluster.engine.tables import Tables
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import fold, plan, tabulate_step
+from simcluster.step.planned import fold_step, plan_step, tabulate_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
@@ -86,8 +86,8 @@ class SeenJob(NamedTuple):
 
 def seen_job(scenario: Scenario) -> SeenJob:
     """Return a job as folding sees it."""
-    planned = plan(scenario)
-    step = fold(scenario, planned)
+    planned = plan_step(scenario)
+    step = fold_step(scenario, planned)
     return SeenJob(step.folding, tabulate_step(scenario, planned, step).tables, step.cluster.capacity)
 
 

@@ -22,7 +22,7 @@ from killed_writers import OLD, OUTPUTS, command, no_larger_than, others
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.base.written import PARTIAL, append_line, drop_last_line, write_text, written
+from simcluster.base.written import PARTIAL, append_line, drop_partial_line, open_atomic, write_text
 from simcluster.cli import main
 
 PACKAGE = Path(simcluster.__file__).parent
@@ -46,7 +46,7 @@ ALLOWED = {
     ("documents/packed.py", "open"),  # of gzip, to read
     ("cli/__init__.py", "open"), ("cli/terminal.py", "open"), ("cli/terminal.py", "fdopen"),  # of os.devnull
     ("interactive/command.py", "open"),  # of a browser
-    ("cli/common.py", "to_csv"),  # this one and the next two get what ``written`` gives, those behind them a buffer
+    ("cli/common.py", "to_csv"),  # this one and the next two get what ``open_atomic`` yields, those after them a buffer
     ("cli/common.py", "to_parquet"), ("interop/replay/trace_writer.py", "write_table"),
     ("show/saving.py", "savefig"), ("interactive/notebook/figures.py", "savefig"),
     ("longrun/studies/chunks.py", "savez_compressed"),
@@ -112,10 +112,10 @@ def test_without_room_the_old_file_stays(name: str, tmp_path: Path, capsys: pyte
 
 WRITING = """
 import signal, sys
-from simcluster.base.written import written
+from simcluster.base.written import open_atomic
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where nohup runs the tests
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs them in the background
-with written(sys.argv[1]) as file:
+with open_atomic(sys.argv[1]) as file:
     print("begun", flush=True)
     for _ in range(1000):
         file.write(bytes(100_000))
@@ -150,9 +150,9 @@ def test_a_killed_writer_leaves_the_old_file(number: signal.Signals, tmp_path: P
 def test_two_writers_of_a_file(tmp_path: Path) -> None:
     """Neither takes the other's part for what a killed one left; the last one wins."""
     path = tmp_path / "a"
-    with written(path) as first:
+    with open_atomic(path) as first:
         first.write(b"first")
-        with written(path) as second:
+        with open_atomic(path) as second:
             second.write(b"second")
             assert len(others(path)) == 2
         assert path.read_bytes() == b"second"
@@ -222,7 +222,7 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
         write_text(tmp_path / "there", "", new=True)
     write_text(tmp_path / ("a" * 255), "long")
     write_text(tmp_path / "fresh", "new", new=True)
-    with contextlib.suppress(ZeroDivisionError), written(tmp_path / "there") as file:
+    with contextlib.suppress(ZeroDivisionError), open_atomic(tmp_path / "there") as file:
         assert file.write(b"new") / 0
     assert (tmp_path / "there").read_bytes() == OLD
     assert not [each for each in tmp_path.iterdir() if each.suffix == PARTIAL]
@@ -233,7 +233,7 @@ def test_a_file_that_grows_line_by_line(tmp_path: Path) -> None:
     append_line(path, "one")
     with no_larger_than(6), pytest.raises(InputError, match="File too large; the lines before are complete"):
         append_line(path, "three")
-    drop_last_line(path)
+    drop_partial_line(path)
     append_line(path, "two")
     assert path.read_text() == "one\ntwo\n"
 

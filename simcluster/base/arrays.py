@@ -22,27 +22,27 @@ Numbers = npt.NDArray[np.integer[Any]]
 Hashes = npt.NDArray[np.uint64]
 
 
-def opens(values: npt.NDArray[Any]) -> Bools:
-    """Return a mask of the values that differ from the previous one; the first value counts."""
+def run_start_mask(values: npt.NDArray[Any]) -> Bools:
+    """Return a mask of the positions at which a run of equal values starts."""
     found = np.ones(len(values), dtype=np.bool_)
     found[1:] = values[1:] != values[:-1]
     return found
 
 
-def begins(values: npt.NDArray[Any]) -> Ints:
-    """Return the indices at which runs of equal values begin."""
-    return np.flatnonzero(opens(values))
+def run_starts(values: npt.NDArray[Any]) -> Ints:
+    """Return the positions at which runs of equal values start."""
+    return np.flatnonzero(run_start_mask(values))
 
 
-def within(counts: Numbers) -> Ints:
-    """Return 0, 1, ..., count - 1 for each count, concatenated."""
+def concat_ranges(counts: Numbers) -> Ints:
+    """Return 0, 1, ..., count - 1 for each count, concatenated into one array."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def number_by_owner(
     tables: Sequence[Sequence[Numbers]], owners: int, first: int = 0
 ) -> tuple[list[list[Int32s]], Ints]:
-    """Return consecutive numbers within each owner for the entries of several tables.
+    """Assign consecutive numbers, per owner, to the entries of several tables.
 
     Tables hold owners by column; entries are numbered from ``first`` row by row, table after table. Also returns the
     number of entries per owner.
@@ -54,17 +54,17 @@ def number_by_owner(
     for table, of_table in zip(tables, counts, strict=True):
         whole: Ints = sum(of_table, none)
         if sum((own > 0 for own in of_table), none).max(initial=0) > 1:
-            number = _as_they_come(np.stack(table, axis=1).ravel(), whole, following)
+            number = _number_entries(np.stack(table, axis=1).ravel(), whole, following)
             numbers.append([*number.reshape(-1, len(table)).T])
         else:  # no owner is in several columns
             pairs = zip(table, of_table, strict=True)
-            numbers.append([_as_they_come(column, own, following) for column, own in pairs])
+            numbers.append([_number_entries(column, own, following) for column, own in pairs])
         following = following + whole
     return numbers, total
 
 
-def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Int32s:
-    """Return consecutive numbers of the entries of each owner, from its ``following`` number on."""
+def _number_entries(those: Numbers, counts: Ints, following: Ints) -> Int32s:
+    """Assign consecutive numbers to the entries of each owner, from the owner's ``following`` number on."""
     by_owner = np.arange(len(those), dtype=np.int32)
     by_owner += np.repeat((following - (np.cumsum(counts) - counts)).astype(np.int32), counts)
     if (those[1:] >= those[:-1]).all():
@@ -73,15 +73,18 @@ def _as_they_come(those: Numbers, counts: Ints, following: Ints) -> Int32s:
     if not len(those) % width and (those.reshape(-1, width) == np.flatnonzero(counts)).all():  # all, again and again
         return by_owner.reshape(width, -1).T.ravel()
     number = np.empty_like(by_owner)
-    number[ordered(those)] = by_owner
+    number[sort_order(those)] = by_owner
     return number
 
 
 _SPARSE = 4  # numbers so much larger than there are of them are sorted
 
 
-def mixed(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
-    """Hash values to well-spread 64-bit numbers (finaliser of splitmix64: Steele et al., OOPSLA 2014)."""
+def hash64(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
+    """Hash values to well-spread 64-bit numbers, by the finalizer of splitmix64.
+
+    Steele et al., OOPSLA 2014.
+    """
     found = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (2 * salt + 1)) & 0xFFFFFFFFFFFFFFFF)
     found ^= found >> np.uint64(30)
     found *= np.uint64(0xBF58476D1CE4E5B9)
@@ -91,13 +94,13 @@ def mixed(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
     return found
 
 
-def bits(values: npt.NDArray[np.float64]) -> Hashes:
-    """Return the bits of floats as integers, with -0.0 as 0.0."""
+def float_bits(values: npt.NDArray[np.float64]) -> Hashes:
+    """Return the bit patterns of floats as 64-bit integers, with -0.0 as 0.0."""
     return (values + 0.0).view(np.uint64)
 
 
-def sums(values: Hashes, starts: Ints) -> Hashes:
-    """Return the sums of ``values[starts[i] : starts[i + 1]]``, modulo 2^64."""
+def sum_segments(values: Hashes, starts: Ints) -> Hashes:
+    """Return the sum of each segment ``values[starts[i] : starts[i + 1]]``, modulo 2^64."""
     total = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values)])
     found: Hashes = total[starts[1:]] - total[starts[:-1]]
     return found
@@ -106,8 +109,8 @@ def sums(values: Hashes, starts: Ints) -> Hashes:
 def compact(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values, ascending, and the index of each value among them."""
     if _SPARSE * len(values) < int(values.max(initial=-1)):
-        order = ordered(values)
-        new = opens(values[order])
+        order = sort_order(values)
+        new = run_start_mask(values[order])
         place = np.empty(len(values), dtype=np.int64)
         place[order] = np.cumsum(new) - 1
         return values[order][new], place
@@ -116,8 +119,8 @@ def compact(values: Ints) -> tuple[Ints, Ints]:
     return np.flatnonzero(there), (np.cumsum(there) - 1)[values]
 
 
-def ordered(values: Numbers) -> Ints:
-    """Return a stable sort order of small integers, by a radix sort of 16 bits at a time."""
+def sort_order(values: Numbers) -> Ints:
+    """Return a stable sort order of small integers, by radix sort of 16 bits at a time."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     rest = values >> 16
     while rest.any():
@@ -129,28 +132,28 @@ def ordered(values: Numbers) -> Ints:
 def hash_rows(table: npt.NDArray[np.generic]) -> Hashes:
     """Return a hash of every row, equal for equal rows."""
     places = np.arange(table.shape[1], dtype=np.uint64)
-    mixed_rows: Hashes = mixed(mixed(table) ^ mixed(places, 61)[None, :], 67)
+    mixed_rows: Hashes = hash64(hash64(table) ^ hash64(places, 61)[None, :], 67)
     found: Hashes = mixed_rows.sum(axis=1, dtype=np.uint64)
     return found
 
 
-def different(values: Hashes) -> Hashes:
+def distinct_hashes(values: Hashes) -> Hashes:
     """Return the distinct hashes, ascending.
 
     Sorting takes 20 ms for 10^6; numpy's ``unique`` without an index takes 300 ms by hashing.
     """
     ordered = np.sort(values)
-    found: Hashes = ordered[opens(ordered)]
+    found: Hashes = ordered[run_start_mask(ordered)]
     return found
 
 
-def count(colours: Hashes) -> int:
+def count_distinct(colours: Hashes) -> int:
     """Return the number of distinct hashes."""
-    return len(different(colours))
+    return len(distinct_hashes(colours))
 
 
-def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """Return hashes as numbers 0, 1, ... by first appearance, and the index of each first appearance."""
+def renumber(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+    """Replace values by 0, 1, ... in order of first appearance; also return where each first appears."""
     _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(first), dtype=np.int64)
@@ -158,15 +161,15 @@ def numbered(colours: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
     return rank[inverse], first[order]
 
 
-def places(those: Ints, size: int) -> Ints:
-    """Return the position of each of ``size`` items in a list of items; -1 for absent items."""
+def position_of(those: Ints, size: int) -> Ints:
+    """Return the position of each item 0 to ``size`` - 1 in an array of items; -1 for absent ones."""
     found = np.full(size, -1, dtype=np.int64)
     found[those] = np.arange(len(those))
     return found
 
 
-def firsts(codes: Ints, count: int) -> Ints:
-    """Return the index of the first occurrence of each code below ``count``; -1 for absent codes."""
+def first_indices(codes: Ints, count: int) -> Ints:
+    """Return the index of the first occurrence of each code 0 to ``count`` - 1; -1 for absent ones."""
     found = np.full(count, -1, dtype=np.int64)
     found[codes[::-1]] = np.arange(len(codes))[::-1]
     return found

@@ -3,7 +3,7 @@
 A tick is 2**-44 s (57 femtoseconds). Sums and differences of such numbers are exact up to 512 s, so addition is
 associative: both engines, a rank that represents many, and a vectorised longest path give the same bits. Longer
 simulations use a grid of 16 times the tick (0.9 picoseconds, exact up to 8,192 s), 256 times (15 ps, 36 hours), and so
-on: ``on_fitting_grid``.
+on: ``simulate_on_exact_grid``.
 
 A profile is a factor that changes at given instants, such as the slowdown of a GPU or the remaining share of a link.
 Its instants lie on the grid, so all its readers see a change at the same instant. Pure.
@@ -26,18 +26,18 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.telling import require_event_limit
 
-Played = TypeVar("Played")
-Given = ParamSpec("Given")
+ResultT = TypeVar("ResultT")
+ParamsT = ParamSpec("ParamsT")
 
 _FINEST = 2.0**44
 _COARSER = 16.0
 _EXACT_TICKS = 2.0**53
 TICK = 1.0 / _FINEST
-"""The finest grid's, in seconds."""
+"""Tick of the finest grid, in seconds."""
 
 
 class ClockGrid(NamedTuple):
-    """Ticks per second of a clock, and the time (s) up to which it is exact."""
+    """Ticks per second of the simulation clock, and the simulated time (s) up to which sums are exact."""
 
     ticks_per_second: float = _FINEST
     until: float = math.inf
@@ -48,34 +48,34 @@ _grid: ContextVar[ClockGrid] = ContextVar("grid", default=_ALONE)
 
 
 class BeyondGridError(Exception):
-    """Error of a clock that passes the exact range of its grid; caught only by ``on_fitting_grid``."""
+    """Error raised when simulated time leaves the clock's exact range; only ``simulate_on_exact_grid`` catches it."""
 
 
-def on_grid(seconds: float) -> float:
-    """Return the multiple of a tick nearest to a duration (s); infinity stays infinity."""
+def round_to_tick(seconds: float) -> float:
+    """Round a duration (s) to the nearest tick of the current time grid; infinity stays infinity."""
     ticks_per_second = _grid.get()[0]
     ticks = seconds * ticks_per_second
     return round(ticks) / ticks_per_second if math.isfinite(ticks) else seconds
 
 
-def tick() -> float:
-    """Return the tick of the current grid, in seconds."""
+def tick_seconds() -> float:
+    """Return the length (s) of a tick of the current time grid."""
     return 1.0 / _grid.get().ticks_per_second
 
 
-def all_on_grid(seconds: Floats) -> Floats:
-    """Round an array of finite durations (s) to the current grid, as ``on_grid`` does one."""
+def round_all_to_tick(seconds: Floats) -> Floats:
+    """Round an array of finite durations (s) to ticks of the current time grid."""
     ticks_per_second = _grid.get()[0]
     return np.asarray(np.rint(seconds * ticks_per_second) / ticks_per_second)
 
 
-def exact_until() -> float:
-    """Return the time (s) up to which the current grid is exact; infinite if no other grid is tried."""
+def exact_time_limit() -> float:
+    """Return the simulated time (s) up to which sums on the current grid are exact; infinite for no limit."""
     return _grid.get().until
 
 
-def on_fitting_grid(play: Callable[[], Played]) -> Played:
-    """Return the result of ``play`` on the finest grid on which all its times are exact.
+def simulate_on_exact_grid(play: Callable[[], ResultT]) -> ResultT:
+    """Run a simulation on the finest time grid on which all its times are exact, and return its result.
 
     The simulation is repeated for every grid that is too fine, each time up to the end of its range. Raises InputError
     for simulated times beyond 2**53 s.
@@ -83,7 +83,7 @@ def on_fitting_grid(play: Callable[[], Played]) -> Played:
     ticks_per_second = _FINEST
     while ticks_per_second >= 1.0:
         try:
-            with _on(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
+            with _use_grid(ClockGrid(ticks_per_second, _EXACT_TICKS / ticks_per_second)):
                 return play()
         except BeyondGridError:
             ticks_per_second /= _COARSER
@@ -93,20 +93,20 @@ def on_fitting_grid(play: Callable[[], Played]) -> Played:
     )
 
 
-def later_on_this_grid(function: Callable[Given, Played]) -> Callable[Given, Played]:
-    """Return a function that runs on the current grid whenever it is called."""
-    return partial(_called, _grid.get(), function)
+def bind_to_current_grid(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
+    """Bind a function to the current time grid, so that later calls round times to the same ticks."""
+    return partial(_call_on_grid, _grid.get(), function)
 
 
-def _called(
-    grid: ClockGrid, function: Callable[Given, Played], *args: Given.args, **kwargs: Given.kwargs
-) -> Played:  # fmt: skip
-    with _on(grid):
+def _call_on_grid(
+    grid: ClockGrid, function: Callable[ParamsT, ResultT], *args: ParamsT.args, **kwargs: ParamsT.kwargs
+) -> ResultT:  # fmt: skip
+    with _use_grid(grid):
         return function(*args, **kwargs)
 
 
 @contextmanager
-def _on(grid: ClockGrid) -> Iterator[None]:
+def _use_grid(grid: ClockGrid) -> Iterator[None]:
     before = _grid.set(grid)
     try:
         yield
@@ -115,10 +115,11 @@ def _on(grid: ClockGrid) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Factor ``value`` from ``start`` to ``end`` (s), otherwise 1; periodic if ``period`` is set.
+class WindowProfile:
+    """Time profile that is ``value`` from ``start`` to ``end`` (s) and 1 otherwise; optionally periodic.
 
-    It then applies in the first ``length`` seconds of each period, from the start on and up to the end.
+    With a ``period`` the value applies in the first ``length`` seconds of each period, from ``start`` on and up to
+    ``end``.
     """
 
     value: float
@@ -128,14 +129,14 @@ class Window:
     length: float = math.inf
 
     def at(self, instant: float) -> float:
-        """Return the factor from this instant (s) on."""
+        """Return the factor that applies from ``instant`` (s) on."""
         if not self.start <= instant < self.end:
             return 1.0
         _, over = self._turn(self._number(instant))
         return self.value if instant < over else 1.0
 
     def after(self, instant: float) -> float:
-        """Return the first instant (s) after this one at which the factor changes."""
+        """Return the first time (s) after ``instant`` at which the factor changes."""
         if instant < self.start:
             return self.start
         if instant >= self.end:
@@ -149,12 +150,11 @@ class Window:
 
     def _turn(self, number: int) -> tuple[float, float]:
         if math.isinf(self.period):
-            return self.start, min(self.end, on_grid(self.start + self.length))
-        begin = on_grid(self.start + number * self.period)
-        return begin, min(self.end, on_grid(begin + self.length))
+            return self.start, min(self.end, round_to_tick(self.start + self.length))
+        begin = round_to_tick(self.start + number * self.period)
+        return begin, min(self.end, round_to_tick(begin + self.length))
 
     def _number(self, instant: float) -> int:
-        """Return the number of the last period that has begun."""
         if math.isinf(self.period):
             return 0
         number = int((instant - self.start) // self.period)
@@ -166,19 +166,19 @@ class Window:
 
 
 class Profile(Protocol):
-    """Factor over time, piecewise constant; equal profiles hash equal."""
+    """Piecewise constant factor over time, such as a GPU's slowdown; equal profiles hash equal."""
 
     def at(self, instant: float) -> float:
-        """Return the factor from this instant (s) on."""
+        """Return the factor that applies from ``instant`` (s) on."""
         ...
 
     def after(self, instant: float) -> float:
-        """Return the first instant after this one at which the factor may change; infinite for never."""
+        """Return the first time (s) after ``instant`` at which the factor may change; infinite for never."""
         ...
 
 
 class SteadyProfile:
-    """A factor of 1 at all times."""
+    """Time profile whose factor is 1 at all times."""
 
     def at(self, instant: float) -> float:
         """Return 1, the factor at all times."""
@@ -190,12 +190,12 @@ class SteadyProfile:
 
 
 STEADY = SteadyProfile()
-_TURNS = 10_000
-_SPELL = 4e-5  # processor seconds per period; they take less, but all are kept in memory
+_MAX_ALTERNATIONS = 10_000
+_SECONDS_PER_PERIOD = 4e-5  # CPU seconds per period; less, in fact, but all are kept in memory
 
 
-class Spells:
-    """Factor that alternates between ``value`` and 1 in periods of given lengths.
+class AlternatingProfile:
+    """Time profile that alternates between ``value`` and 1 in periods of given lengths.
 
     ``lengths`` yields the seconds of each period and is read once, for all readers. ``first`` states whether the first
     period has the ``value``.
@@ -207,23 +207,23 @@ class Spells:
         self._edges = [0.0]
 
     def at(self, instant: float) -> float:
-        """Return the factor from this instant (s) on."""
+        """Return the factor that applies from ``instant`` (s) on."""
         spell = self._spell(instant)
         return self._value if (spell % 2 == 0) == self._first else 1.0
 
     def after(self, instant: float) -> float:
-        """Return the end (s) of the period that contains this instant."""
+        """Return the end (s) of the period that contains ``instant``."""
         return self._edges[self._spell(instant) + 1]
 
     def _spell(self, instant: float) -> int:
         while self._edges[-1] <= instant:
-            self._edges.append(on_grid(self._edges[-1] + next(self._lengths)))
-            require_event_limit("periods of a fault", len(self._edges), _SPELL, self._edges[-1])
+            self._edges.append(round_to_tick(self._edges[-1] + next(self._lengths)))
+            require_event_limit("periods of a fault", len(self._edges), _SECONDS_PER_PERIOD, self._edges[-1])
         return bisect_right(self._edges, instant) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class _ProductProfile:
     parts: tuple[Profile, ...]
 
     def at(self, instant: float) -> float:
@@ -233,19 +233,19 @@ class _Product:
         return min(part.after(instant) for part in self.parts)
 
 
-def product(parts: Sequence[Profile]) -> Profile:
-    """Return the profile whose factor is the product of those of several profiles."""
-    return parts[0] if len(parts) == 1 else _Product(tuple(parts))
+def multiply_profiles(parts: Sequence[Profile]) -> Profile:
+    """Return a time profile whose factor is the product of the factors of several profiles."""
+    return parts[0] if len(parts) == 1 else _ProductProfile(tuple(parts))
 
 
-def first_open(profiles: Iterable[Profile], instant: float) -> float:
-    """Return the first instant, from this one on, at which no profile is 0; infinity if one of them always is.
+def first_nonzero_time(profiles: Iterable[Profile], instant: float) -> float:
+    """Return the first time (s), from ``instant`` on, at which no profile is 0; infinity if there is none.
 
     Profiles that have alternated at 0 for 10,000 times are assumed to alternate forever.
     """
-    parts = [part for profile in profiles for part in _parts(profile)]
+    parts = [part for profile in profiles for part in _expand_product(profile)]
     now = instant
-    for _ in range(_TURNS):
+    for _ in range(_MAX_ALTERNATIONS):
         closed = [part.after(now) for part in parts if part.at(now) == 0]
         if not closed or max(closed) == math.inf:
             return max(closed, default=now)
@@ -253,17 +253,17 @@ def first_open(profiles: Iterable[Profile], instant: float) -> float:
     return math.inf
 
 
-def _parts(profile: Profile) -> Iterator[Profile]:
-    """Yield the profiles whose product a profile is; nested products are expanded."""
-    if isinstance(profile, _Product):
+def _expand_product(profile: Profile) -> Iterator[Profile]:
+    """Yield the factors of a profile: those of a product, nested ones expanded, else itself."""
+    if isinstance(profile, _ProductProfile):
         for part in profile.parts:
-            yield from _parts(part)
+            yield from _expand_product(part)
     else:
         yield profile
 
 
-def stretched(profile: Profile, begin: float, seconds: float) -> float:
-    """Return the duration (s) of ``seconds`` of work from ``begin`` on, slowed down by the profile's factor."""
+def slowed_duration(profile: Profile, begin: float, seconds: float) -> float:
+    """Return the duration (s) of ``seconds`` of work that starts at ``begin`` and is slowed by a profile."""
     now, left = begin, seconds
     while True:
         factor, change = profile.at(now), profile.after(now)

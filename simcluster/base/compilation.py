@@ -10,7 +10,7 @@ from pathlib import Path
 
 from simcluster.base import pointers
 from simcluster.base.errors import InputError
-from simcluster.base.telling import note
+from simcluster.base.telling import show_note
 
 SLOW = (
     "the event engine is not compiled: large steps take about 40 times as long, with the same results; "
@@ -21,7 +21,7 @@ _TREE = Path(__file__).parents[2]
 
 @cache
 def check_compiled() -> None:
-    """Note once per command that compiled modules run as plain Python.
+    """Warn once per command if the event engine runs as plain Python instead of machine code.
 
     Raises InputError if a compiled module of a source tree is older than its source, or its source is gone.
     """
@@ -31,7 +31,7 @@ def check_compiled() -> None:
             f"python {_TREE / 'hatch_build.py'} compiles again"
         )
     if not engine_is_compiled() and parent_process() is None:
-        note(SLOW)
+        show_note(SLOW)
 
 
 def engine_is_compiled() -> bool:

@@ -1,4 +1,4 @@
-"""Counts and shares as text: "70B" parameters, "15T" tokens, "$10M", "40%".
+"""Parsing and formatting of counts and shares: "70B" parameters, "15T" tokens, "$10M", "40%".
 
 k, M, B and T are powers of 1000; a share lies above 0 and is at most 1.
 """
@@ -10,40 +10,40 @@ import re
 
 from simcluster.base.errors import InputError
 
-_MOST = 1e99
-_BEYOND = 2 * _MOST  # of integers that no float holds, too
+_MAX_NUMBER = 1e99
+_TOO_LARGE = 2 * _MAX_NUMBER  # also for integers that no float holds
 LETTERS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-"""What the letter behind a number stands for."""
+"""Factor of each letter that may follow a number."""
 _RANGE = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
-_MOST_NUMBERS = 1_000_000
+_MAX_COUNT = 1_000_000
 _COUNT = re.compile(r"\s*\$?\s*((?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([kKMBT]?)\s*")
 
 
 def parse_count(value: object, what: str, works: str = "it in full or with k, M, B or T, as in 70B") -> float:
-    """Return a number above zero from 7e10, "70B", "1,024" or "$10M"; ``what`` names it in errors."""
+    """Parse a number above zero such as 7e10, "70B", "1,024" or "$10M"; ``what`` names it in errors."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(max(-_BEYOND, min(value, _BEYOND)))
+        number = float(max(-_TOO_LARGE, min(value, _TOO_LARGE)))
     elif isinstance(value, str) and (found := _COUNT.fullmatch(value)):
         number = float(found[1].replace(",", "").replace("_", "")) * LETTERS[found[2]]
     else:
         number = math.nan
-    if number > _MOST:
-        raise InputError(f"{what} {_short(value)} is too large; it must be at most {_MOST:g}")
+    if number > _MAX_NUMBER:
+        raise InputError(f"{what} {_shorten(value)} is too large; it must be at most {_MAX_NUMBER:g}")
     if not 0 < number < math.inf:
-        raise InputError(f"{what} {_short(value)} is not a number above zero; write {works}")
+        raise InputError(f"{what} {_shorten(value)} is not a number above zero; write {works}")
     return number
 
 
 def parse_whole(value: object, what: str) -> int:
-    """Return a whole number above zero, written as for ``parse_count``."""
+    """Parse a whole number above zero; the spellings are those of ``parse_count``."""
     number = parse_count(value, what, "it in full, as in 8")
     if number != int(number):
-        raise InputError(f"{what} {_short(value)} must be a whole number; write one, as in 8")
+        raise InputError(f"{what} {_shorten(value)} must be a whole number; write one, as in 8")
     return int(number)
 
 
 def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
-    """Return whole numbers and ranges in the order of the text; errors name the ``option``.
+    """Parse whole numbers and ranges such as "0-3,32"; errors name the command-line ``option``.
 
     >>> parse_numbers("0-3,32", "--ranks")
     [0, 1, 2, 3, 32]
@@ -53,19 +53,19 @@ def parse_numbers(text: str, option: str, noun: str = "rank") -> list[int]:
         match = _RANGE.fullmatch(part.strip())
         if match is None:
             raise InputError(
-                f"{option} {_short(text)}: {_short(part)} is not a {noun}; write whole numbers and ranges, as in 0,8-15"
+                f"{option} {_shorten(text)}: {_shorten(part)} is not a {noun}; write whole numbers or ranges: 0,8-15"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise InputError(f"{option} {_short(text)}: {part!r} goes backwards; write {last}-{first}")
-        if len(found) + last - first >= _MOST_NUMBERS:
-            raise InputError(f"{option} {_short(text)}: more than {_MOST_NUMBERS:,} {noun}s; write fewer")
+            raise InputError(f"{option} {_shorten(text)}: {part!r} goes backwards; write {last}-{first}")
+        if len(found) + last - first >= _MAX_COUNT:
+            raise InputError(f"{option} {_shorten(text)}: more than {_MAX_COUNT:,} {noun}s; write fewer")
         found += range(first, last + 1)
     return found
 
 
 def parse_share(value: object, what: str) -> float:
-    """Return a share above 0 and at most 1 from 0.4 or "40%"; otherwise raise InputError."""
+    """Parse a share above 0 and at most 1, such as 0.4 or "40%"."""
     text = value.strip() if isinstance(value, str) else value
     try:
         if isinstance(text, bool):
@@ -74,11 +74,11 @@ def parse_share(value: object, what: str) -> float:
     except (TypeError, ValueError, OverflowError):
         part = math.nan
     if not 0 < part <= 1:
-        raise InputError(f'{what} {_short(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
+        raise InputError(f'{what} {_shorten(value)} must be a share above 0 and at most 1, as in 0.4 or "40%"')
     return part
 
 
-def in_full(number: float) -> str:
+def full_number(number: float) -> str:
     """Format a count with all its digits, 1,000,000; a fraction with at most six digits."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,.6g}"
 
@@ -112,6 +112,6 @@ def whole_dollars(amount: float) -> str:
     return f"${amount:,.2f}" if abs(amount) < 100 else f"${amount:,.0f}"
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,4 +1,4 @@
-"""Errors of user input, and translation of the operating system's refusals."""
+"""InputError, the error for mistakes in user input, and conversion of file errors to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simcluster.base.texts import printable
+from simcluster.base.texts import escape_controls
 
 
 class InputError(ValueError):
@@ -18,12 +18,15 @@ class InputError(ValueError):
     """
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return escape_controls(super().__str__())
 
 
 @contextmanager
-def located(place: str | Path) -> Iterator[None]:
-    """Prefix the message of an InputError raised inside with its place, unless it names the place."""
+def prefix_errors(place: str | Path) -> Iterator[None]:
+    """Prefix the message of an InputError raised in the block with ``place``, unless it names ``place``.
+
+    ``place`` is a file, or an argument of a function.
+    """
     try:
         yield
     except InputError as problem:
@@ -32,7 +35,7 @@ def located(place: str | Path) -> Iterator[None]:
         raise InputError(f"{place}: {problem}") from problem
 
 
-_OF_NAMES = {
+_NAME_ERRORS = {
     errno.ENAMETOOLONG: "the name is too long for a file; use a shorter one",
     errno.EACCES: "may not be read by this user; change its permissions, or name a copy",
     errno.EPERM: "may not be read by this user; change its permissions, or name a copy",
@@ -43,13 +46,13 @@ _OF_NAMES = {
 
 def describe_refusal(problem: OSError) -> str:
     """Return the message for a file that the operating system refuses to open; "" for other errors."""
-    told = _OF_NAMES.get(problem.errno or 0)
+    told = _NAME_ERRORS.get(problem.errno or 0)
     return f"{str(problem.filename)[:200]}: {told}" if told and problem.filename is not None else ""
 
 
 @contextmanager
-def system_refusals() -> Iterator[None]:
-    """Raise InputError inside for a file name that the operating system refuses."""
+def convert_file_errors() -> Iterator[None]:
+    """Convert an OSError about a file name that is raised in the block to InputError."""
     try:
         yield
     except OSError as problem:
@@ -59,4 +62,4 @@ def system_refusals() -> Iterator[None]:
 
 
 class DeadlockError(InputError):
-    """Error of ops that wait for each other forever; the message names the ranks and their waits."""
+    """Error raised when ops wait for each other forever; the message names the ranks and their waits."""

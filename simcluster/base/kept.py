@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Known = TypeVar("Known")
 
 
-class Kept(OrderedDict[Hashable, Any]):
+class LruCache(OrderedDict[Hashable, Any]):
     """Cache that drops the least recently used entry when it is full."""
 
     def __init__(self, most: int) -> None:
@@ -17,7 +17,7 @@ class Kept(OrderedDict[Hashable, Any]):
         self._most = most
 
     def once(self, name: Hashable, make: Callable[[], Known]) -> Known:
-        """Return the entry of this name; make it if it is absent."""
+        """Return the entry of this name; make and store it if it is absent."""
         found: Known | None = self.get(name)
         if found is None:
             found = self[name] = make()
@@ -27,6 +27,6 @@ class Kept(OrderedDict[Hashable, Any]):
             self.move_to_end(name)
         return found
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[int]]:
+    def __reduce__(self) -> tuple[type[LruCache], tuple[int]]:
         """Copy and pickle as an empty cache, which fills again on demand."""
-        return Kept, (self._most,)
+        return LruCache, (self._most,)

@@ -1,4 +1,4 @@
-"""Columns of values of all links, compressed by shared values or by equal rows.
+"""One value per link of a cluster, stored compactly: once per kind of link, or once per equal row.
 
 A cluster of 131,072 GPUs has a million links. Links of one sort share one float: capacities are a dozen floats and a
 byte per link (``LinkValues``). Nodes and leaves of a few kinds have equal rows (``LinkRows``). So most computations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, Numbers, compact, firsts
+from simcluster.base.arrays import Floats, Int32s, Ints, Numbers, compact, first_indices
 
 
 class LinkValues:
-    """One float per link: ``of_sort`` by sort number in ``sorts``, or directly by link without ``sorts``."""
+    """One float per link, stored once per kind of link: ``of_sort[sorts[link]]``, or ``of_sort[link]``."""
 
     def __init__(self, of_sort: Floats, sorts: Numbers | None = None) -> None:
         self._of_sort, self._sorts = of_sort, sorts
@@ -42,7 +42,7 @@ class LinkValues:
         return found
 
     def times(self, factors: Iterable[tuple[int, float]]) -> LinkValues:
-        """Return a copy with some links multiplied by factors, in order if a link has several."""
+        """Return a copy with the values of some links multiplied by factors, in order if a link has several."""
         own: dict[int, float] = {}
         for link, factor in factors:
             own[link] = factor * (own[link] if link in own else float(self.of(np.array([link]))[0]))
@@ -67,7 +67,7 @@ _SPARSE = 8  # so many more links than numbers that are looked up one by one
 
 @dataclass(frozen=True, eq=False)
 class LinkRows:
-    """Links in tables, one row per owner (a node or a leaf); ``rest`` are the links without an owner.
+    """Link numbers as tables with a row per owner (a node or a leaf), and ``rest``, links without an owner.
 
     ``place`` is the position of every link in the concatenated tables; the rest come last.
     """
@@ -78,7 +78,7 @@ class LinkRows:
 
     @classmethod
     def of(cls, tables: Sequence[Int32s], size: int) -> LinkRows:
-        """Return the rows of ``size`` links from tables in which no link appears twice."""
+        """Make the rows of ``size`` links from tables in which no link appears twice."""
         place, first = np.full(size, -1, dtype=np.int32), 0
         for table in tables:
             place[table] = np.arange(first, first + table.size, dtype=np.int32).reshape(table.shape)
@@ -89,18 +89,18 @@ class LinkRows:
 
     @cached_property
     def ascending(self) -> tuple[bool, ...]:
-        """Return for each table whether the link numbers of every column ascend from row to row."""
+        """Whether the link numbers of every column ascend from row to row, per table."""
         return tuple([bool((table[1:] > table[:-1]).all()) for table in self.tables])
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """Return the end of each table among the positions of ``place``."""
+        """End of each table among the positions of ``place``."""
         return tuple(np.cumsum([table.size for table in self.tables], dtype=np.int64).tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class PerLink:
-    """One number per link, stored once per kind of equal rows.
+    """One number per link, stored once for all rows of links that have equal numbers.
 
     Row ``kinds[t][r]`` of ``values[t]`` has the numbers of the links in row r of table t; ``rest`` those of the other
     links.
@@ -113,7 +113,7 @@ class PerLink:
 
     @classmethod
     def one_by_one(cls, values: npt.NDArray[Any]) -> PerLink:
-        """Return a column that stores an array's values one by one."""
+        """Make an uncompressed column from an array with one value per link."""
         links = np.arange(len(values), dtype=np.int32)
         return cls(LinkRows((), links, links), (), (), values)
 
@@ -137,11 +137,11 @@ class PerLink:
         return np.concatenate([*parts, self.rest]).take(self.rows.place)
 
     def each(self, change: Callable[[Int32s], Int32s]) -> PerLink:
-        """Return a column with ``change`` applied to every number."""
+        """Return a column with the function ``change`` applied to every number."""
         return PerLink(self.rows, self.kinds, tuple(map(change, self.values)), change(self.rest))
 
     def beside(self, other: PerLink) -> PerLink:
-        """Combine each number with the same link's number of another column into one number."""
+        """Return a column that combines each link's number with its number in another column."""
         count = np.int32(other.most + 1)
         if other.rows is not self.rows:
             return PerLink.one_by_one(self.all * count + other.all)
@@ -154,45 +154,48 @@ class PerLink:
 
     @property
     def ranked(self) -> PerLink:
-        """Return the rank of each number (0 or more) among the distinct numbers and 0."""
+        """Column with the rank of each number (0 or more) among the distinct numbers and 0."""
         there = np.unique(np.concatenate([np.zeros(1), *(each.ravel() for each in (*self.values, self.rest))]))
         return self.each(lambda values: np.searchsorted(there, values).astype(np.int32))
 
     @property
     def most(self) -> int:
-        """Return the largest number, or 0."""
+        """Largest number of the column; at least 0."""
         return max([int(each.max(initial=0)) for each in (*self.values, self.rest)])
 
     @property
     def different(self) -> Ints:
-        """Return the distinct numbers, ascending, of a column of link numbers; -1 is no link."""
+        """Distinct numbers of a column of link numbers, ascending; -1 means none."""
         there = np.zeros(len(self.rows.place) + 1, dtype=bool)  # the last is for -1
         for each in (*self.values, self.rest):
             there[each] = True
         return np.flatnonzero(there[:-1])
 
     def among(self, links: Ints) -> PerLink:
-        """Return the position of each number in ``links`` (ascending); ``len(links)`` for absent ones."""
+        """Return a column with the position of each number in ``links`` (ascending).
+
+        ``len(links)`` for numbers that are not in it.
+        """
         if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
             ends = np.append(links, -1)
 
-            def looked_up(values: Int32s) -> Int32s:
+            def find_all(values: Int32s) -> Int32s:
                 found = np.searchsorted(links, values).astype(np.int32)
                 found[ends[found] != values] = len(links)
                 return found
 
-            return self.each(looked_up)
+            return self.each(find_all)
         place = np.full(len(self.rows.place) + 1, len(links), dtype=np.int32)  # the last is for -1
         place[links] = np.arange(len(links), dtype=np.int32)
         return self.each(lambda values: place.take(values, mode="wrap"))
 
     def firsts(self, count: int) -> Ints:
-        """Return the first link with each number below ``count``; -1 for numbers of no link."""
+        """Return the first link with each number 0 to ``count`` - 1; -1 for numbers of no link."""
         found = np.full(count, len(self.rows.place), dtype=np.int32)
         parts = zip(self.rows.tables, self.rows.ascending, self.kinds, self.values, strict=True)
         for table, ascending, kind, values in parts:
             if ascending:  # the first row of each kind
-                first = firsts(kind, len(values))
+                first = first_indices(kind, len(values))
                 kinds = np.flatnonzero(first >= 0)
                 rows = first[kinds]
             else:
@@ -203,7 +206,7 @@ class PerLink:
 
 
 class TreeFlows(NamedTuple):
-    """Flows of tree collectives over equal nodes, of which each row of ``table`` has the GPUs of one.
+    """Flows of tree collectives over identical nodes; each row of ``table`` lists the GPUs of one node.
 
     ``pairs`` of columns exchange flows in every row, and on each of the ``rails``, (column, first number of a flow),
     flow ``number[i]`` goes from row ``source[i]`` to row ``target[i]``.

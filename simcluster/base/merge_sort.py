@@ -1,4 +1,4 @@
-"""Stable merge sort of numbers that consist of a few ascending runs; compiled, see ``base.pointers``."""
+"""Stable merge sort of numbers that consist of a few ascending runs (compiled module)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if not cython.compiled:
 
 
 class MergeSort:
-    """Sorter of ``keys``, which the caller fills; ``order`` is then the former index of each sorted key."""
+    """Sorter of the array ``keys``, which the caller fills; ``order`` is the permutation that sorts it."""
 
     def __init__(self) -> None:
         self.buffers = Buffers()

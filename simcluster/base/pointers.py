@@ -16,7 +16,7 @@ if cython.compiled:
 else:
 
     def prefetch(record: object) -> None:
-        """Do nothing; compiled modules let the processor read a record's memory before they need it."""
+        """Do nothing in plain Python; a compiled module prefetches the record's memory into the cache."""
 
 
 _LINE = 64
@@ -52,30 +52,30 @@ class Buffers:
         self.arrays: dict[str, Any] = {}
 
     def doubles(self, name: str, room: cython.int) -> Any:
-        """Return the named array with room for float64 numbers."""
+        """Return the named float64 array, grown to at least ``room`` numbers."""
         return doubles(self._longer(name, np.zeros(max(room, 1), np.float64)))
 
     def ints(self, name: str, room: cython.int) -> Any:
-        """Return the named array with room for int32 numbers."""
+        """Return the named int32 array, grown to at least ``room`` numbers."""
         return ints(self._longer(name, np.zeros(max(room, 1), np.int32)))
 
     def flags(self, name: str, room: cython.int) -> Any:
-        """Return the named array with room for one-byte numbers."""
+        """Return the named array of one-byte numbers, grown to at least ``room`` entries."""
         array = self._longer(name, np.zeros(max(room, 1), np.uint8))
         return cython.cast(cython.p_uchar, address(array)) if cython.compiled else memoryview(array)
 
     def given_doubles(self, name: str, values: Any) -> Any:
-        """Return a float64 view of ``values``, kept alive and not copied if already contiguous float64."""
+        """Return a float64 view of ``values`` and keep it alive; copy only if not contiguous float64."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.float64)
         return doubles(self.arrays[name])
 
     def given_ints(self, name: str, values: Any) -> Any:
-        """Return an int32 view of ``values``, kept alive and not copied if already contiguous int32."""
+        """Return an int32 view of ``values`` and keep it alive; copy only if not contiguous int32."""
         self.arrays[name] = np.ascontiguousarray(values, dtype=np.int32)
         return ints(self.arrays[name])
 
     def records(self, name: str, dtype: Any, room: cython.int) -> Any:
-        """Return room for records of named numbers; the first record begins at a cache line."""
+        """Return an array of ``room`` structs with the fields of ``dtype``, aligned to a cache line."""
         if cython.compiled:
             layout = np.dtype(dtype, align=True)
             size: cython.longlong = layout.itemsize * max(room, 1)
@@ -87,7 +87,7 @@ class Buffers:
         return records
 
     def given_records(self, name: str, columns: Any, dtype: Any = None) -> Any:
-        """Return records whose fields, int32 unless ``dtype`` names them, are filled from columns of the same names."""
+        """Return an array of structs filled from ``columns`` by field name; int32 unless ``dtype`` is given."""
         dtype = dtype or [(number, np.int32) for number in columns]
         records = self.records(name, dtype, len(next(iter(columns.values()))))
         for number, values in columns.items():
@@ -95,7 +95,7 @@ class Buffers:
         return records
 
     def fill(self, name: str, number: str, values: Any) -> None:
-        """Set the field ``number`` of the records from an array of values."""
+        """Set the field called ``number`` of all structs of an array from ``values``."""
         if cython.compiled:
             self.arrays[name][number][: len(values)] = values
         else:
@@ -103,7 +103,7 @@ class Buffers:
                 setattr(record, number, value)
 
     def column(self, name: str, number: str) -> Any:
-        """Return the field ``number`` of all records as an array."""
+        """Return the field called ``number`` of all structs of an array."""
         if cython.compiled:
             return self.arrays[name][number]
         return np.array([getattr(record, number) for record in self.arrays[name]])

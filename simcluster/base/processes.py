@@ -1,4 +1,4 @@
-"""Worker processes: one asynchronous call (``ProcessCall``), and a pool for many tasks (``Crew``)."""
+"""Worker processes: one asynchronous call (``ProcessCall``), and a pool for many tasks (``WorkerPool``)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def require_processes(count: int) -> None:
         raise InputError(f"{count} processes cannot simulate anything; use at least 1 (--executor 1, --workers 1)")
 
 
-def cores() -> int:
-    """Return the number of processors that this process may use."""
+def count_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ProcessCall(Generic[T]):
-    """Call of a function in a separate Python process, concurrent with this one.
+    """Call of a function in a new Python process, while this process continues.
 
     The function is one of a module, bound to picklable arguments.
     """
@@ -72,9 +72,10 @@ class ProcessCall(Generic[T]):
 
 
 def map_in_processes(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequence[int], processes: int) -> list[T]:
-    """Return ``call``'s answer for each number; of n processes each answers every n-th number.
+    """Call a function on numbers in several processes; return one result per number, in order.
 
-    ``call`` is a function of a module, bound to what can be pickled, that returns an answer for each number it gets.
+    ``call`` is a function of a module, bound to what can be pickled, that takes a list of numbers and returns a result
+    for each. Of n processes each gets every n-th number.
     """
     dealt = [numbers[place::processes] for place in range(processes)]
     helpers = [ProcessCall(partial(call, own)) for own in dealt[1:]]
@@ -82,8 +83,8 @@ def map_in_processes(call: Callable[[Sequence[int]], Sequence[T]], numbers: Sequ
     return [answers[place % processes][place // processes] for place in range(len(numbers))]
 
 
-def context() -> BaseContext:
-    """Return the context that starts processes by fork where that is safe, otherwise by spawn.
+def process_context() -> BaseContext:
+    """Return the multiprocessing context: fork where that is safe, otherwise spawn.
 
     A forked copy has all that this process has imported and read (0.01 s); it is safe on Linux with no other thread,
     whose locks a copy could hold forever. A spawned Python imports everything anew (0.6 s).
@@ -92,8 +93,8 @@ def context() -> BaseContext:
     return get_context("fork" if copied else "spawn")
 
 
-class Crew(Generic[Task, Answer]):
-    """Pool of processes that each call a function of a module on one task at a time.
+class WorkerPool(Generic[Task, Answer]):
+    """Pool of worker processes that each call a function of a module on one task at a time.
 
     Each has its own pipe, so that the task of a process that dies is known and no process waits for another. They end
     when their pipe closes, also if this process is killed.
@@ -104,23 +105,23 @@ class Crew(Generic[Task, Answer]):
         self._members = [self._hired() for _ in range(count)]
 
     def _hired(self) -> tuple[BaseProcess, Connection]:
-        ways = context()
+        ways = process_context()
         mine, theirs = ways.Pipe()
-        process = ways.Process(target=_work, args=(self._call, theirs, mine))  # type: ignore[attr-defined]
-        with _signals_held():
+        process = ways.Process(target=_serve_tasks, args=(self._call, theirs, mine))  # type: ignore[attr-defined]
+        with _block_signals():
             process.start()
         theirs.close()
         return process, mine
 
     def begin(self, member: int, task: Task) -> None:
-        """Send a task to an idle process; if the process has died, ``finished`` reports it."""
+        """Send a task to an idle worker; if the worker has died, ``finished`` reports it."""
         with suppress(OSError):
             self._members[member][1].send(task)
 
     def finished(self, members: list[int], seconds: float | None = None) -> list[tuple[int, Answer | None]]:
-        """Return the first of these ``members`` to finish, with their answers; None for one that has died.
+        """Wait for the first of these workers to finish; return their results, None for one that has died.
 
-        A dead process is replaced. Raises what the function raised. Waits at most ``seconds``, if given.
+        A dead worker is replaced. Raises what the function raised. Waits at most ``seconds``, if given.
         """
         pipes = {self._members[member][1]: member for member in members}
         there = wait(list(pipes), seconds)
@@ -140,7 +141,7 @@ class Crew(Generic[Task, Answer]):
         return answer  # type: ignore[no-any-return]
 
     def close(self, *, now: bool = False) -> None:
-        """Stop the processes after their tasks, or immediately with ``now``."""
+        """Stop the workers after their tasks, or immediately with ``now``."""
         for process, pipe in self._members:
             pipe.close()
             if now:
@@ -150,37 +151,36 @@ class Crew(Generic[Task, Answer]):
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Hold SIGINT and SIGTERM until a new process has handlers of its own.
+def _block_signals() -> Iterator[None]:
+    """Block SIGINT and SIGTERM until a new process has its own handlers.
 
-    A copy of this process would raise what the handlers of this one raise: that unwinds its copy of the stack, so it
-    would go on with the work of this process, which waits for its end.
+    A copy of this process would raise what the handlers of this one raise: that unwinds its copy of the stack, so the
+    copy would continue the work of this process, which waits for its end.
     """
-    _mask_signals_to_end(signal.SIG_BLOCK)
+    _mask_stop_signals(signal.SIG_BLOCK)
     try:
         yield
     finally:
-        _mask_signals_to_end(signal.SIG_UNBLOCK)
+        _mask_stop_signals(signal.SIG_UNBLOCK)
 
 
-def _mask_signals_to_end(how: int) -> None:
+def _mask_stop_signals(how: int) -> None:
     if sys.platform != "win32":
         signal.pthread_sigmask(how, (signal.SIGINT, signal.SIGTERM))
 
 
-def _work(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
-    """Work on tasks until the ``other`` end of the pipe is closed everywhere."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a copy has what the one that began it does about it
+def _serve_tasks(call: Callable[[Task], Answer], pipe: Connection, other: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked copy inherits the handler of its parent
     try:
-        _mask_signals_to_end(signal.SIG_UNBLOCK)
+        _mask_stop_signals(signal.SIG_UNBLOCK)
         other.close()
         while True:
             task = pipe.recv()
             try:
                 answer = call(task), None
-            except Exception as error:  # is raised there
+            except Exception as error:  # raised in the parent
                 pipe.send((None, error))
             else:
                 pipe.send(answer)
     except (EOFError, OSError, KeyboardInterrupt):
-        pass  # nobody waits for it any more
+        pass  # no process waits for it any more

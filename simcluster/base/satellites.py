@@ -42,10 +42,10 @@ PROVIDED: Mapping[str, str] = {
 }
 """Name of each function: its module below ``simcluster`` and its name there."""
 
-Look = Literal["lines", "texts", "pages", "gantt"]
+DisplayForm = Literal["lines", "texts", "pages", "gantt"]
 """Form of display: ``repr``, ``str``, HTML of a notebook cell, or a timeline's figure."""
 
-SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
+DISPLAY_TABLES: Mapping[DisplayForm, tuple[str, ...]] = {
     "lines": ("show.lines:SHOWN", "longrun.displays:LINES", "interop.display:LINES"),
     "texts": ("cli.answers:TEXTS", "interop.display:TEXTS"),
     "pages": ("interactive.notebook.pages:SHOWN",),
@@ -54,12 +54,12 @@ SHOWN_BY: Mapping[Look, tuple[str, ...]] = {
 """Display functions of objects: tables of functions by class name ("" for all other classes)."""
 
 
-def load(place: str) -> Any:
-    """Import and return the object ``module:name`` below ``simcluster``."""
+def load_object(place: str) -> Any:
+    """Import and return the object that ``place``, as in "show.lines:SHOWN", names below ``simcluster``."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"simcluster.{module}"), name)
 
 
-def provided(name: str) -> Any:
-    """Return the object that a satellite provides under a name of ``PROVIDED``."""
-    return load(PROVIDED[name])
+def load_provided(name: str) -> Any:
+    """Import and return the object that ``PROVIDED`` lists under a name."""
+    return load_object(PROVIDED[name])

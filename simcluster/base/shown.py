@@ -1,7 +1,7 @@
-"""Display of objects: one line at a prompt, text where printed, a figure in a notebook cell.
+"""Display of result objects: one line at a prompt, text in print, HTML in a notebook cell.
 
-Displays are made by packages above those that hold the numbers, so an object asks for its display by the name of its
-class; the tables are in ``base.satellites.SHOWN_BY``, whose modules are imported on first use.
+The displays are in packages above those that hold the numbers, so an object finds its display by the name of its class;
+the tables are in ``base.satellites.DISPLAY_TABLES``, whose modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from simcluster.base.satellites import SHOWN_BY, Look, load
-from simcluster.base.texts import printable
+from simcluster.base.satellites import DISPLAY_TABLES, DisplayForm, load_object
+from simcluster.base.texts import escape_controls
 
 _LONGEST = 190  # characters of a line
 
@@ -31,8 +31,8 @@ class CellPage(Protocol):
     def _repr_html_(self) -> str: ...
 
 
-class Shown:
-    """Base class of objects with a one-line ``repr``, a text for ``print``, and a notebook display.
+class Displayable:
+    """Base class of result objects with a one-line ``repr``, a text for ``print``, and a notebook display.
 
     A subclass has its own line in ``show/lines.py`` where its plain fields do not suffice.
     """
@@ -43,53 +43,53 @@ class Shown:
         super().__init_subclass__(**options)
         for name in ("__repr__",):  # a dataclass writes one with every field, which may be millions of characters
             if name not in vars(cls):
-                setattr(cls, name, getattr(Shown, name))
+                setattr(cls, name, getattr(Displayable, name))
 
     def __repr__(self) -> str:
-        return line_of(self)
+        return one_line_text(self)
 
     def __str__(self) -> str:
-        told = look(self, "texts")
-        return repr(self) if told is None else printable(str(told))
+        told = find_display(self, "texts")
+        return repr(self) if told is None else escape_controls(str(told))
 
     def _repr_html_(self) -> str:
-        return str(look(self, "pages"))
+        return str(find_display(self, "pages"))
 
     def summary(self) -> str:
-        """Return the text that ``print`` shows, which is the text of the corresponding command."""
+        """Return the text that ``print`` shows, the same as the corresponding command prints."""
         return str(self)
 
 
-def line_of(it: object) -> str:
-    """Return an object on one line: by the table of its class, otherwise by its plain fields."""
-    told = look(it, "lines")
-    return clipped(printable(_fields_of(it) if told is None else str(told)), _LONGEST)
+def one_line_text(it: object) -> str:
+    """Return an object as one line: by the display table of its class, otherwise its plain fields."""
+    told = find_display(it, "lines")
+    return clip_line(escape_controls(_fields_text(it) if told is None else str(told)), _LONGEST)
 
 
-def look(it: object, kind: Look, **options: Any) -> Any:
-    """Return the display of an object; None if no table of ``SHOWN_BY`` has its class."""
+def find_display(it: object, kind: DisplayForm, **options: Any) -> Any:
+    """Return the display of an object in one form; None if no display table has its class."""
     for name in (*(each.__name__ for each in type(it).__mro__), ""):
-        for place in SHOWN_BY[kind]:
-            known: Mapping[str, Callable[..., Any]] = load(place)
+        for place in DISPLAY_TABLES[kind]:
+            known: Mapping[str, Callable[..., Any]] = load_object(place)
             if name in known:
                 return known[name](it, **options)
     return None
 
 
-def clipped(text: str, longest: int) -> str:
-    """Return a text on one line of at most ``longest`` characters."""
+def clip_line(text: str, longest: int) -> str:
+    """Collapse a text to one line of at most ``longest`` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= longest else f"{flat[: longest - 3]}..."
 
 
-def _fields_of(it: object) -> str:
-    """Return the class name with its fields: numbers and texts with values, others by name."""
+def _fields_text(it: object) -> str:
     named = ((name, getattr(it, name)) for name in getattr(type(it), "__dataclass_fields__", ()))
     told = (
-        f"{name}={_number(value)}" if isinstance(value, bool | int | float | str) else name for name, value in named
+        f"{name}={_number_text(value)}" if isinstance(value, bool | int | float | str) else name
+        for name, value in named
     )
     return f"{type(it).__name__}({', '.join(told)})"
 
 
-def _number(value: object) -> str:
+def _number_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else repr(value)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import note
+from simcluster.base.telling import show_note
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -73,39 +73,39 @@ class Store:
 
     @property
     def count(self) -> int:
-        """Return the number of stored rows, of all sweeps."""
+        """Number of stored rows, of all sweeps."""
         with self._complaints():
             found: int = self._file.execute("SELECT count(*) FROM rows").fetchone()[0]
         return found
 
     def done(self, keys: Iterable[str]) -> set[str]:
-        """Return which of these rows are stored; note how many are damaged and will be simulated again."""
+        """Return which of these keys have an intact row; note how many rows are damaged."""
         wanted, there, damaged = set(keys), set(), 0
         with self._complaints():
             for key, row in self._file.execute("SELECT CAST(key AS BLOB), CAST(row AS BLOB) FROM rows"):
                 if (name := bytes(key or b"").decode(errors="replace")) in wanted:
-                    whole = _whole(row) is not None
+                    whole = _verified_json(row) is not None
                     there |= {name} if whole else set()
                     damaged += not whole
         if damaged:
-            note(f"{self.path}: {damaged:,} of {len(wanted):,} rows are damaged and will be simulated again")
+            show_note(f"{self.path}: {damaged:,} of {len(wanted):,} rows are damaged and will be simulated again")
         return there
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Delete rows, so that they are simulated again."""
+        """Delete the rows of these keys, so that they are simulated again."""
         with self._complaints():
             self._file.executemany("DELETE FROM rows WHERE key=?", [(key,) for key in keys])
 
     def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """Store finished rows; they are on disk when this returns."""
-        pairs = [(key, _sealed(row)) for key, row in rows]
+        pairs = [(key, _row_text(row)) for key, row in rows]
         with self._complaints():
             self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", pairs)
             self._file.execute("COMMIT")
 
     def rows(self, keys: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield the rows of these keys in order; all must be stored."""
+        """Yield the rows of these keys in order; each must be stored."""
         for key in keys:
             row = self.row(key)
             if row is None:  # its database lists the row and does not find it
@@ -116,12 +116,11 @@ class Store:
         """Return the row of a key; None if it is missing or damaged."""
         with self._complaints():
             found = self._file.execute("SELECT CAST(row AS BLOB) FROM rows WHERE key=?", (key,)).fetchone()
-        text = _whole(found[0]) if found else None
+        text = _verified_json(found[0]) if found else None
         return None if text is None else json.loads(text)
 
     @contextmanager
     def _complaints(self) -> Iterator[None]:
-        """Raise SQLite's errors inside as InputError."""
         try:
             yield
         except sqlite3.OperationalError as problem:
@@ -142,13 +141,12 @@ class Store:
             raise InputError(f"{self.path}: is not a store of finished rows ({problem}); {self._other}") from None
 
 
-def _sealed(row: Mapping[str, Any]) -> str:
-    """Return a row as it is stored: the CRC-32 of its JSON, and the JSON."""
+def _row_text(row: Mapping[str, Any]) -> str:
     text = json.dumps(row)
     return f"{zlib.crc32(text.encode()):08x} {text}"
 
 
-def _whole(stored: bytes | None) -> bytes | None:
-    """Return the JSON of a row as it is stored; None for a damaged one."""
+def _verified_json(stored: bytes | None) -> bytes | None:
+    """Return the JSON of a stored row; None if its CRC-32 does not match."""
     seal, _, text = (stored or b"").partition(b" ")
     return text if seal == b"%08x" % zlib.crc32(text) else None

@@ -1,4 +1,4 @@
-"""Lists of answers as pandas DataFrames, with one row per answer."""
+"""Lists of result objects that convert to pandas DataFrames, one row per object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 
 if TYPE_CHECKING:
     from pandas import DataFrame as DataFrame
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Records(Shown, list[T]):
-    """List of answers that is also a table: ``records.table`` has one row per answer."""
+class Records(Displayable, list[T]):
+    """List of result objects that also has a ``table``: a DataFrame with one row per object."""
 
     @property
     def table(self) -> DataFrame:
-        """Return the answers as a table: the numbers and texts of ``to_dict`` or of dataclass fields."""
-        return frame_of(_said_by(each) for each in self)
+        """DataFrame of the objects' numbers and texts, from ``to_dict`` or their dataclass fields."""
+        return rows_to_frame(_row_of(each) for each in self)
 
 
-def frame_of(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
-    """Return rows as a table with columns of numbers and texts; lists of these become text.
+def rows_to_frame(rows: Iterable[Mapping[str, Any]], index: str | None = None) -> DataFrame:
+    """Make a DataFrame of the numbers and texts in ``rows``; a list of these becomes text.
 
     Other values are omitted; ``index`` is the column that names the rows.
     """
     import pandas as pd
 
-    kept = [{name: _cell(value) for name, value in row.items() if _is_plain(value)} for row in rows]
+    kept = [{name: _cell_value(value) for name, value in row.items() if _is_plain(value)} for row in rows]
     table = pd.DataFrame.from_records(kept)
     return table.set_index(index) if index and len(table) else table
 
@@ -42,11 +42,11 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | Number)
 
 
-def _cell(value: object) -> object:
+def _cell_value(value: object) -> object:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _said_by(answer: object) -> Mapping[str, Any]:
+def _row_of(answer: object) -> Mapping[str, Any]:
     said = getattr(answer, "to_dict", None)
     if said is not None:
         return said()  # type: ignore[no-any-return]

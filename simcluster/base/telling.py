@@ -1,4 +1,4 @@
-"""Listeners for progress and notes, and the limit on work that starts without confirmation.
+"""Progress, notes to the user, and the limit on work that starts without confirmation.
 
 The command line listens; without it notes are Python warnings.
 """
@@ -13,13 +13,13 @@ from contextvars import ContextVar
 
 from simcluster.base.errors import InputError
 
-NOTED = 60.0
+MIN_ANNOUNCED_SECONDS = 60.0
 """Estimated seconds from which a command announces how long it will take."""
 
-MOST = 600.0
+DEFAULT_ESTIMATE_LIMIT = 600.0
 """Estimated seconds up to which a scenario is planned and simulated without confirmation."""
 
-_most: ContextVar[float] = ContextVar("most", default=MOST)
+_most: ContextVar[float] = ContextVar("most", default=DEFAULT_ESTIMATE_LIMIT)
 
 
 def estimate_limit() -> float:
@@ -28,8 +28,8 @@ def estimate_limit() -> float:
 
 
 @contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Set the estimated duration (s) up to which work starts inside."""
+def set_estimate_limit(seconds: float) -> Iterator[None]:
+    """Set the estimated duration (s) up to which work in the block starts without confirmation."""
     before = _most.set(seconds)
     try:
         yield
@@ -39,27 +39,30 @@ def at_most(seconds: float) -> Iterator[None]:
 
 def however_long(asked: bool = True) -> AbstractContextManager[None]:
     """Return a context without a limit on estimated durations; with ``asked`` False the limit stays."""
-    return at_most(math.inf if asked else estimate_limit())
+    return set_estimate_limit(math.inf if asked else estimate_limit())
 
 
 def confirmation_hint(remedy: str) -> str:
-    """Return the end of a message that refuses long work: the limit, and what would work."""
+    """Return the end of a message that refuses long work: the limit, and how to confirm it."""
     return (
-        f"scenarios estimated to take over {in_words(estimate_limit())} need confirmation: {remedy}, or add --yes "
-        "(from Python: with simcluster.however_long():)"
+        f"scenarios estimated to take over {rough_duration(estimate_limit())} need confirmation: {remedy}, or add --yes"
+        " (from Python: with simcluster.however_long():)"
     )
 
 
 def require_time_limit(seconds: float, what: str, remedy: str) -> None:
-    """Raise InputError for work whose estimate (s) exceeds the limit; ``remedy`` is what would work."""
+    """Raise InputError if work of estimated ``seconds`` needs confirmation.
+
+    ``what`` describes the work, ``remedy`` says what would work instead.
+    """
     if seconds > estimate_limit():
         raise InputError(f"{what}; {confirmation_hint(remedy)}")
 
 
 def require_event_limit(what: str, count: int, seconds: float, until: float) -> None:
-    """Raise InputError if ``count`` events exceed the time limit, at ``seconds`` of processor time each.
+    """Raise InputError if simulating ``count`` events needs confirmation, at ``seconds`` of CPU time each.
 
-    ``until`` (s) is the simulated time that they reached.
+    ``what`` names the events, and ``until`` is the simulated time (s) that they have reached.
     """
     if count * seconds > estimate_limit():
         raise InputError(
@@ -68,26 +71,26 @@ def require_event_limit(what: str, count: int, seconds: float, until: float) -> 
         )
 
 
-def in_words(seconds: float) -> str:
-    """Format a rough duration (s): 20 s, 4 min, 3 h, 12 days."""
+def rough_duration(seconds: float) -> str:
+    """Format a rough duration (s) such as 20 s, 4 min, 3 h or 12 days."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s")):
         if seconds >= 2 * size or unit == "s" or (unit == "min" and seconds >= size):
             return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
     raise AssertionError
 
 
-Hearer = Callable[[str, float], object]
-Words = Callable[[], str]
+ProgressListener = Callable[[str, float], object]
+PhaseText = Callable[[], str]
 
-_heard_by: ContextVar[Hearer | None] = ContextVar("heard_by", default=None)
+_heard_by: ContextVar[ProgressListener | None] = ContextVar("heard_by", default=None)
 
-_phases: ContextVar[tuple[str | Words, ...]] = ContextVar("phases", default=())
+_phases: ContextVar[tuple[str | PhaseText, ...]] = ContextVar("phases", default=())
 
 _notes_to: ContextVar[Callable[[str], object] | None] = ContextVar("notes_to", default=None)
 
 
-def note(text: str) -> None:
-    """Report a note that is not an error to the listener, or as a Python warning."""
+def show_note(text: str) -> None:
+    """Show a note to the user: on the command line's stderr, otherwise as a Python warning."""
     hears = _notes_to.get()
     if hears is not None:
         hears(text)
@@ -96,8 +99,8 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
-    """Call ``hears`` with every note of this thread inside."""
+def listen_to_notes(hears: Callable[[str], object]) -> Iterator[None]:
+    """Pass every note of this thread to ``hears`` while the block runs."""
     before = _notes_to.set(hears)
     try:
         yield
@@ -106,24 +109,24 @@ def notes_to(hears: Callable[[str], object]) -> Iterator[None]:
 
 
 def report_step_start(name: str) -> None:
-    """Report to the progress listener that the simulation of a named step begins."""
-    _tell(name, 0.0)
+    """Report to the progress display that the simulation of a named step begins."""
+    _report(name, 0.0)
 
 
 def report_estimate(name: str, seconds: float) -> None:
-    """Report to the progress listener the estimated duration (s) of a named scenario."""
-    _tell(name, seconds)
+    """Report to the progress display how long (s) a named scenario is estimated to take."""
+    _report(name, seconds)
 
 
-def _tell(name: str, seconds: float) -> None:
+def _report(name: str, seconds: float) -> None:
     hears = _heard_by.get()
     if hears is not None:
         hears(name, seconds)
 
 
 @contextmanager
-def phase(words: str | Words) -> Iterator[None]:
-    """Name this phase in the progress lines of this thread, within the phases around it.
+def report_phase(words: str | PhaseText) -> Iterator[None]:
+    """Name the phase of work that the progress display shows while the block runs; phases nest.
 
     A callable is evaluated for every line, so that it may state the share that is done.
     """
@@ -134,14 +137,14 @@ def phase(words: str | Words) -> Iterator[None]:
         _phases.reset(before)
 
 
-def phases() -> Iterator[str]:
-    """Yield the phases that this thread is in, the outer first."""
+def current_phases() -> Iterator[str]:
+    """Yield the names of the phases of work that this thread is in, outermost first."""
     return (words if isinstance(words, str) else words() for words in _phases.get())
 
 
 @contextmanager
-def listen_to_progress(hears: Hearer) -> Iterator[None]:
-    """Call ``hears`` inside with each step that begins (and 0) or scenario and its estimate (s)."""
+def listen_to_progress(hears: ProgressListener) -> Iterator[None]:
+    """Pass progress to ``hears`` while the block runs: a step that begins with 0, an estimate with seconds."""
     before = _heard_by.set(hears)
     try:
         yield

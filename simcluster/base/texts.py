@@ -1,4 +1,4 @@
-r"""Text from files: escaped control characters, natural sort order, and the nearest known word.
+r"""Text helpers: escaped control characters, natural sort order, and the nearest known word.
 
 Raw, an ESC in a name could control a terminal, and a bidirectional override would show a line in another order. The
 escapes (``\u001b``) are JSON's, so a document stays valid.
@@ -14,31 +14,29 @@ Key: TypeAlias = tuple[tuple[int, str], ...]
 _PARTS = re.compile(r"\d+|\D+")
 
 
-def natural(name: str) -> Key:
+def natural_key(name: str) -> Key:
     """Return a sort key that compares the numbers in a name as numbers."""
-    return tuple(map(_key, _PARTS.findall(name)))
+    return tuple(map(_part_key, _PARTS.findall(name)))
 
 
 def natural_keys(names: Iterable[str]) -> list[Key]:
     """Return the natural sort keys of many names; repeated parts are parsed once."""
-    known = _Keys()
+    known = _KeyCache()
     return [tuple(map(known.__getitem__, _PARTS.findall(name))) for name in names]
 
 
-class _Keys(dict[str, tuple[int, str]]):
-    """Cache of the sort keys of parts of names."""
-
+class _KeyCache(dict[str, tuple[int, str]]):
     def __missing__(self, part: str) -> tuple[int, str]:
-        found = self[part] = _key(part)
+        found = self[part] = _part_key(part)
         return found
 
 
-def _key(part: str) -> tuple[int, str]:
+def _part_key(part: str) -> tuple[int, str]:
     return (int(part), "") if part.isdecimal() else (-1, part)
 
 
-def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
-    """Return the ``most`` known words nearest to a word, ignoring case, the nearest first.
+def nearest_words(word: object, known: Iterable[str], cutoff: float, most: int = 1) -> list[str]:
+    """Return up to ``most`` known words that resemble ``word``, ignoring case, the most similar first.
 
     By difflib's ratio; words that continue the given one come first: fp8-mixed for fp8.
     """
@@ -54,8 +52,8 @@ def nearest(word: object, known: Iterable[str], cutoff: float, most: int = 1) ->
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return "; did you mean 'pp'?" with the nearest known word; "" if none is near."""
-    near = nearest(word, known, cutoff)
+    """Return a hint such as "; did you mean 'pp'?" with the nearest known word; "" if none is near."""
+    near = nearest_words(word, known, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -71,18 +69,18 @@ _CONTROL = re.compile(
 _ENDS_A_LINE = re.compile("[\t\n]")
 
 
-def printable(text: str) -> str:
-    """Return the text with control characters escaped; line feeds and tabs stay."""
+def escape_controls(text: str) -> str:
+    """Escape the control characters in a text, except line feeds and tabs."""
     return text if text.isascii() and text.isprintable() else _CONTROL.sub(_escape, text)
 
 
-def on_a_line(text: str) -> str:
-    """Return the text with control characters, line feeds and tabs escaped, for a table cell."""
-    return one_line(printable(text))
+def escape_for_cell(text: str) -> str:
+    """Escape control characters, line feeds and tabs in a text, for a table cell."""
+    return escape_line_breaks(escape_controls(text))
 
 
-def one_line(text: str) -> str:
-    """Return a name with only line feeds and tabs escaped."""
+def escape_line_breaks(text: str) -> str:
+    """Escape the line feeds and tabs in a name."""
     return _ENDS_A_LINE.sub(_escape, text)
 
 

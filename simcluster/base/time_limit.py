@@ -1,4 +1,4 @@
-"""Time limit of long work: an exception when time is up.
+"""Time limit of long work: an exception in the middle of it when time is up.
 
 On the main thread of a system with alarms (not Windows) it is raised within milliseconds, whatever is running, also
 where a clock uses the alarm meanwhile (a command's progress line), which keeps ticking. Elsewhere, and where other code
@@ -15,23 +15,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_AGAIN = 0.05  # seconds between alarms after the limit
+_ALARM_INTERVAL = 0.05  # seconds between alarms after the limit
 _LONGEST = 86400.0  # s that an alarm is set for: the system takes no time that is far beyond a life
 
 
 class TimeUp(BaseException):
-    """Exception of an expired time limit; a BaseException, so that error handlers do not catch it."""
+    """Exception raised when a time limit expires; a BaseException, so that error handlers do not catch it."""
 
 
 class Deadline:
-    """End of a time limit; infinite seconds for no limit."""
+    """End of a time limit of ``seconds``; infinite seconds for no limit."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        """Remaining seconds; negative after the end."""
+        """Seconds until the time limit ends; negative afterwards."""
         return self._end - time.monotonic()
 
     def check(self) -> None:
@@ -41,8 +41,8 @@ class Deadline:
 
 
 @contextmanager
-def within(seconds: float | None) -> Iterator[Deadline]:
-    """Raise TimeUp inside after ``seconds``; None is no limit."""
+def raise_after(seconds: float | None) -> Iterator[Deadline]:
+    """Raise TimeUp in the block when it has run for ``seconds``; None means no limit."""
     deadline = Deadline(float("inf") if seconds is None else seconds)
     if seconds is None or not _alarm_is_free():
         yield deadline
@@ -54,18 +54,18 @@ def within(seconds: float | None) -> Iterator[Deadline]:
         if not armed:
             return
         if deadline.left <= 0:
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN, every)
+            signal.setitimer(signal.ITIMER_REAL, _ALARM_INTERVAL, every)
             if not _is_propagating(raised):
                 raised.append(TimeUp())
                 raise raised[-1]
             return
         if callable(before):
             before(number, frame)
-        signal.setitimer(signal.ITIMER_REAL, _next(deadline, every), every)
+        signal.setitimer(signal.ITIMER_REAL, _seconds_to_alarm(deadline, every), every)
 
     signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, _next(deadline, every), every)
+        signal.setitimer(signal.ITIMER_REAL, _seconds_to_alarm(deadline, every), every)
         yield deadline
     finally:
         armed = False  # an alarm that comes now must not cut off what cleans up
@@ -74,15 +74,15 @@ def within(seconds: float | None) -> Iterator[Deadline]:
 
 
 def _is_propagating(raised: list[BaseException]) -> bool:
-    """Return whether one of these exceptions still propagates: Python drops some, as in ``__del__``."""
+    """Return whether one of these exceptions still propagates; Python drops some, as in ``__del__``."""
     error = sys.exc_info()[1]
     while error is not None and error not in raised:
         error = error.__context__
     return error is not None
 
 
-def _next(deadline: Deadline, every: float) -> float:
-    """Return the seconds to the next alarm: the clock's next tick, the end, or at most a day.
+def _seconds_to_alarm(deadline: Deadline, every: float) -> float:
+    """Return the seconds until the next alarm: the next progress tick, the deadline, or at most a day.
 
     Never 0, which would be no alarm.
     """

@@ -1,6 +1,7 @@
-"""Quantities with units as text, SI floats inside: "400 Gbit/s" is 5e10 B/s.
+"""Parsing and formatting of quantities with units: "400 Gbit/s" is 5e10 B/s.
 
-B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti Pi of 1024. Bits exist only in this file.
+Inside, all quantities are floats in SI units. B is bytes, b or bit is bits; k M G T P E are powers of 1000, Ki Mi Gi Ti
+Pi of 1024. Bits exist only in this file.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za
 
 _NCCL_SIZE = re.compile(r"\s*(\d+)\s*([kKmMgGtT])\s*")
 
-_MOST = 1e99
+_MAX_NUMBER = 1e99
 """Largest accepted number, as for counts: products of a few of them are still floats."""
 _EXAMPLES = {
     "bytes": '"80 GB", "80 GiB" or "512 MiB"',
@@ -46,7 +47,7 @@ _EXAMPLES = {
     "FLOP per second": '"989 TFLOP/s" or "312 TFLOP/s"',
 }
 
-_SPELT = {
+_OTHER_SPELLINGS = {
     "s": ("sec", "second"), "min": ("m", "minute"), "h": ("hr", "hour"), "d": ("day",),
     "ms": ("msec", "millisecond"), "us": ("usec", "microsecond"), "ns": ("nsec", "nanosecond"),
 }  # fmt: skip
@@ -54,12 +55,15 @@ _SPELT = {
 
 
 def parse_bytes(value: object) -> float:
-    """Return a size in bytes from "80 GB", "1GiB" or "16 Mbit"; InputError for "80 Gb", which is written for GB."""
-    return _parse(value, "bytes")
+    """Parse a size in bytes from text such as "80 GB", "1GiB" or "16 Mbit".
+
+    InputError for "80 Gb", which people write for GB.
+    """
+    return _parse_quantity(value, "bytes")
 
 
 def parse_size(value: str) -> float:
-    """Return the bytes of a message size: as ``parse_bytes``, or as in nccl-tests, where 1G is 2^30.
+    """Parse the bytes of a message size; as in nccl-tests, suffixes without B are binary: 1G is 2^30.
 
     >>> parse_size("1G") == parse_size("1 GiB")
     True
@@ -69,68 +73,69 @@ def parse_size(value: str) -> float:
 
 
 def parse_bytes_per_second(value: object) -> float:
-    """Return a data rate in bytes per second from "400 Gbit/s" or "450 GB/s"."""
-    return _parse(value, "bytes per second")
+    """Parse a data rate in B/s from text such as "400 Gbit/s" or "450 GB/s"."""
+    return _parse_quantity(value, "bytes per second")
 
 
 def parse_flop_per_second(value: object) -> float:
-    """Return a compute rate in FLOP/s from "989 TFLOP/s"."""
-    return _parse(value, "FLOP per second")
+    """Parse a compute rate in FLOP/s from text such as "989 TFLOP/s"."""
+    return _parse_quantity(value, "FLOP per second")
 
 
 def parse_seconds(value: object) -> float:
-    """Return a duration in seconds from "2 us", "13.75 s" or "10 min"."""
-    return _parse(value, "seconds")
+    """Parse a duration in seconds from text such as "2 us", "13.75 s" or "10 min"."""
+    return _parse_quantity(value, "seconds")
 
 
-def _parse(value: object, dimension: str) -> float:
+def _parse_quantity(value: object, dimension: str) -> float:
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None or not match[2]:
-        raise _error(value, dimension)
+        raise _quantity_error(value, dimension)
     number, unit = float(match[1]), match[2]
-    if abs(number) > _MOST:
-        raise InputError(f"{_short(value)} is too many {dimension}; write at most {_MOST:g}")
+    if abs(number) > _MAX_NUMBER:
+        raise InputError(f"{_shorten(value)} is too large; write at most {_MAX_NUMBER:g} {dimension}")
     if dimension == "seconds" and unit in _SUBSECONDS:
         return number / _SUBSECONDS[unit]
     if unit not in _UNITS[dimension]:
-        raise _error(value, dimension)
+        raise _quantity_error(value, dimension)
     return number * _UNITS[dimension][unit]
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     shown = f"{value!r}"
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _error(value: object, dimension: str) -> InputError:
+def _quantity_error(value: object, dimension: str) -> InputError:
     missing = " has no unit" if isinstance(value, int | float) and not isinstance(value, bool) else ""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
-    meant = (_time_meant if dimension == "seconds" else _respelt)(match[1], match[2], dimension) if match else ""
+    meant = (
+        (_suggest_duration if dimension == "seconds" else _suggest_rate)(match[1], match[2], dimension) if match else ""
+    )
     works = f"; write {meant}" if meant else ""
     return InputError(
-        f"{_short(value)}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
+        f"{_shorten(value)}{missing or ' is not a quantity'}; {dimension} are written as {_EXAMPLES[dimension]}{works}"
     )
 
 
-def _time_meant(number: str, unit: str, _: str) -> str:
-    """Return 2 h for 2 hours, 14 d for 2 weeks; "" for other words."""
+def _suggest_duration(number: str, unit: str, _: str) -> str:
+    """Return the correct spelling of a duration: 2 h for 2 hours, 14 d for 2 weeks; "" for other words."""
     word = unit.lower()
     one = word.removesuffix("s") if len(word) > 2 else word
     if one in ("week", "wk", "w"):
         return f"{7 * float(number):g} d"
-    return next((f"{number} {known}" for known, words in _SPELT.items() if one in (*words, known)), "")
+    return next((f"{number} {known}" for known, words in _OTHER_SPELLINGS.items() if one in (*words, known)), "")
 
 
-def _respelt(number: str, unit: str, dimension: str) -> str:
-    """Return 450 GB/s for 450 GBps, 400 Gb/s for 400 Gbps, 1 TFLOP/s for 1 TFLOPS; "" for other words."""
+def _suggest_rate(number: str, unit: str, dimension: str) -> str:
+    """Return the correct spelling of a rate: 450 GB/s for 450 GBps, 1 TFLOP/s for 1 TFLOPS; else ""."""
     if dimension == "bytes" and unit.endswith("b"):
         unit = f"{unit[:-1]}B"
     per = re.sub(r"(?<=\w)(?:ps|PS|/sec|/second)$", "/s", re.sub(r"(?i:flop)(?:[sS]|ps|PS)?(?:/s)?$", "FLOP/s", unit))
     return f"{number} {per}" if per in _UNITS[dimension] else ""
 
 
-def _above_zero(parse: Callable[[object], float], *, zero: bool = False) -> BeforeValidator:
-    """Return a validator of quantities above zero, or at least zero."""
+def _positive_validator(parse: Callable[[object], float], *, zero: bool = False) -> BeforeValidator:
 
     def validate(value: object) -> float:
         number = parse(value)
@@ -167,15 +172,15 @@ def format_seconds_round(seconds: float) -> str:
 
 def format_bytes(size: float) -> str:
     """Format bytes in decimal units: 80 GB, 1.074 GB, 512 B."""
-    return _decimal(size, "B")
+    return _format_decimal(size, "B")
 
 
 def format_bytes_per_second(rate: float) -> str:
     """Format a rate in decimal bytes per second: 240 GB/s."""
-    return _decimal(rate, "B/s")
+    return _format_decimal(rate, "B/s")
 
 
-def _decimal(value: float, unit: str) -> str:
+def _format_decimal(value: float, unit: str) -> str:
     for prefix in ("E", "P", "T", "G", "M", "k"):
         if abs(value) >= _PREFIXES[prefix] * 0.99995:
             return f"{value / _PREFIXES[prefix]:.4g} {prefix}{unit}"
@@ -196,7 +201,7 @@ _READ: dict[str, tuple[Callable[[object], float], Sequence[tuple[str, float]]]] 
 
 @lru_cache(maxsize=4096)
 def write_quantity(number: float, unit: str) -> str:
-    """Return the most readable text of a number of s, B, B/s or FLOP/s that reads back as exactly that number.
+    """Return the most readable text of a quantity in ``unit`` that parses to exactly the same number.
 
     >>> write_quantity(5184000.0, "s"), write_quantity(450e9, "B/s"), write_quantity(80 * 2.0**30, "B")
     ('60 d', '450 GB/s', '80 GiB')
@@ -211,50 +216,50 @@ def write_quantity(number: float, unit: str) -> str:
     return min(exact, key=lambda each: each[:3])[3] if exact else f"{number!r} {unit}"
 
 
-def _written(unit: str) -> PlainSerializer:
-    """Return a serializer to text with a unit, so that a dumped document is valid input."""
+def _unit_serializer(unit: str) -> PlainSerializer:
+    """Return a pydantic serializer to text with a unit, so that a dumped document is valid input."""
     return PlainSerializer(lambda number: write_quantity(number, unit), return_type=str, when_used="json")
 
 
-def _text_of(dimension: str, units: str) -> WithJsonSchema:
-    """Return the JSON schema of a quantity: text with a number and a unit."""
+def _quantity_schema(dimension: str, units: str) -> WithJsonSchema:
     pattern = rf"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*{units}\s*$"
     examples = [each.strip('" ') for each in re.split(r",| or ", _EXAMPLES[dimension])]
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": examples, "x-unit": dimension})
 
 
 _LETTERS = "([kKMGTPE]|[KMGTP]i)?"
-Bytes = Annotated[float, _above_zero(parse_bytes), _written("B"), _text_of("bytes", f"{_LETTERS}(bit|B)")]
+Bytes = Annotated[
+    float, _positive_validator(parse_bytes), _unit_serializer("B"), _quantity_schema("bytes", f"{_LETTERS}(bit|B)")
+]
 BytesPerSecond = Annotated[
-    float, _above_zero(parse_bytes_per_second), _written("B/s"),
-    _text_of("bytes per second", f"{_LETTERS}(bit|B|b)/s"),
+    float, _positive_validator(parse_bytes_per_second), _unit_serializer("B/s"),
+    _quantity_schema("bytes per second", f"{_LETTERS}(bit|B|b)/s"),
 ]  # fmt: skip
 FlopPerSecond = Annotated[
-    float, _above_zero(parse_flop_per_second), _written("FLOP/s"),
-    _text_of("FLOP per second", f"{_LETTERS}FLOP/s"),
+    float, _positive_validator(parse_flop_per_second), _unit_serializer("FLOP/s"),
+    _quantity_schema("FLOP per second", f"{_LETTERS}FLOP/s"),
 ]  # fmt: skip
 Seconds = Annotated[
     float,
-    _above_zero(parse_seconds, zero=True),
-    _written("s"),
-    _text_of("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
+    _positive_validator(parse_seconds, zero=True),
+    _unit_serializer("s"),
+    _quantity_schema("seconds", "(s|min|h|d|ms|us|µs|ns|ps)"),
 ]
 
 
-def _bare(unit: str) -> BeforeValidator:
-    """Return a validator that adds a unit to bare numbers."""
+def _add_unit(unit: str) -> BeforeValidator:
     return BeforeValidator(lambda value: f"{value!r} {unit}" if is_number(value) else value)
 
 
 _BARE_OR_TEXT = WithJsonSchema({"type": ["number", "string"], "examples": ["13.75 s", "7 d"], "x-unit": "seconds"})
-Days = Annotated[float, _above_zero(parse_seconds), _written("s"), _bare("d"), _BARE_OR_TEXT]
+Days = Annotated[float, _positive_validator(parse_seconds), _unit_serializer("s"), _add_unit("d"), _BARE_OR_TEXT]
 """A duration above zero in a field named days; a bare number is in days."""
-NamedSeconds = Annotated[Seconds, _bare("s"), _BARE_OR_TEXT]
+NamedSeconds = Annotated[Seconds, _add_unit("s"), _BARE_OR_TEXT]
 """A duration in a field named seconds; a bare number is in seconds."""
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a finite number that a float holds; booleans are not."""
+    """Return whether a value is a finite int or float, but not a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

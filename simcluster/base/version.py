@@ -1,4 +1,4 @@
-"""Version of simcluster, which the package metadata take from here, and the digest of its sources."""
+"""Version of simcluster, read by the package metadata, and a digest of its sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUFFIXES = (".py", ".yaml", ".csv")
 
 @lru_cache(maxsize=1)
 def sources_digest() -> str:
-    """Return the digest of the package's sources and data and of its numeric libraries' versions.
+    """Return a digest of the package's sources, its data and the versions of its numeric libraries.
 
     Stored results are valid only for this digest.
     """

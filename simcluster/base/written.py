@@ -29,48 +29,49 @@ PARTIAL = ".partial"
 """Ending of the name of a file that is being written."""
 _LONGEST = 200  # bytes of a name that are kept next to host and process
 _NUMBERS = count()
-_ROOM = "free some space, or name a file on another disk"
-_LEAVE = "name a file that you may write, in a folder that you may write to"
+_FREE_DISK = "free some space, or name a file on another disk"
+_OTHER_FILE = "name a file that you may write, in a folder that you may write to"
 _REMEDIES: Mapping[int, str] = {
-    errno.ENOSPC: _ROOM, errno.EDQUOT: _ROOM, errno.EFBIG: "raise the limit of the shell (ulimit -f), or write less",
-    errno.EACCES: _LEAVE, errno.EPERM: _LEAVE, errno.EROFS: _LEAVE, errno.EISDIR: "name a file in it",
+    errno.ENOSPC: _FREE_DISK, errno.EDQUOT: _FREE_DISK,
+    errno.EFBIG: "raise the limit of the shell (ulimit -f), or write less",
+    errno.EACCES: _OTHER_FILE, errno.EPERM: _OTHER_FILE, errno.EROFS: _OTHER_FILE, errno.EISDIR: "name a file in it",
     errno.ENOENT: "create its folder first", errno.ENOTDIR: "create its folder first",
     errno.ENAMETOOLONG: "choose a shorter name", errno.EEXIST: "choose another name",
 }  # fmt: skip
 
 
 @contextmanager
-def written(path: str | Path, *, new: bool = False) -> Iterator[IO[bytes]]:
-    """Open a file for bytes that replaces ``path``, with the old file's mode, when the block ends.
+def open_atomic(path: str | Path, *, new: bool = False) -> Iterator[IO[bytes]]:
+    """Open a binary file that atomically replaces ``path`` when the block ends, with the old file's mode.
 
     After an exception, SIGINT, SIGTERM or SIGHUP the old file is unchanged and nothing else is left. With ``new`` an
     existing file is an error. Raises InputError for what the system refuses.
     """
     path = Path(path)
     try:
-        found = _stat(path)
+        found = _stat_or_none(path)
         if new and found is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         if found is None or _can_be_replaced(found):
-            with _replacing(Path(os.path.realpath(path)), found, new) as file:
+            with _replace_file(Path(os.path.realpath(path)), found, new) as file:
                 yield file
         else:
-            with _direct(path, found) as file:
+            with _open_directly(path, found) as file:
                 yield file
     except OSError as problem:
-        raise cannot_write(path, problem) from None
+        raise write_error(path, problem) from None
 
 
 def write_text(path: str | Path, text: str, *, new: bool = False) -> None:
-    """Write a text file in UTF-8, atomically as ``written`` does."""
-    with written(path, new=new) as file:
+    """Write a text file in UTF-8, atomically as ``open_atomic`` does."""
+    with open_atomic(path, new=new) as file:
         file.write(text.encode())
 
 
 def append_line(path: str | Path, line: str) -> None:
-    """Append a line to a file; it is on disk when this returns.
+    """Append a line to a file; the line is on disk when the function returns.
 
-    A partial last line of a killed process is dropped by the reader (``drop_last_line``). Raises InputError for what
+    A partial last line of a killed process is dropped by the reader (``drop_partial_line``). Raises InputError for what
     the system refuses.
     """
     try:
@@ -80,28 +81,28 @@ def append_line(path: str | Path, line: str) -> None:
             os.fsync(file.fileno())
     except OSError as problem:
         raise InputError(
-            f"cannot write {path}: {_said(problem)}; the lines before are complete: {_remedy(problem)}"
+            f"cannot write {path}: {_error_text(problem)}; the lines before are complete: {_remedy(problem)}"
         ) from None
 
 
-def drop_last_line(path: Path) -> None:
+def drop_partial_line(path: Path) -> None:
     """Truncate a file after its last complete line."""
     whole = path.read_bytes()
     os.truncate(path, whole.rfind(b"\n") + 1)
 
 
-def cannot_write(path: str | Path, problem: OSError) -> InputError:
-    """Return the error for a file that cannot be written: the cause, the file's state, what would work."""
+def write_error(path: str | Path, problem: OSError) -> InputError:
+    """Return the InputError for a file that cannot be written: cause, state of the file, what would work."""
     there = ""
     with suppress(OSError):
-        found = _stat(Path(path))
+        found = _stat_or_none(Path(path))
         if found is None or _can_be_replaced(found):
             now = "there is none" if found is None else "the old one is unchanged"
             there = f"a file is written completely or not at all: {now}; "
-    return InputError(f"cannot write {path}: {_said(problem)}; {there}{_remedy(problem)}")
+    return InputError(f"cannot write {path}: {_error_text(problem)}; {there}{_remedy(problem)}")
 
 
-def _said(problem: OSError) -> str:
+def _error_text(problem: OSError) -> str:
     return problem.strerror or str(problem)
 
 
@@ -109,7 +110,7 @@ def _remedy(problem: OSError) -> str:
     return _REMEDIES.get(problem.errno or 0, "name a file elsewhere")
 
 
-def _stat(path: Path) -> os.stat_result | None:
+def _stat_or_none(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except FileNotFoundError:
@@ -117,11 +118,11 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _can_be_replaced(found: os.stat_result) -> bool:
-    return stat.S_ISREG(found.st_mode) and _own_stream(found) is None
+    return stat.S_ISREG(found.st_mode) and _output_descriptor(found) is None
 
 
-def _own_stream(found: os.stat_result) -> int | None:
-    """Return the descriptor, 1 or 2, of this process's output that a file is; None for other files."""
+def _output_descriptor(found: os.stat_result) -> int | None:
+    """Return 1 or 2 if a file is this process's stdout or stderr; None for other files."""
     for number in (1, 2):
         with suppress(OSError):
             if os.path.samestat(found, os.fstat(number)):
@@ -129,9 +130,9 @@ def _own_stream(found: os.stat_result) -> int | None:
     return None
 
 
-def _direct(path: Path, found: os.stat_result) -> IO[bytes]:
-    """Open a file that cannot be replaced; after what is already written, if it is our own output."""
-    number = _own_stream(found)
+def _open_directly(path: Path, found: os.stat_result) -> IO[bytes]:
+    """Open a file that cannot be replaced, such as a pipe; append if it is this process's own output."""
+    number = _output_descriptor(found)
     if number is None:
         return path.open("wb")
     for stream in (sys.stdout, sys.stderr):
@@ -140,21 +141,21 @@ def _direct(path: Path, found: os.stat_result) -> IO[bytes]:
 
 
 @contextmanager
-def _replacing(target: Path, found: os.stat_result | None, new: bool) -> Iterator[IO[bytes]]:
+def _replace_file(target: Path, found: os.stat_result | None, new: bool) -> Iterator[IO[bytes]]:
     if found is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     _remove_leftovers(target.parent)
     name = target.name
     if len(name.encode()) > _LONGEST:
         name = f"{name[: _LONGEST // 4]}{crc32(name.encode(errors='replace')):08x}"
-    part = target.with_name(f".{name}.{_host()}.{os.getpid()}-{next(_NUMBERS)}{PARTIAL}")
-    with _removed_by_signals(part):
+    part = target.with_name(f".{name}.{_host_id()}.{os.getpid()}-{next(_NUMBERS)}{PARTIAL}")
+    with _remove_on_signal(part):
         try:
             with part.open("xb") as file:
                 yield file
                 file.flush()
                 if found is not None:
-                    _keep(file.fileno(), found)
+                    _copy_mode(file.fileno(), found)
                 os.fsync(file.fileno())
             if new:
                 os.link(part, target)  # an error where there is a file by now
@@ -165,7 +166,7 @@ def _replacing(target: Path, found: os.stat_result | None, new: bool) -> Iterato
 
 
 @cache
-def _host() -> str:
+def _host_id() -> str:
     """Return an identifier of this host and its process namespace; containers may share a host name."""
     import platform  # only where a file is written
 
@@ -176,9 +177,8 @@ def _host() -> str:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove partial files that killed processes of this host left in a folder."""
     with suppress(OSError):
-        for path in folder.glob(f".*.{_host()}.*{PARTIAL}") if sys.platform != "win32" else ():
+        for path in folder.glob(f".*.{_host_id()}.*{PARTIAL}") if sys.platform != "win32" else ():
             process = path.name.split(".")[-2].partition("-")[0]
             try:
                 os.kill(int(process), 0)
@@ -186,8 +186,7 @@ def _remove_leftovers(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _keep(file: int, found: os.stat_result) -> None:
-    """Give a new file the mode, and where allowed the owner, of the file that it replaces."""
+def _copy_mode(file: int, found: os.stat_result) -> None:
     with suppress(OSError, AttributeError):  # there are none on Windows
         if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
             os.fchown(file, found.st_uid, found.st_gid)
@@ -195,8 +194,7 @@ def _keep(file: int, found: os.stat_result) -> None:
 
 
 @contextmanager
-def _removed_by_signals(part: Path) -> Iterator[None]:
-    """Remove the partial file if a signal ends the process inside."""
+def _remove_on_signal(part: Path) -> Iterator[None]:
     owner, before = os.getpid(), dict[int, Any]()
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -12,14 +12,14 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 class AlikeRows(NamedTuple):
-    """The names of rows with identical cells, and those cells."""
+    """Names of table rows with identical cells, and those cells."""
 
     names: list[str]
     cells: tuple[str, ...]
 
 
 def alike(rows: Iterable[tuple[str, Sequence[str]]]) -> list[AlikeRows]:
-    """Group rows (name, cells) by their cells, in order of first appearance."""
+    """Group table rows (name, cells) by their cells, in order of first appearance."""
     found: dict[tuple[str, ...], AlikeRows] = {}
     for name, cells in rows:
         key = tuple(cells)
@@ -38,7 +38,6 @@ def together(names: Sequence[str]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:
-    """Return ascending numbers as ranges of consecutive ones."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:

@@ -1,12 +1,12 @@
-"""Text and notebook blocks of the package's objects, by class name."""
+"""Text of the package's result objects in print and notebooks, by class name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.satellites import load
-from simcluster.base.shown import Shown
+from simcluster.base.satellites import load_object
+from simcluster.base.shown import Displayable
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli.common import bold
 from simcluster.show.blocks import Answer, Lines, text_of
@@ -69,19 +69,21 @@ def collective_answer(time: CollectiveTime) -> Answer:
 
 
 def records_answer(found: Any) -> Answer:
-    """Return the blocks that list several objects."""
+    """Return the text block that lists several objects, one per line."""
     return [Lines([*map(repr, found)], "layout")]
 
 
 def answer_of(it: object) -> Answer:
-    """Return the blocks of an object whose class is in ``ANSWERS``."""
-    found: Answer = next(load(ANSWERS[each.__name__])(it) for each in type(it).__mro__ if each.__name__ in ANSWERS)
+    """Return the text blocks of an object whose class is in ``ANSWERS``."""
+    found: Answer = next(
+        load_object(ANSWERS[each.__name__])(it) for each in type(it).__mro__ if each.__name__ in ANSWERS
+    )
     return found
 
 
 def _own_summary(it: Any) -> str | None:
-    """Return an object's own summary; None if it inherits the general one."""
-    return str(it.summary()) if getattr(type(it), "summary", Shown.summary) is not Shown.summary else None
+    """Return the text of an object's own ``summary``; None if it inherits the general one."""
+    return str(it.summary()) if getattr(type(it), "summary", Displayable.summary) is not Displayable.summary else None
 
 
 TEXTS: Mapping[str, Callable[[Any], str | None]] = {

@@ -1,4 +1,4 @@
-"""Argument parser of all commands: spellings of overrides, whole option names, errors with a hint."""
+"""Argument parser of all commands: overrides in any spelling, no abbreviations, errors with a hint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     def take(
         self, arguments: Mapping[str, Any], shared: Mapping[str, Any], group: argparse._ArgumentGroup | None = None
     ) -> None:
-        """Add the arguments declared in ``commands.toml``, with the settings ``shared`` by name."""
+        """Add the arguments declared in ``commands.toml``, with settings ``shared`` by their name."""
         for names, said in arguments.items():
             settings = {**shared.get(names, {}), **({"help": said} if isinstance(said, str) else said)}
             file, values = settings.pop("file", None), settings.pop("values", None)
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
                 self.values[action.dest] = values
 
     def in_one_line(self, option: str) -> None:
-        """Move an option from the list of the help to the line of common options."""
+        """Move an option from the list of options in the help to the line of common options."""
         action = self.options[option]
         metavar = f" {action.metavar}" if isinstance(action.metavar, str) else ""
         self._common.append(f"{', '.join(action.option_strings)}{metavar}: {action.help}")
@@ -90,7 +90,6 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{self._own_words(message)}; see {self.prog} --help")
 
     def _own_words(self, message: str) -> str:
-        """Return argparse's error message with what is wrong and what to write."""
         if message.startswith(_REQUIRED):
             names = message.removeprefix(_REQUIRED).split(", ")
             needs = " ".join([*self._names(), *(self._written(each) for each in names if each[0] == "-")])
@@ -101,8 +100,8 @@ class Parser(argparse.ArgumentParser):
             return message
         name, what = found[1].partition("/")[0], found[2]
         if what.startswith("expected"):
-            dash = f"a value that begins with a dash as {name}=-1" if name.startswith("--") else "none without a value"
-            return f"{name} needs a value and has none; write {self._written(name)}, and {dash}"
+            dash = f", and a value that begins with a dash as {name}=-1" if name.startswith("--") else ""
+            return f"{name} needs a value and has none; write {self._written(name)}{dash}"
         if kind := _NUMBER_ERROR.fullmatch(what):
             of = "a whole number" if kind[1] == "int" else "a number"
             written = self._written(name)
@@ -116,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return [action.metavar if isinstance(action.metavar, str) else action.dest.upper() for action in taken]
 
     def _written(self, name: str) -> str:
-        """Return an argument as typed, as in ``--size S`` or ``NAME``."""
+        """Return an argument as it is typed, as in ``--size S`` or ``NAME``."""
         action = self.options.get(name.partition("/")[0])
         if action is None:
             return name
@@ -132,17 +131,17 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def takes_overrides(self) -> bool:
-        """Whether the command has --set, so that ``args.overrides`` holds the other spellings."""
+        """Whether the command has --set and therefore takes overrides in any spelling."""
         return "--set" in self.options
 
     @property
     def options(self) -> dict[str, argparse.Action]:
-        """Options by each of their names."""
+        """Argparse actions of the options, by each of their names."""
         return {option: action for action in self._actions for option in action.option_strings}
 
     @property
     def placed(self) -> str:
-        """Message that lists the positional arguments of the command."""
+        """Sentence that lists the positional arguments of the command."""
         names = [str(action.metavar or action.dest) for action in self._actions if not action.option_strings]
         return f"{self.prog} takes {' '.join(names).upper() or 'options alone'}"
 
@@ -193,7 +192,7 @@ class Parser(argparse.ArgumentParser):
             raise InputError(f"unknown option {name!r}{self._near(name)}; see {self.prog} --help")
 
     def _near(self, name: str) -> str:
-        """Return a hint at what an unknown option may mean: a key of the scenario, another option."""
+        """Return a hint at what an unknown option may mean: a scenario key, or another option."""
         if self.takes_overrides:
             from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
 
@@ -221,7 +220,7 @@ class Parser(argparse.ArgumentParser):
         return {action.dest: _long_name(action) for action in self._actions if action.option_strings}
 
     def _meant(self, name: str) -> str:
-        """Return a hint at the option that another program's name means; "" if there is none."""
+        """Return a hint at the option for a word that other programs use, such as --output; "" if none."""
         words = set(name.strip("-").split("-"))
         drawn = [dest for dest, kind in self.files.items() if kind in ("figure", "page")] if words & _PICTURE else []
         dests = {*(drawn or (self.files if words & _OUTPUT else ())), *(_EXECUTORS if words & _PROCESSES else ())}
@@ -237,12 +236,12 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def reads_scenarios(self) -> bool:
-        """Whether an argument is a scenario."""
+        """Whether one of the command's arguments is a scenario."""
         return any("scenarios" in kinds for kinds in self.values.values())
 
     @property
     def reads_files(self) -> bool:
-        """Whether an argument is a file of the user."""
+        """Whether one of the command's arguments is a file of the user."""
         return self.takes_overrides or any("files" in kinds for kinds in self.values.values())
 
     def _takes_value(self, argument: str) -> bool:
@@ -251,7 +250,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def _long_name(action: Action) -> str:
-    """Return the first long name of an option, or its short one."""
     return max(action.option_strings, key=lambda name: name[:2] == "--")
 
 
@@ -262,7 +260,6 @@ def _parse_whole(least: int, text: str) -> int:
 
 
 def _parse_time(text: str) -> Fraction:
-    """Return a number as an exact fraction: 0.1 is one tenth."""
     from fractions import Fraction  # slow to import
 
     try:
@@ -307,7 +304,7 @@ _SEPARATORS = re.compile(r"[,:=+\s]+")
 
 
 def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> str:
-    """Return an error message with the option whose value it quotes: "--window: '3' is not a quantity; ...".
+    """Add to an error message the option whose value it quotes: "--window: '3' is not a quantity; ...".
 
     A message that already names an option, a file or a key stays as it is.
     """
@@ -329,14 +326,13 @@ def with_its_option(text: str, args: Namespace, actions: Iterable[Action]) -> st
 
 
 def _option_hint(key: str, actions: Iterable[Action]) -> str:
-    """Return a hint that an unknown key is an option of the command; "" if it is not."""
     option = f"--{key.replace('_', '-')}"
     named = [action for action in actions if option in action.option_strings]
     return f"; the command has an option of that name: omit the key, and give {option}" if named else ""
 
 
 def _written_words(args: Namespace, action: Action) -> set[str]:
-    """Return the words that the user wrote as an option's value, whole and in parts."""
+    """Return the words that the user typed as an option's value, whole and in parts."""
     value = getattr(args, action.dest, None)
     texts = [
         str(each) for each in (value if isinstance(value, list) else [value]) if each not in (None, action.default)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from simcluster.base.counts import parse_numbers
-from simcluster.base.errors import InputError, located
+from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import format_bytes, format_seconds, parse_size
 from simcluster.cli import collective_output as output
 from simcluster.cli import common
@@ -28,7 +28,7 @@ _MOST_TRANSFERS = 50_000_000  # some four minutes
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build the cluster, simulate the collective at each size, print and write the result."""
+    """Build the cluster, simulate the collective at each size, print and write the results."""
     if args.measured:
         _compare_log(args)
         return
@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Raise InputError for missing arguments, which depend on --measured and so are optional for argparse."""
     uneven = args.name is not None and _normalize_kind(args.name) == _UNEVEN
     if args.sizes and args.name and not uneven:
         raise InputError(f"--sizes {args.sizes}: a file of sizes is for {_UNEVEN}; {args.name} has one --size")
@@ -141,7 +140,7 @@ def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) 
 
 
 def _parse_sizes(text: str, factor: int) -> list[int]:
-    """Return the sizes of a range in bytes: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
+    """Return the sizes (bytes) of a range: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
     first, colon, last = text.partition(":")
     low = _parse_size(first)
     high = _parse_size(last) if colon else low
@@ -190,13 +189,13 @@ def _simulate_sizes(job: CollectiveJob, detail: str, sizes: Sequence[int]) -> It
 
 
 def _compare_log(args: argparse.Namespace) -> None:
-    """Compare an nccl-tests log with the model: one line per size, and the verdict."""
+    """Compare an nccl-tests log with the model: one line per size, and a verdict."""
     if args.platform is None:
         raise InputError(f"--measured needs --platform, one of {', '.join(platform_names())}")
     platform = load_platform(args.platform)
     log = read_log(args.measured)
     collective = args.name.replace("-", "_") if args.name else None
-    with located(args.measured):
+    with prefix_errors(args.measured):
         readings = health(log, platform, args.machines, args.per_machine, collective)
         ratio, verdict = overall(readings)
 

@@ -42,9 +42,9 @@ COLUMN_WIDTHS = (14, 14, 8, 14, 9, 9, 18)
 
 @dataclass(frozen=True)
 class CollectiveJob:
-    """A collective over groups of a cluster's GPUs.
+    """The collective to simulate: its kind, size, and groups of a cluster's GPUs.
 
-    ``note`` tells how the cluster was enlarged; ``sizes`` are those of an uneven all-to-all.
+    ``note`` states how the cluster was enlarged; ``sizes`` are those of an uneven all-to-all.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class CollectiveJob:
 
     @property
     def name(self) -> str:
-        """Name of the collective as the user knows it."""
+        """Name of the collective as the user types it."""
         return "all_to_all_v" if self.sizes else self.kind
 
     def busbw(self, time: CollectiveTime) -> float:
@@ -68,7 +68,7 @@ class CollectiveJob:
 
 @dataclass(frozen=True)
 class SizeRow:
-    """Result for one size: times of the slowest group, its limit, and link loads of all groups."""
+    """Result for one message size: times of the slowest group, limiting links, load of every link."""
 
     slowest: CollectiveTime
     limit: BusiestLinks
@@ -77,7 +77,7 @@ class SizeRow:
 
 
 def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
-    """Return the title lines of a job."""
+    """Return the title lines of a simulated collective."""
     hosts = len(set(job.cluster.host_of))
     groups = f"{len(job.groups)} groups of {len(job.groups[0])} GPUs at once" if len(job.groups) > 1 else ""
     used = sum(len(group) for group in job.groups)
@@ -93,7 +93,7 @@ def headline(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
-    """Return the lines that describe the result for one size, and what limits it."""
+    """Return the lines that describe the result for one size and what limits it."""
     time, limit = row.slowest, row.limit
     ranks = len(time.gpus)
     factor = f"{_BUS[job.kind]}, N = {ranks}" if job.kind in _BUS else "the same"
@@ -120,7 +120,6 @@ def summary(job: CollectiveJob, row: SizeRow) -> list[str]:
 
 
 def _nccl_lines(time: CollectiveTime) -> list[str]:
-    """Return lines about NCCL's choice, its reason, and the overhead of the call."""
     method = time.method
     if method.pace is None:
         return []
@@ -147,12 +146,12 @@ def table_line(job: CollectiveJob, row: SizeRow, *, first: bool) -> str:
 
 
 def aligned(cells: Sequence[str]) -> str:
-    """Return right-aligned cells, separated by at least one space."""
+    """Join cells to a line, right-aligned in columns, with at least one space between."""
     return "".join(f" {cell.rjust(width - 1)}" for cell, width in zip(cells, COLUMN_WIDTHS, strict=True)).rstrip()
 
 
 def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[str, object]:
-    """Return the result as JSON, in B, s and B/s; of several groups, the times of the slowest."""
+    """Return the results as JSON-ready values, in B, s and B/s; of several groups, the slowest's times."""
     return {
         "collective": job.name,
         "detail": detail,
@@ -182,7 +181,7 @@ def document(job: CollectiveJob, detail: str, rows: Sequence[SizeRow]) -> dict[s
 
 
 def hottest_lines(loads: CollectiveLoads) -> list[str]:
-    """Return lines about levels whose links exceed the mean load, and their hottest links."""
+    """Describe the levels of links with uneven load, and their most loaded links."""
     uneven = [level for level in loads.levels if level.collisions > _JUST_ABOVE]
     if not uneven:
         return ["links    no link carries more than an even share of its level's flows"]
@@ -203,7 +202,7 @@ def hottest_lines(loads: CollectiveLoads) -> list[str]:
 
 
 def levels_document(loads: CollectiveLoads) -> dict[str, object]:
-    """Return loads by level and the hottest links as JSON, in B, s and B/s."""
+    """Return loads by level and the most loaded links as JSON-ready values, in B, s and B/s."""
     return {
         "levels": [{**asdict(level), "collisions": level.collisions} for level in loads.levels],
         "hottest": [{**asdict(load), "busy": load.busy} for load in loads.links[:10]],
@@ -218,7 +217,7 @@ def write_links(
     traffics: Sequence[Sequence[Traffic]],
     title: str,
 ) -> None:
-    """Write the loads of used links as a table, or draw the hottest over time, by the file's ending."""
+    """Write the loads of links as a table, or draw the most loaded over time, by the file's ending."""
     if path.suffix == ".csv":
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows(

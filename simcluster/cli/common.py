@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
+from simcluster.base.written import open_atomic
 from simcluster.base.written import write_text as write_text
-from simcluster.base.written import written
 from simcluster.cli.outputs import TABLES
 from simcluster.cli.terminal import progress, styled, write_json
 from simcluster.show.blocks import Answer, table_lines, text_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def overrides_of(args: argparse.Namespace, *scenarios: str) -> list[tuple[str, Any]]:
-    """Return the overrides of the command line as (path, value): --set first, then other spellings.
+    """Return the overrides of the command line as (path, value) pairs: --set first, then other spellings.
 
     Prints a note on stderr about faults of these ``scenarios`` that an override replaces.
     """
@@ -53,12 +53,12 @@ def say_what_is_replaced(scenario: str, overrides: Sequence[tuple[str, Any]]) ->
 
 
 def cluster_overrides_of(args: argparse.Namespace) -> list[tuple[str, Any]]:
-    """Return the overrides of a topology, where nodes=4 and cluster.nodes=4 mean the same."""
+    """Return the overrides of a topology; nodes=4 and cluster.nodes=4 mean the same."""
     return [(path.removeprefix("cluster."), value) for path, value in overrides_of(args)]
 
 
 def workers_of(args: argparse.Namespace) -> int | str:
-    """Return the executor: a number of processes from --workers, or the one that --executor names."""
+    """Return the executor of --workers or --executor: a number of processes, or a Dask address."""
     if args.executor is None:
         return int(args.workers)
     if args.workers != 1:
@@ -69,11 +69,14 @@ def workers_of(args: argparse.Namespace) -> int | str:
 
 
 def executor_of(text: str | None) -> int | str | None:
-    """Return a number of processes or a Dask scheduler's address (default: all cores, if several)."""
-    if text is None:
-        from simcluster.base.processes import cores
+    """Parse --executor: a number of processes, or a Dask scheduler's address.
 
-        return cores() if cores() > 1 else None
+    The default is all cores, or None if there is only one.
+    """
+    if text is None:
+        from simcluster.base.processes import count_cores
+
+        return count_cores() if count_cores() > 1 else None
     if text.isdecimal():
         return int(text)
     if text.startswith("dask://"):
@@ -87,18 +90,18 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def bold(line: str) -> str:
-    """Return a line in bold, if stdout is a terminal."""
+    """Return a line in bold if stdout is a terminal."""
     return styled(line, "bold")
 
 
 def on_one_line(error: str) -> str:
-    """Return the problems in an error message on one line, without the heading that counts them."""
+    """Join the problems in an error message to one line, without the heading that counts them."""
     lines = [line.strip() for line in error.splitlines()]
     return "; ".join(lines[1:] or lines)
 
 
 def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[int] | None:
-    """Return the rank numbers in text such as "0,8-15" or "all"; None for None."""
+    """Parse rank numbers such as "0,8-15" or "all"; None for None."""
     if text is None:
         return None
     if text == "all":
@@ -113,13 +116,13 @@ def ranks_of(text: str | None, num_ranks: int, option: str = "--ranks") -> list[
 
 
 def wrote(args: argparse.Namespace, path: str | Path) -> str:
-    """Return "wrote PATH" and mark the path, so that it is not reported a second time."""
+    """Return "wrote PATH", and remember the path, so that it is not reported a second time."""
     args.told = (*getattr(args, "told", ()), Path(path))
     return f"wrote {path}"
 
 
 def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document: Callable[[], object]) -> None:
-    """Print an answer as text unless JSON goes to stdout, and write its JSON if requested."""
+    """Print an answer as text, or its JSON if --json is "-"; write its JSON to a file if requested."""
     if args.json != "-":
         found = text()
         print(found if isinstance(found, str) else text_of(found, bold=bold))
@@ -128,16 +131,16 @@ def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document:
 
 
 def came_to(args: argparse.Namespace, count: int, nothing: Callable[[], str]) -> None:
-    """Record whether a command that may have no result has ``count`` results.
+    """Make the command fail after its files are written if it has no results.
 
-    Without any, the command fails with the message of ``nothing`` after all files are written.
+    ``count`` are its results, ``nothing`` returns the message.
     """
     args.came_to_nothing = "" if count else nothing()
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a table to .csv or .parquet, by the path's ending."""
-    with written(path) as file:
+    with open_atomic(path) as file:
         if path.suffix == ".parquet":
             table.to_parquet(file, index=False)
         else:
@@ -149,7 +152,7 @@ def draw(
     *wanted: tuple[Path | None, Callable[[], Figure]]
     | tuple[Path | None, Callable[[], Figure], Callable[[], pd.DataFrame]],
 ) -> None:
-    """Draw each picture that has a path, or write its table if the path has a table's ending."""
+    """Draw each picture that has a path; write its table instead if the path has a table's ending."""
     for path, picture, *table in wanted:
         if path:
             progress(f"{'writing' if path.suffix in TABLES else 'drawing'} {path}")
@@ -161,7 +164,7 @@ def draw(
 
 
 def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
-    """Write a picture in the size of the command line."""
+    """Write a picture to a file, in the size that the command line sets."""
     from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
     from simcluster.show.sizes import size_of
 
@@ -169,14 +172,14 @@ def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
 
 
 class Inches(TypedDict, total=False):
-    """Width and height in inches, for pictures laid out by their size."""
+    """Width and height in inches, as keyword arguments of pictures that depend on their size."""
 
     width: float
     height: float | None
 
 
 def inches(args: argparse.Namespace) -> Inches:
-    """Return the picture's width and height (inches) from the command line."""
+    """Return the picture's width and height in inches, as the command line sets them."""
     if not args.picture_size:
         return {}
     from simcluster.show.sizes import size_of

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
 DOLLARS = "dollars_per_1t_tokens"
-"""The column of the table."""
+"""Column of the table with the price of training."""
 ASSUMED = "dollars are for healthy steps: no failures, restarts, checkpoints or spares (simcluster train includes them)"
 
 
 def dollars_per_trillion_tokens(gpus: float, price: float, tokens_per_s: float) -> float:
-    """Return the dollars per 1e12 tokens, from a price in dollars per GPU-hour."""
+    """Return the dollars per 1e12 tokens, from a price per GPU-hour and a throughput."""
     return 1e12 * gpus * price / tokens_per_s / HOUR
 
 
@@ -50,9 +50,10 @@ def reject_price_key(overrides: Sequence[tuple[str, Any]]) -> None:
 
 
 def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
-    """Return the price of each variant; ``scenario_of`` has the number of its scenario.
+    """Parse --price: the dollars per GPU-hour of each variant.
 
-    InputError unless the text has one positive price, one per scenario or one per variant.
+    ``scenario_of`` has the number of each variant's scenario. InputError unless the text has one positive price, one
+    per scenario or one per variant.
     """
     try:
         prices = [float(each) for each in text.split(",")]
@@ -73,7 +74,7 @@ def read_prices(text: str, scenario_of: Mapping[str, int]) -> dict[str, float]:
 
 
 def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFrame:
-    """Return the table with a column of dollars per trillion tokens, padding not counted."""
+    """Add a column of dollars per trillion tokens to the table; padding tokens do not count."""
     rows = zip(table.index, table["gpus"], table["real_tokens_per_s"], strict=True)
     return table.assign(
         **{DOLLARS: [dollars_per_trillion_tokens(g, prices[str(name)], rate) for name, g, rate in rows]}
@@ -81,7 +82,7 @@ def add_dollars(table: pd.DataFrame, prices: Mapping[str, float]) -> pd.DataFram
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate all valid variants, print the table, draw."""
+    """Simulate all valid variants, print their table, and draw pictures."""
     vary = [expand_vary(text) for text in args.vary]
     overrides = overrides_of(args, *args.scenarios)
     reject_price_key(overrides)
@@ -140,7 +141,6 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _add_refused_rows(table: pd.DataFrame, refused: Mapping[str, str], order: list[str]) -> pd.DataFrame:
-    """Return the table with a row for every variant, and the reason if it is invalid."""
     whole = table.assign(status="ok", error="")
     if refused:
         whole = whole.convert_dtypes().reindex(order)  # whole numbers stay whole next to what is missing
@@ -150,7 +150,6 @@ def _add_refused_rows(table: pd.DataFrame, refused: Mapping[str, str], order: li
 
 
 def _gantt(args: argparse.Namespace, results: Mapping[str, Result]) -> Figure:
-    """Draw all timelines below each other, and mark those that are out of memory."""
     named = []
     for name, result in results.items():
         need, have = result.memory.total, result.facts.memory
@@ -213,7 +212,6 @@ def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
 
 
 def _communication_tables(causes: pd.DataFrame, first: str) -> list[TableBlock]:
-    """Return tables of changes in exposed communication and in its effect on concurrent compute."""
     reasons = ("_traffic", "_hiding", "_contention")
     parts = causes[[name for name in causes.columns if name.endswith(reasons) or name == "interference"]]
     if not (parts.abs() > NO_TIME).any(axis=None):

@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _format_for_shell(shell: str, found: list[str], line: str) -> list[str]:
-    """Return completions as a shell wants them.
+    """Escape completions as a shell requires.
 
     fish escapes what it inserts; the others insert text unchanged, and all of them close a quote. bash replaces only
     what follows the last = or : of a word (COMP_WORDBREAKS) and adds no space, so complete words get one here.
     """
-    found = [each for each in found if each.isprintable()]  # answers are lines, with a description behind a tab
+    found = [each for each in found if each.isprintable()]  # completions are lines, with a description after a tab
     if shell == "fish" or open_quote(line):
         return found
     found = [_SPECIAL.sub(r"\\\g<0>", each) for each in found]
@@ -90,7 +90,7 @@ _PATHS = ("A.B=C", "A.B=X,Y")
 
 
 def answers(line: str) -> list[str]:
-    """Return the completions of a line, each as a replacement of its last word, sorted."""
+    """Return the completions of a command line, each a replacement of its last word, sorted."""
     words = _split_words(line)
     program = next((place for place, each in enumerate(words[:-1]) if Path(each).name == "simcluster"), 0)
     *before, word = words[program + 1 :] or [""]
@@ -110,7 +110,7 @@ def answers(line: str) -> list[str]:
 
 
 def open_quote(line: str) -> str | None:
-    """Return the quotation mark that would close a line; None if none would."""
+    """Return the quotation mark that is missing at the end of a line; None if none would close it."""
     for mark in ("", '"', "'"):
         try:
             shlex.split(line + mark)
@@ -121,7 +121,6 @@ def open_quote(line: str) -> str | None:
 
 
 def _split_words(line: str) -> list[str]:
-    """Return the words of a line; the last one is incomplete."""
     mark = open_quote(line)
     words = [] if mark is None else shlex.split(line + mark)
     new = not mark and line[-1:].isspace() and not line.endswith("\\ ")
@@ -192,7 +191,7 @@ def _complete_path(word: str, command: str, *, several: bool = False) -> list[st
         dot = name.find(".", len(word))
         if dot < 0:
             found.append(f"{name}=")
-        elif name[:dot] not in names:  # a schedule is a name, or has parameters: those behind a dot of the user's
+        elif name[:dot] not in names:  # a schedule is a name, or has parameters: those after a dot are the user's
             found.append(name[: dot + 1])
     return found
 
@@ -223,7 +222,7 @@ def _filter_prefix(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _built_in_names(kind: str) -> list[str]:
-    """Return names as ``documents.shipped.shipped_names`` does, without importing pydantic."""
+    """Return the names of built-in files of a kind, without importing pydantic."""
     package = Path(__file__).parent.parent
     inside = package / "shipped"
     folder = (inside if inside.is_dir() else package.parent) / kind
@@ -231,7 +230,6 @@ def _built_in_names(kind: str) -> list[str]:
 
 
 def _complete_file(word: str) -> list[str]:
-    """Return files and folders with this prefix; hidden ones only after a dot."""
     folder, slash, name = word.rpartition("/")
     place = Path(f"{folder}{slash}" or ".").expanduser()
     if not place.is_dir():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.results.file import is_result_file
@@ -28,9 +28,9 @@ def run(args: argparse.Namespace) -> None:
             f"a difference needs two scenarios: simcluster diff {args.base} OTHER, or one with changes, as in "
             f"simcluster diff {args.base} --training.micro_batch 2"
         )
-    is_trace = provided("is a trace")
+    is_trace = load_provided("is a trace")
     if args.other is not None and (is_trace(args.other) or Path(args.other).is_dir()):  # a folder is not a scenario
-        provided("difference from a trace")(args, overrides)
+        load_provided("difference from a trace")(args, overrides)
         return
     refused = [name for name in ("kernels", "gantt", "steps", "ranks") if getattr(args, name) is not None]
     if refused:

@@ -1,4 +1,4 @@
-"""simcluster kernels: table of a rank's kernels with shape, split, FLOP, bytes, time and limit."""
+"""simcluster kernels: list a rank's kernels with shape, split, FLOP, bytes, time and limit."""
 
 from __future__ import annotations
 

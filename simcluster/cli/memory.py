@@ -1,4 +1,4 @@
-"""simcluster memory: memory per GPU by ZeRO stage, of a job or a parameter count; largest value that fits."""
+"""simcluster memory: memory per GPU by ZeRO stage; the largest setting that still fits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _print_job_memory(args: argparse.Namespace) -> None:
 
 
 def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
-    """Return the blocks about model state by ZeRO stage; ``default`` marks a recipe chosen by default."""
+    """Return the text blocks about model state by ZeRO stage; ``default`` marks a default recipe."""
     recipe, size = ladder.recipe, f"{ladder.capacity / 1e9:.4g} GB"
     gpus = f"{ladder.dp:,} x {ladder.device} ({size})"
     rows = [
@@ -111,7 +111,7 @@ def _head_lines(scenario: Scenario) -> Lines:
 
 
 def job_answer(memory: JobMemory) -> Answer:
-    """Return the blocks about the memory of a job."""
+    """Return the text blocks about the memory of a job."""
     capacity = memory.capacity
     stages = [[str(stage), *_parts(held, capacity)] for stage, held in enumerate(memory.stages)]
     title = [f"GB on the fullest rank of each stage, of {capacity / 1e9:.4g} GB"]
@@ -146,7 +146,6 @@ def _zero_table(memory: JobMemory) -> TableBlock:
 
 
 def _activation_table(memory: JobMemory) -> TableBlock:
-    """Return the activations of the fullest stage by tensor, largest first, small ones summed."""
     whole = sum(part.total for part in memory.kept)
     large = [part for part in memory.kept if part.total >= _SMALL * whole][:_TENSORS]
     rows = [

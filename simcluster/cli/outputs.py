@@ -23,7 +23,7 @@ _OVERRIDES = ("overrides", "set", "vary")
 
 
 class ExtraNeed(NamedTuple):
-    """Use of an optional module: what needs it, the package's extra that has it, and an alternative."""
+    """A use of an optional module: what needs it, the pip extra that installs it, and an alternative."""
 
     what: str
     module: str
@@ -33,12 +33,12 @@ class ExtraNeed(NamedTuple):
 
 
 def refuse_missing(args: argparse.Namespace) -> None:
-    """Raise InputError with every optional library that the command line needs and that is missing."""
+    """Raise InputError if an optional library that the command line needs is missing."""
     refuse(_list_needs(args))
 
 
 def refuse(needs: Iterable[ExtraNeed]) -> None:
-    """Raise InputError with every missing library of these needs."""
+    """Raise InputError if any library of these needs is missing; the message lists all that are."""
     missing = [need for need in dict.fromkeys(needs) if not there(need.module)]
     if not missing:
         return
@@ -72,7 +72,7 @@ def _list_needs(args: argparse.Namespace) -> Iterator[ExtraNeed]:
 
 
 def of_calibration(args: argparse.Namespace) -> Iterator[ExtraNeed]:
-    """Yield the needs of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
+    """Yield the optional libraries of ``calibrate``: PyTorch to measure, scipy and pydantic to fit."""
     if not args.table:
         elsewhere = "fit a table measured elsewhere with --from"
         yield ExtraNeed("measuring", "torch", "PyTorch", "calibrate", elsewhere)
@@ -96,7 +96,7 @@ _watched_outputs: dict[tuple[int, int], Path] = {}
 
 
 def require_two_names(paths: Sequence[Path]) -> None:
-    """Raise InputError if two outputs are one file."""
+    """Raise InputError if two outputs are the same file."""
     for one, other in combinations(paths, 2):
         found = _file_identity(one)
         same = found is not None and found == _file_identity(other)
@@ -106,10 +106,10 @@ def require_two_names(paths: Sequence[Path]) -> None:
 
 @contextmanager
 def inputs_kept(paths: Sequence[Path]) -> Iterator[None]:
-    """Raise InputError inside the context as soon as anything opens one of these outputs to read it.
+    """Raise InputError as soon as anything opens one of these output files to read it.
 
-    Python reports each opened file to its audit hooks, so readers of scenarios, traces or logs need not know of
-    outputs.
+    Only while the block runs. Python reports each opened file to its audit hooks, so readers of scenarios, traces or
+    logs need not know of outputs.
     """
     before = dict(_watched_outputs)
     _watched_outputs.update({found: path for path in paths if (found := _file_identity(path))})
@@ -140,7 +140,6 @@ def _check_open(event: str, arguments: Sequence[object]) -> None:
 
 
 def _file_identity(path: str | bytes | Path) -> tuple[int, int] | None:
-    """Return the device and inode of a regular file; None if there is none."""
     try:
         found = Path(os.fsdecode(path)).stat()
     except (OSError, ValueError):
@@ -167,7 +166,7 @@ _ENDINGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def output_path(name: str, kind: str = "any") -> Path:
-    """Return the path of an output; InputError if it cannot be written or has the wrong ending."""
+    """Return the path of an output file; InputError if it cannot be written or has the wrong ending."""
     path = Path(name)
     if name.endswith(("/", os.sep)):
         raise InputError(f"cannot write {name}: that is a folder's name; name a file in it, as in {name}result")
@@ -183,7 +182,7 @@ def output_path(name: str, kind: str = "any") -> Path:
 
 
 def written_at(path: Path) -> tuple[int, int] | None:
-    """Return a file's inode and modification time, which change on writing; None without a file."""
+    """Return a file's inode and modification time, which change on writing; None if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int, int | None, float | None]:
-    """Return the length distribution if any, documents, sequence length, batch and unique tokens."""
+    """Return length distribution (if any), documents, sequence length, batch size and unique tokens."""
     scenario = load(args.scenario, overrides_of(args, args.scenario)) if args.scenario else None
     data = scenario.data if scenario else None
     length = args.length or (scenario.model.sequence_length if scenario else 0)
@@ -75,7 +75,6 @@ def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect with the others."""
     if args.documents and args.median is not None:
         raise InputError("--documents and --median both set the documents; give one of them")
     if args.sigma is not None and args.median is None:
@@ -87,7 +86,6 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 
 def _parse_tokens(args: argparse.Namespace, name: str) -> float | None:
-    """Return the number of tokens in an option, as in 2T."""
     text = getattr(args, name)
     try:
         return None if text is None else float(TypeAdapter(Tokens).validate_python(text))
@@ -96,7 +94,6 @@ def _parse_tokens(args: argparse.Namespace, name: str) -> float | None:
 
 
 def _parse_documents(documents: str) -> Floats:
-    """Return document lengths from a file with counts, or from a list."""
     if Path(documents).suffix == ".csv":
         found = histogram_in(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:

@@ -7,7 +7,7 @@ import sys
 import time
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import cores
+from simcluster.base.processes import count_cores
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of, write_table, write_text
@@ -34,14 +34,14 @@ _LINE_INTERVAL = 1.0  # seconds between lines about better layouts
 
 
 class SearchTold:
-    """Progress reports of a search: on the command's progress line, or as lines if stderr is not a terminal."""
+    """Reporter of a search's progress: on the progress line, or as lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._looked = self._line = time.monotonic()
         self._best: object = None
 
     def now(self, state: SearchState) -> None:
-        """Report a state of the search, at most a few times per second."""
+        """Report the state of the search, at most a few times per second."""
         now, news = time.monotonic(), _news_key(state) != self._best
         if now - self._looked < _REPORT_INTERVAL and not news:
             return
@@ -53,7 +53,7 @@ class SearchTold:
 
 
 def words_of(state: SearchState) -> str:
-    """Return the progress of a search as one line.
+    """Describe the progress of a search on one line.
 
     Examples: simulating layouts, best so far 16.39 s, gap 3.2 %, 12 simulated, at most 40 left, about 25 s left: tp 4,
     ...; before the first simulation: bounding layouts, the first takes at least 16.39 s. The layout comes last, so that
@@ -82,12 +82,15 @@ def words_of(state: SearchState) -> str:
 
 
 def _news_key(state: SearchState) -> object:
-    """Return the part of a state whose change is worth a new line: first layout, best, proof."""
+    """Return the part of a search's state whose change is worth a new line: first layout, best, proof."""
     return state.first, state.layout, state.gap == 0.0
 
 
 def run(args: argparse.Namespace) -> None:
-    """Search, print the best and why; after a signal print the best so far and exit with the signal's status."""
+    """Search for the best layouts and print them.
+
+    After a signal print the best so far and exit with the signal's status.
+    """
     scenario = load(args.scenario, overrides_of(args))
     with stopping_signals() as signals:
         try:
@@ -138,7 +141,7 @@ def _parse_gpus(text: str | None) -> list[int] | None:
 
 def _parse_processes(text: str | None) -> int:
     if text is None:
-        return cores()
+        return count_cores()
     if not text.isdecimal() or not int(text):
         raise InputError(f"--executor {text!r} must be a number of processes, from 1")
     return int(text)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of, say_what_is_replaced
 from simcluster.cli.terminal import progress
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     alone = InputError(f"--against {args.against}: a trace is compared with one simulated scenario; name only one")
     if args.against is not None and (len(args.runs) != 1 or saved):
         raise alone
-    compared = None if args.against is None else provided("trace of a report")(args.against, args.kernels)
+    compared = None if args.against is None else load_provided("trace of a report")(args.against, args.kernels)
     entries: list[Entry] = []
     for name in args.runs:
         if name in saved:
@@ -72,9 +72,9 @@ def _write_variants(
     from simcluster.cli.sweep import Bar
 
     (name,) = args.runs
-    provided("keys of a page")([path for path, _ in vary])
+    load_provided("keys of a page")([path for path, _ in vary])
     say_what_is_replaced(name, overrides)
-    varied = provided("variants of a page")(
+    varied = load_provided("variants of a page")(
         Base(name), dict(vary), fixed=overrides, ranks=partial(_parse_ranks, args.ranks), origin=name, progress=Bar()
     )
     names = varied.names
@@ -82,7 +82,7 @@ def _write_variants(
         if isinstance(state, str):
             print(f"note: {each} is invalid: {state}", file=sys.stderr)
     progress(f"writing {args.output}")
-    common.write_text(args.output, provided("page of variants")(varied, title=args.title))
+    common.write_text(args.output, load_provided("page of variants")(varied, title=args.title))
     progress()
     common.answer(
         args,
@@ -101,7 +101,6 @@ def _parse_ranks(text: str | None, scenario: Scenario) -> Sequence[int] | None:
 def _simulate_runs(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
 ) -> list[Entry]:
-    """Return the runs of a scenario: one, or one per valid combination of varied values."""
     say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.base.units import format_seconds, parse_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
 
 MOST_REPLICAS = 10_000
-"""Most replicas with --until."""
+"""Most replicas that --until simulates."""
 
 _TITLE_WIDTH = 100  # characters, of the narrowest picture
 
 
 def run(args: argparse.Namespace) -> None:
-    """Load the scenario, check the outputs, simulate, print and write."""
+    """Load the scenario, check the outputs, simulate, print and write the results."""
     begun = time.perf_counter()
     most = MOST_REPLICAS if args.until is not None else None
     most = most if args.replicas is None else args.replicas
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     verified = verify(scenario) if args.verify else None
 
     has_costs = scenario.run or scenario.training.outer
-    more, spread = provided("costs per step")(result) if has_costs else ([], {})
+    more, spread = load_provided("costs per step")(result) if has_costs else ([], {})
 
     def blocks() -> Answer:
         found = [
@@ -116,8 +116,8 @@ def _trace_writer(args: argparse.Namespace, scenario: Scenario) -> Callable[[Res
         )
     ranks = common.ranks_of(args.trace_ranks, scenario.gpus, "--trace-ranks")
     return partial(
-        provided("trace of a result"),
-        path=provided("path of a trace")(args.trace),
+        load_provided("trace of a result"),
+        path=load_provided("path of a trace")(args.trace),
         ranks=ranks,
         begins=args.trace_begins,
         kernels=args.trace_kernels,
@@ -153,7 +153,6 @@ def _draw(
 def _further_results(
     free: Sequence[Free], distribution: Distribution | None, verified: Verification | None
 ) -> dict[str, dict[str, Any]]:
-    """Return further simulated results for the JSON: free resources, distribution, verification."""
     found: dict[str, dict[str, Any]] = {}
     if free:
         found["step_time_if_free_s"] = {each.kind: each.step_time for each in free}
@@ -166,7 +165,6 @@ def _further_results(
 
 
 def _parse_window(text: str) -> tuple[float, float]:
-    """Return the time window in text such as "1.2 s:1.3 s", in seconds."""
     first, colon, last = text.partition(":")
     if not colon:
         raise InputError(f'--window {text!r}: give a start and an end, as in "1.2 s:1.3 s"')
@@ -195,5 +193,4 @@ def _draw_gantt(
 
 
 def _fault_title(scenario: Scenario) -> str:
-    """Return further title lines that describe the simulated faults; "" without faults."""
     return "\n" + textwrap.fill(f"faults: {describe_faults(scenario.faults)}", _TITLE_WIDTH) if scenario.faults else ""

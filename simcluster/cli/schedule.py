@@ -83,12 +83,11 @@ def _write_csv(name: Path, schedule: Schedule) -> None:
 
 
 def _layout_width(args: argparse.Namespace, usual: float) -> float:
-    """Return the layout width of schedules (inches), at least what their numbers need."""
+    """Return the width (inches) of a schedule picture, at least what its numbers need."""
     return max(common.inches(args).get("width", usual), 0.85 * usual)
 
 
 def _draw_gallery(args: argparse.Namespace) -> Figure:
-    """Draw one page with all schedules that allow these counts."""
     counts = {"stages": args.stages or _GALLERY[0], "microbatches": args.microbatches or _GALLERY[1]}
     shown, _ = played(["all"], argparse.Namespace(**{**vars(args), **counts}))
     return picture("schedules")(shown, columns=2, width=_layout_width(args, 16.0))
@@ -98,7 +97,7 @@ def _draw_gallery(args: argparse.Namespace) -> Figure:
 
 
 def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedule], list[tuple[str, str]]]:
-    """Return the simulated schedules of these names, and for "all" the invalid ones with reasons.
+    """Simulate the schedules of these names; of "all" also return the invalid ones with reasons.
 
     InputError if a schedule named explicitly is invalid, or if all are.
     """
@@ -127,7 +126,6 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedu
 
 
 def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Schedule | OptimizedSchedule:
-    """Return the checked schedule of a name; when comparing ``several``, chunks only if it takes them."""
     if is_csv(name):
         return _read_csv(name, args)
     chunks = args.chunks or 1
@@ -147,7 +145,6 @@ def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Sch
 
 
 def _read_counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
-    """Return the numbers of stages and microbatches; InputError if missing or too large."""
     stages, microbatches = args.stages, args.microbatches
     if stages is None or microbatches is None:
         missing = [name for name in ("stages", "microbatches") if getattr(args, name) is None]
@@ -157,7 +154,6 @@ def _read_counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
 
 
 def _read_csv(name: str, args: argparse.Namespace) -> Schedule:
-    """Return a schedule in torch's format, and print ignored actions on stderr."""
     schedule, left_out = schedule_in_csv(name)
     for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):
         has = getattr(schedule, f"num_{what}")

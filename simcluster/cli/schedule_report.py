@@ -21,7 +21,7 @@ _WIDTH_OF_A_FILE = 200
 
 
 def report(played: TimedSchedule) -> Answer:
-    """Return the blocks about one schedule: order, timeline, numbers, and numbers of every stage."""
+    """Return the text blocks about one schedule: order, timeline, numbers, and numbers by stage."""
     schedule, timing = played.schedule, played.timing
     chunks = f", {schedule.num_chunks} chunks per stage" if schedule.num_chunks > 1 else ""
     columns = zip(timing.busy, timing.idle, timing.spans, timing.peak_in_flight, played.peaks, strict=True)
@@ -49,7 +49,7 @@ def report(played: TimedSchedule) -> Answer:
 
 
 def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]], *, grids: bool = True) -> Answer:
-    """Return the blocks about several schedules: a row for each, and timelines if ``grids``."""
+    """Return the text blocks that compare schedules: a row for each, and timelines if ``grids``."""
     schedules = [played.schedule for played in shown]
     counts = {(schedule.num_stages, schedule.num_microbatches) for schedule in schedules}
     stages, microbatches = min(counts)
@@ -72,7 +72,7 @@ def comparison(shown: Sequence[TimedSchedule], refused: Sequence[tuple[str, str]
 
 
 def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
-    """Return a line with the assumed times of F, B, I, W and latency."""
+    """Describe the assumed times of F, B, I, W and the latency on one line."""
     kinds = {action.kind for schedule in schedules for row in schedule.rows for action in row}
     backward = f"B = {number(times.backward)}"
     if "I" in kinds:
@@ -87,7 +87,7 @@ def assumed(times: StageTimes, schedules: Sequence[Schedule]) -> str:
 
 
 def document(played: TimedSchedule) -> dict[str, object]:
-    """Return a schedule as JSON: times in the unit of the arguments, actions as text."""
+    """Return a schedule as JSON-ready values: times in the unit of the arguments, actions as text."""
     schedule, timing, times = played.schedule, played.timing, played.times
     return {
         "schedule": schedule.name,
@@ -118,12 +118,11 @@ def document(played: TimedSchedule) -> dict[str, object]:
 
 
 def _goal(made: OptimizedSchedule) -> dict[str, object]:
-    """Return the goal of zb-auto, its value, and the lower bound within the memory limit."""
     return {"name": made.goal, "value": float(made.value), "bound": float(made.bound), "proved": made.proved}
 
 
 def number(value: Fraction) -> str:
-    """Return a fraction as text: exact if whole, else six digits."""
+    """Format a fraction: exact if it is a whole number, else with six digits."""
     return str(value) if value.denominator == 1 else f"{float(value):.6g}"
 
 
@@ -152,7 +151,6 @@ def _order(schedule: Schedule) -> list[str]:
 
 
 def _time_grid(played: TimedSchedule) -> list[str]:
-    """Return the timeline grid, or a line that explains why it is not printed."""
     schedule, timing, times = played.schedule, played.timing, played.times
     costs = times.chunk_times(schedule)
     kinds = sorted({action.kind for row in schedule.rows for action in row})
@@ -188,7 +186,6 @@ def _notes(shown: Sequence[TimedSchedule]) -> list[str]:
 
 
 def _zb_auto_lines(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
-    """Return lines about zb-auto: its goal, and its memory if it exceeds that of 1F1B."""
     more = describe_extra_activations(played.schedule)
     usual = min(played.schedule.num_stages, played.schedule.num_microbatches)
     held = [f"zb-auto: {more}; --memory-limit {usual} holds no more than 1F1B"] if more else []
@@ -196,7 +193,6 @@ def _zb_auto_lines(played: TimedSchedule, made: OptimizedSchedule) -> list[str]:
 
 
 def _goal_line(made: OptimizedSchedule) -> str:
-    """Return a line about the goal of zb-auto and whether it is reached."""
     what = {"span": "the longest span of a stage", "step": "one step whose optimizer waits for all"}[made.goal]
     if made.proved:
         return f"zb-auto: {what}, {number(made.value)}, is optimal within the memory limit"

@@ -1,4 +1,4 @@
-"""simcluster sensitivity: how the step time depends on each resource, and which upgrade is worth its price."""
+"""simcluster sensitivity: how the step time depends on each resource, and what upgrades are worth."""
 
 from __future__ import annotations
 

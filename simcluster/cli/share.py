@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simcluster.base.errors import located
+from simcluster.base.errors import prefix_errors
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run(args: argparse.Namespace) -> None:
     """Load the jobs, simulate them, print and draw the slowdowns."""
     placed, cluster = load_jobs(args.jobs, overrides_of(args))
-    with located(args.jobs):
+    with prefix_errors(args.jobs):
         shared = simulate_together(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _figure(args: argparse.Namespace, names: Sequence[str], shared: Sequence[Shared]) -> Figure:
-    """Draw the jobs in one time window with two measured steps of the longest job."""
+    """Draw the jobs' timelines in one time window, with two measured steps of the longest job."""
     from simcluster.show.gantt import compare_gantts
 
     longest = max(shared, key=lambda each: each.step_time)

@@ -23,7 +23,7 @@ _WAITS = 5
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the step without each cause, print, draw and write the result."""
+    """Simulate the step without each cause; print, draw and write the result."""
     scenario = load(args.scenario, overrides_of(args, args.scenario))
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
     result = simulate_scenario(scenario)

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS = ".rows"
-"""Behind the output's name: the database of the rows that are finished."""
+"""Suffix of the database of finished rows, after the output's name."""
 _BEST = 5
 
 
 def run(args: argparse.Namespace) -> None:
-    """Simulate the missing variants, write the table, print a summary."""
+    """Simulate the variants that are missing, write the table, and print a summary."""
     output = args.output
     headroom = headroom_of(args.headroom)
     made = load_sweep(
@@ -44,10 +44,10 @@ def run(args: argparse.Namespace) -> None:
     store = output.with_name(output.name + ROWS)
     bar = Bar()
 
-    def shown(done: int, total: int, wrong: int) -> None:
+    def report_progress(done: int, total: int, wrong: int) -> None:
         bar(done, total, wrong)
         if done:
-            import pandas  # noqa: F401  # takes 0.3 s, which is needed at the end: meanwhile others play
+            import pandas  # noqa: F401  # takes 0.3 s; other processes simulate meanwhile
 
     try:
         swept = run_sweep(
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> None:
             store=store,
             retry=args.retry,
             measure=measure,
-            progress=shown,
+            progress=report_progress,
         )
     except KeyboardInterrupt:
         progress()
@@ -78,21 +78,21 @@ def run(args: argparse.Namespace) -> None:
 
 
 class Bar:
-    """Progress of a sweep on a terminal: rows, rate, and remaining time."""
+    """Progress of a sweep on the terminal: rows, rate, and remaining time."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self._begun: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int, wrong: int) -> None:
-        """Show the progress."""
+        """Show the progress: ``done`` of ``total`` rows, ``wrong`` of them without a result."""
         now = time.monotonic()
         self.done, self.total = done, total
         self._begun = self._begun or (now, done)
         progress(self.line(now, wrong))
 
     def line(self, now: float, wrong: int) -> str:
-        """Return the progress line at a time of the monotonic clock."""
+        """Return the progress line at time ``now`` of the monotonic clock."""
         begun, before = self._begun or (now, self.done)
         seconds, new = now - begun, self.done - before
         rate = new / seconds if seconds > 0 and new else 0.0
@@ -126,7 +126,6 @@ def _summary(swept: Swept, table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _rank_document(best: Fastest) -> dict[str, object]:
-    """Return for the JSON summary the fastest variants within the headroom, and those faster without it."""
     both = (*best.ahead, *best.rows)
     return {
         "headroom": best.headroom,

@@ -1,4 +1,4 @@
-"""Terminal output of a command: colours, a progress line on stderr, and signals that stop it.
+"""Terminal output of a command: colors, a progress line on stderr, escaped text, stopping signals.
 
 On a terminal the progress line appears after two seconds and vanishes when the command prints; elsewhere (a log, a
 Slurm job) there is one line every ten seconds. A timer signal writes it, so every command has it, and no thread is
@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TextIO, cast
 
-from simcluster.base.telling import NOTED, in_words, listen_to_progress, phases
-from simcluster.base.texts import on_a_line, printable
+from simcluster.base.telling import MIN_ANNOUNCED_SECONDS, current_phases, listen_to_progress, rough_duration
+from simcluster.base.texts import escape_controls, escape_for_cell
 from simcluster.base.written import write_text
 
 _PLAIN = {
@@ -43,7 +43,7 @@ _HANDLER = "simcluster.plain"
 
 
 def plain(text: str) -> str:
-    """Return the text in ASCII: bars of #, x for a multiplication sign, letters without accents, else ?."""
+    """Convert text to ASCII: # for bars, x for a multiplication sign, letters without accents, else ?."""
     return "".join(_PLAIN.get(sign) or _ascii_letter(sign) for sign in text)
 
 
@@ -60,7 +60,7 @@ def _replace_characters(error: UnicodeError) -> tuple[str, int]:
 
 
 def open_closed_streams() -> None:
-    """Open the null device in place of each standard stream that the caller has closed, as daemons do.
+    """Open the null device for each standard stream that the caller has closed, as daemons do.
 
     It takes the stream's file number, which the next opened file would take otherwise.
     """
@@ -70,7 +70,7 @@ def open_closed_streams() -> None:
 
 
 def never_fail(*streams: TextIO) -> None:
-    """Make these streams write ASCII for characters that their encoding lacks."""
+    """Make streams write ASCII replacements for characters that their encoding lacks."""
     codecs.register_error(_HANDLER, _replace_characters)
     for stream in streams:
         if hasattr(stream, "reconfigure") and not takes_everything(stream):
@@ -78,7 +78,7 @@ def never_fail(*streams: TextIO) -> None:
 
 
 def takes_everything(stream: TextIO | None = None) -> bool:
-    """Return whether the encoding of a stream (default: stdout) has every character."""
+    """Return whether the encoding of a stream (default: stdout) has every Unicode character."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
     return codecs.lookup(encoding).name.startswith("utf")
 
@@ -88,17 +88,17 @@ _ESCAPE_MARK = f"\uf8ff{secrets.token_hex(8)}"
 
 
 def own_code(code: str) -> str:
-    """Return a terminal code for a style, which ``escaping`` streams do not escape."""
+    """Return a terminal style code that ``escaping`` streams write unescaped."""
     return f"{_ESCAPE_MARK}[{code}m"
 
 
 def without_marks(text: str) -> str:
-    """Return the text as it is sent to a terminal."""
-    return printable(text).replace(_ESCAPE_MARK, "\x1b")
+    """Return the text as it is sent to the terminal, with this program's style codes."""
+    return escape_controls(text).replace(_ESCAPE_MARK, "\x1b")
 
 
 class Escaping:
-    """A stream that escapes control characters, except in terminal codes of this program.
+    """Output stream that escapes control characters, except this program's own style codes.
 
     ``before`` is called before anything is written.
     """
@@ -123,7 +123,7 @@ class Escaping:
 
 @contextmanager
 def escaping() -> Iterator[None]:
-    """Return a context in which stdout and stderr escape control characters."""
+    """Make stdout and stderr escape control characters while the block runs."""
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Escaping(stream)) for stream in streams)
     try:
@@ -133,7 +133,7 @@ def escaping() -> Iterator[None]:
 
 
 def write_json(name: str | Path, value: object) -> None:
-    """Write JSON to a file, or to stdout for "-": keys in given order, numbers in full, no NaN."""
+    """Write a value as JSON to a file, or to stdout for "-"; numbers in full, no NaN."""
     escaped = name == "-" and not takes_everything()
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=escaped) + "\n"
     if name == "-":
@@ -157,7 +157,7 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def columns() -> int | None:
-    """Return the width of the terminal on stdout in columns; None if stdout is not a terminal."""
+    """Return the width of the terminal in columns; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -168,21 +168,22 @@ _WITHOUT = 10.0
 
 
 def progress(text: str = "") -> None:
-    """Show what the command is doing on its progress line; no text removes the line."""
+    """Show a text on the command's progress line; "" removes the line."""
     if _Line.current:
         _Line.current.tell(text)
 
 
 def stamped(text: str) -> str:
-    """Return a progress line with the command's name and elapsed time."""
+    """Return a progress text with the command's name and elapsed time in front."""
     return _Line.current.stamped(text) if _Line.current else text
 
 
 @contextmanager
 def working(command: str) -> Iterator[None]:
-    """Return a context in which stderr shows the progress of a command, with the last text of ``progress``.
+    """Show the progress of a command on stderr while the block runs.
 
-    A timer renews the line on the main thread of a POSIX system; elsewhere each call does.
+    The line has the last text of ``progress``. A timer renews it on the main thread of a POSIX system; elsewhere each
+    call does.
     """
     line, outer = _Line(command, sys.stderr), _Line.current
     streams = sys.stdout, sys.stderr
@@ -220,8 +221,6 @@ def _ticking(line: _Line) -> Iterator[None]:
 
 
 class _Line:
-    """The progress line of a command."""
-
     current: _Line | None = None
 
     def __init__(self, command: str, stream: TextIO) -> None:
@@ -232,7 +231,7 @@ class _Line:
         self._begun = self._last = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """Store the text; on a terminal also renew a visible line, at most ten times a second."""
+        """Set the text of the line; on a terminal also renew a visible line, at most ten times a second."""
         self._text = text
         if text:
             self._renew()
@@ -240,11 +239,14 @@ class _Line:
             self.clear()
 
     def hear(self, name: str, about: float) -> None:
-        """Note that a step of this name begins, or will take about ``about`` seconds."""
+        """Count a step that begins, or print a note about a scenario that will take ``about`` seconds."""
         if about:
-            if about >= NOTED and not self._noted:
+            if about >= MIN_ANNOUNCED_SECONDS and not self._noted:
                 self._noted = True
-                print(f"note: {on_a_line(name)}: this will take about {in_words(about)}", file=sys.stderr)
+                print(
+                    f"note: {escape_for_cell(name)}: this will take about {rough_duration(about)}",
+                    file=sys.stderr,
+                )
             return
         self._played, self._now = self._played + 1, name
         self._renew()
@@ -260,7 +262,7 @@ class _Line:
             return
         self._last = time.monotonic()
         steps = f"step {self._played:,}: {self._now}" if self._played else ""
-        parts = [part for part in (self._text or steps, *phases()) if part]
+        parts = [part for part in (self._text or steps, *current_phases()) if part]
         text = self.stamped(", ".join(parts) or "at work")
         if self.terminal:
             self._shown = True
@@ -268,7 +270,7 @@ class _Line:
         self._write(text if self.terminal else f"{text}\n")
 
     def stamped(self, text: str) -> str:
-        return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {on_a_line(text)}"
+        return f"simcluster {self._command}: {_clock(time.monotonic() - self._begun)}, {escape_for_cell(text)}"
 
     def clear(self) -> None:
         if self._shown and os.getpid() == self._process:
@@ -285,14 +287,13 @@ class _Line:
 
 
 def _clock(seconds: float) -> str:
-    """Return elapsed time as text: 12 s, or 3 min 05 s."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 @contextmanager
 def stopping_signals() -> Iterator[list[int]]:
-    """Raise KeyboardInterrupt inside the context on SIGINT or SIGTERM, and list the signals received."""
+    """Raise KeyboardInterrupt in the block on SIGINT or SIGTERM; yield the list of received signals."""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came
@@ -311,5 +312,5 @@ def stopping_signals() -> Iterator[list[int]]:
 
 
 def exit_status(signals: list[int]) -> int:
-    """Return the exit status of a program that the first of these signals ended."""
+    """Return the exit status of a program that the first of these signals stopped."""
     return 128 + (signals[0] if signals else signal.SIGINT)

@@ -1,4 +1,4 @@
-"""simcluster topology: description and picture of a cluster."""
+"""simcluster topology: describe a cluster, and draw it."""
 
 from __future__ import annotations
 

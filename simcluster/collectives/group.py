@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import begins, compact
+from simcluster.base.arrays import compact, run_starts
 
 
 @cache
@@ -114,7 +114,7 @@ class Group:
     def _begins(self) -> NDArray[np.int64] | None:
         """First position of every node; None if positions of a node are not consecutive."""
         hosts = np.asarray(self.hosts)
-        first = begins(hosts)
+        first = run_starts(hosts)
         return first if len(set(hosts[first].tolist())) == len(first) else None
 
     @cached_property
@@ -142,7 +142,7 @@ class Group:
         """Number of ranks without an NVSwitch, and those on each of the others, ascending."""
         if isinstance(self.nvswitches, Named):
             numbers = self.nvswitches.numbers
-            first = begins(numbers)
+            first = run_starts(numbers)
             number, which = compact(numbers[first])
             count = np.bincount(which, np.diff(first, append=len(numbers))).astype(np.int64)
             return int(count[number == 0].sum()), tuple(np.sort(count[number > 0]).tolist())

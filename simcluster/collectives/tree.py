@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import begins, within
+from simcluster.base.arrays import concat_ranges, run_starts
 from simcluster.collectives.description import Columned, Listed, Phase
 from simcluster.collectives.group import Group, Ring, Walks
 
@@ -79,9 +79,9 @@ class Chained(Columned):
 def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
     """Return the ranks of every node (row) in the ring's order, from where it is entered; -1 after the last."""
     order = np.array(ring.order, dtype=np.int64)
-    counts = np.diff(begins(np.asarray(group.hosts)[order]), append=len(order))
+    counts = np.diff(run_starts(np.asarray(group.hosts)[order]), append=len(order))
     table = np.full((len(counts), counts.max()), -1, dtype=np.int64)
-    table[np.repeat(np.arange(len(counts)), counts), within(counts)] = order
+    table[np.repeat(np.arange(len(counts)), counts), concat_ranges(counts)] = order
     return table
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from simcluster.base.errors import InputError, system_refusals
+from simcluster.base.errors import InputError, convert_file_errors
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         rest: Any = args[len(plain) :]
         named: Any = {key: _plain(hints.get(key, ()), value) for key, value in kwargs.items()}
         try:
-            with system_refusals():
+            with convert_file_errors():
                 return function(*plain, *rest, **named)
         except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
             if isinstance(problem, InputError) or not (wrong := blamed(function, given)):

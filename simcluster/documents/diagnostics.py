@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean as did_you_mean
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.documents.kinds import models_in
 from simcluster.documents.suggestions import colon_hint, expand_range, find_number
 
@@ -120,7 +120,11 @@ def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "
 def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
     """Return whether another problem is an unknown key that probably means this missing one."""
     problem, beside = other
-    return problem["type"] == "extra_forbidden" and beside[:-1] == path and bool(nearest(beside[-1], [str(key)], 0.65))
+    return (
+        problem["type"] == "extra_forbidden"
+        and beside[:-1] == path
+        and bool(nearest_words(beside[-1], [str(key)], 0.65))
+    )
 
 
 def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
@@ -154,7 +158,7 @@ def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
 def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
     """Return how the nearest kind is written, by its ``EXAMPLE``; "" if none is near."""
     tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
-    for near in nearest(context["tag"], tags, 0.5):
+    for near in nearest_words(context["tag"], tags, 0.5):
         for model in _models_at(target, loc):
             if _has_tag(model, near) and hasattr(model, "EXAMPLE"):
                 written = ", ".join(f"{key}: {_flow(value)}" for key, value in model.EXAMPLE.items())

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 
 _BY_BYTES = (
     (b"PAR1", "a Parquet file", "a trace in it is for simcluster replay"),
@@ -84,7 +84,7 @@ def missing_file_hint(path: Path, ending: str = ".yaml") -> str:
         return "; folders are separated by / on this system: write the path with /, as in jobs/a.yaml"
     if not path.parent.is_dir():
         return f" (the folder {path.parent} does not exist either); name an existing file"
-    near = nearest(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
+    near = nearest_words(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
     return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
 
 

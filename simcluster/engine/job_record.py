@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.clock import all_on_grid, later_on_this_grid
+from simcluster.base.clock import bind_to_current_grid, round_all_to_tick
 from simcluster.engine.op_times import OpTimesReader
 from simcluster.engine.run import EngineRun, simulate_tables
 from simcluster.engine.tables import firsts, indices
@@ -79,7 +79,7 @@ def _seconds(job: JobTables, instance: Ints, like: Ints) -> Floats:
     seconds = columns.seconds[like]
     own = instances.own_seconds[instance] >= 0
     seconds[own] = instances.seconds  # those of one instance after the other
-    return all_on_grid(seconds * np.where(columns.sensitivity[like] >= 0, instances.slowness[instance], 1.0))
+    return round_all_to_tick(seconds * np.where(columns.sensitivity[like] >= 0, instances.slowness[instance], 1.0))
 
 
 def _labels(job: JobTables, like: Ints, meets: Ints, group: Int32s) -> tuple[list[Label], Int32s]:
@@ -146,9 +146,9 @@ def simulate_job(job: JobTables, why: str = "", *, keeps_times: bool = True) -> 
         events=found.events,
         engine="compiled",
         why=why,
-        make_ops=later_on_this_grid(lambda: ops_of(job)),
-        make_times=later_on_this_grid(lambda: simulated().times),
-        make_ranks=later_on_this_grid(lambda: _ranks(job, simulated(), ops())),
+        make_ops=bind_to_current_grid(lambda: ops_of(job)),
+        make_times=bind_to_current_grid(lambda: simulated().times),
+        make_ranks=bind_to_current_grid(lambda: _ranks(job, simulated(), ops())),
     )
 
 

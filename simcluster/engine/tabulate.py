@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.base.link_columns import LinkValues
 from simcluster.devices.interference import Interference
 from simcluster.engine.communication_kinds import CommunicationKinds
@@ -51,7 +51,7 @@ class JobTables:
         return f"{where}, microbatch {microbatch}" if microbatch >= 0 else where
 
 
-@collector_off()
+@pause_gc()
 def tabulate(
     programs: Sequence[StageProgram],
     plan: RankLayout,

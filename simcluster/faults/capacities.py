@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simcluster.base.clock import Profile, product
+from simcluster.base.clock import Profile, multiply_profiles
 from simcluster.faults.spec import FaultSpec, acting_faults
 from simcluster.topology import Cluster
 
@@ -38,7 +38,7 @@ def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) 
                 if left not in shared:
                     shared[left] = fault.profile(left, seed)
                 parts.setdefault(link, []).append(shared[left])
-    return {link: product(own) for link, own in parts.items()}
+    return {link: multiply_profiles(own) for link, own in parts.items()}
 
 
 def number_nodes(gpus: Sequence[int], cluster: Cluster) -> list[int]:
@@ -60,4 +60,4 @@ def joint_capacities(jobs: Sequence[tuple[Sequence[FaultSpec], int]], cluster: C
     for faults, seed in jobs:
         for link, profile in capacity_profiles(faults, cluster, seed).items():
             parts.setdefault(link, []).append(profile)
-    return {link: product(own) for link, own in parts.items()}
+    return {link: multiply_profiles(own) for link, own in parts.items()}

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.base.clock import Profile, Spells
+from simcluster.base.clock import AlternatingProfile, Profile
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.faults.draws import random_stream
@@ -149,4 +149,4 @@ class BackgroundLoad(OnLinks, During):
         chance = random_stream(seed, "background", self.seed)
         first = bool(chance.random() < self.on / (self.on + self.off))
         means = cycle((self.on, self.off) if first else (self.off, self.on))
-        return Spells(value, (max(1e-9, float(chance.exponential(mean))) for mean in means), first=first)
+        return AlternatingProfile(value, (max(1e-9, float(chance.exponential(mean))) for mean in means), first=first)

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import Profile, product
+from simcluster.base.clock import Profile, multiply_profiles
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults.expert_loads import ExpertLoads
 from simcluster.faults.spec import Batch, FaultSpec, Setting, acting_faults
@@ -41,7 +41,7 @@ def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: in
             profile = fault.profile(fault.slowness(), seed)
             for rank in fault.chosen(host_of):
                 parts.setdefault(rank, []).append(profile)
-    return {rank: product(own) for rank, own in parts.items()}
+    return {rank: multiply_profiles(own) for rank, own in parts.items()}
 
 
 def attention_loads(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> Floats:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import Profile, Window
+from simcluster.base.clock import Profile, WindowProfile
 from simcluster.base.errors import InputError
 from simcluster.collectives.relayed import RelayedLinks, TokenRoutes
 from simcluster.documents.diagnostics import Complaint
@@ -149,7 +149,7 @@ class FaultSpec(Spec):
 
     def profile(self, value: float, seed: int) -> Profile:
         """Return the factor ``value`` over time, 1 while the fault is absent; called where it is not permanent."""
-        return Window(value)
+        return WindowProfile(value)
 
     # --- effects --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from simcluster.base.clock import Profile, Window, on_grid, tick
+from simcluster.base.clock import Profile, WindowProfile, round_to_tick, tick_seconds
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
 from simcluster.documents.diagnostics import Complaint
@@ -204,14 +204,14 @@ class During(FaultSpec):
 
 def window_profile(
     value: float, start: float | None, end: float | None = None, period: float | None = None, duty: float | None = None
-) -> Window:
+) -> WindowProfile:
     """Return a profile that is ``value`` between ``start`` and ``end``, or in part of each period (all in s)."""
-    ends = math.inf if end is None else on_grid(end)
+    ends = math.inf if end is None else round_to_tick(end)
     if period is None or duty is None:
-        return Window(value, on_grid(start or 0.0), ends)
-    if on_grid(period) == 0:
+        return WindowProfile(value, round_to_tick(start or 0.0), ends)
+    if round_to_tick(period) == 0:
         raise InputError(
             f"faults: a period of {period:g} s is too short: times in steps this long are multiples of "
-            f"{tick():.2g} s; use a longer period"
+            f"{tick_seconds():.2g} s; use a longer period"
         )
-    return Window(value, on_grid(start or 0.0), ends, on_grid(period), on_grid(duty * period))
+    return WindowProfile(value, round_to_tick(start or 0.0), ends, round_to_tick(period), round_to_tick(duty * period))

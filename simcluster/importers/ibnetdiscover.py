@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import natural
+from simcluster.base.texts import natural_key
 from simcluster.importers.cluster_document import SWITCH_LATENCY, GraphDocument, ImportSpec, Wire, matches_patterns
 from simcluster.importers.generations import Wires
 
@@ -167,7 +167,7 @@ def build_listing_document(text: str, source: str, spec: ImportSpec, name: str) 
     if not machines:
         raise InputError(f"{source}: no selected adapter has a cable to a switch")
     wires = Wires(spec, spec.device)
-    for number, host in enumerate(sorted(machines, key=natural)):
+    for number, host in enumerate(sorted(machines, key=natural_key)):
         for nic, cable in _add_machine(document, wires, source, (number, host), machines[host]):
             wire = wires.port(cable.rate, "infiniband", "ibnetdiscover", latency=_PORT_LATENCY)
             document.add_link(nic, switches[cable.far], wire)
@@ -182,7 +182,7 @@ def _add_machine(
     number, host = machine
     seen: Counter[str] = Counter()
     nics = []
-    for label, cable in sorted(ports, key=lambda port: natural(port[0])):
+    for label, cable in sorted(ports, key=lambda port: natural_key(port[0])):
         seen[label] += 1
         nics.append((f"{host}.{label}:{seen[label]}" if seen[label] > 1 else f"{host}.{label}", cable))
     gpus = [f"{host}.gpu{i}" for i in range(wires.spec.gpus_per_nic * len(nics))]

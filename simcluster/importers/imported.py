@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.documents.composing import to_yaml
 
 Parameters = ParamSpec("Parameters")
@@ -142,7 +142,7 @@ class Settings(dict[str, Any]):
 
 def suggest_name(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean 'tp'?)" for an unknown name; empty if nothing is close."""
-    near = nearest(word, known, cutoff=0.8)
+    near = nearest_words(word, known, cutoff=0.8)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

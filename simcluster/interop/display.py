@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.shown import clipped
+from simcluster.base.shown import clip_line
 from simcluster.base.units import format_seconds
 from simcluster.show.lines import NAME, named_line
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def _trace_difference(found: TraceDifference) -> str:
     sides = zip(found.names, (found.simulated, found.recorded), strict=True)
-    text = " -> ".join(f"{clipped(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
+    text = " -> ".join(f"{clip_line(name, NAME // 2)} {format_seconds(side.seconds)}" for name, side in sides)
     return f"TraceDifference({text}: {found.seconds / found.simulated.seconds:+.1%})"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import format_count
-from simcluster.base.shown import clipped
+from simcluster.base.shown import clip_line
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import presets
 from simcluster.longrun.text import format_flop
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def _first_scenario_line(found: FirstScenario) -> str:
-    return named_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clipped(found.summary(), 90))
+    return named_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clip_line(found.summary(), 90))
 
 
 def _check_line(found: LaunchCheck) -> str:
     bad = f"failed: {', '.join(found.failed)}" if found.failed else ""
     return named_line(
-        found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clipped(bad, 80)
+        found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clip_line(bad, 80)
     )
 
 
@@ -43,7 +43,7 @@ def _training_line(training: TrainingRun | StagedTraining) -> str:
 
 def _policies_line(found: PolicyComparison) -> str:
     return named_line(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
-                  f"best {clipped(found.best, 60)}")  # fmt: skip
+                  f"best {clip_line(found.best, 60)}")  # fmt: skip
 
 
 def _walls_line(found: Walls) -> str:

@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats
-from simcluster.base.counts import in_full
+from simcluster.base.counts import full_number
 from simcluster.base.errors import InputError
 from simcluster.scenario.run_times import WeibullTime
 
@@ -103,7 +103,7 @@ class ObservedLifetimes:
         died = self.age[self.ended]
         if self.failures < 2 or not died.max() > died.min() > 0:
             raise InputError(
-                f"{in_full(self.failures)} failures at {in_full(len(set(died.tolist())))} ages: no shape; "
+                f"{full_number(self.failures)} failures at {full_number(len(set(died.tolist())))} ages: no shape; "
                 "give two failures or more, at different ages"
             )
         unit = float(self.age.max())
@@ -123,7 +123,7 @@ class ObservedLifetimes:
 
         if slope(_STEEPEST) >= 0:
             raise InputError(
-                f"{in_full(self.failures)} failures are at ages so close that the shape is above {_STEEPEST:g}: "
+                f"{full_number(self.failures)} failures are at ages so close that the shape is above {_STEEPEST:g}: "
                 "give lives of different ages"
             )
         shape = float(brentq(slope, 1e-3, _STEEPEST))

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from simcluster.base.arrays import Floats, Ints, opens
+from simcluster.base.arrays import Floats, Ints, run_start_mask
 from simcluster.base.errors import InputError
 from simcluster.devices.device import TilesMatmul
 from simcluster.documents.catalogue import presets
@@ -139,7 +139,7 @@ def power_curve(
     change = np.concatenate([utilisation, -utilisation])
     order = np.lexsort((at, who))
     who, at, change = who[order], at[order], change[order]
-    first = opens(who)
+    first = run_start_mask(who)
     total = np.cumsum(change)
     before = np.where(first, total - change, 0.0)[np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))]
     busy = np.clip(total - before, 0.0, 1.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_time_limit
+from simcluster.base.telling import require_time_limit, rough_duration
 from simcluster.documents.argument_types import checked_call
 from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule
@@ -179,6 +179,6 @@ def require_short_simulation(schedule: Schedule, steps: int, unlike: int) -> Non
     require_time_limit(
         seconds,
         f"steps {steps:,}: that many steps of {schedule.num_microbatches:,} microbatches on {schedule.num_stages:,} "
-        f"stages{several} would take about {in_words(seconds)} to plan and simulate",
+        f"stages{several} would take about {rough_duration(seconds)} to plan and simulate",
         "use fewer",
     )

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Literal, Protocol, assert_never
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.model.transformer import Model
 from simcluster.planning.checkpoint import SavedParts
 from simcluster.planning.ops import Segment
@@ -188,7 +188,7 @@ class PassMaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Shown):
+class Job(Displayable):
     """Model, rank grid, schedule and options that decide the programs of all stages."""
 
     model: Model

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.planning.boundaries import Boundaries, Key
 from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
@@ -24,7 +24,7 @@ from simcluster.planning.sharded import Sharded
 from simcluster.schedules import Action
 
 
-@collector_off()
+@pause_gc()
 def stage_programs(job: Job) -> list[StageProgram]:
     """Return the program of every stage of a job: items in order, lane by lane."""
     return [_Stage(job, stage).program() for stage in range(job.plan.pp)]

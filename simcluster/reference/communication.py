@@ -1,4 +1,4 @@
-"""Communication of an op in the reference: members, traffic on links, and effect on concurrent computation."""
+"""Communication in the reference simulator: members, traffic on links, effect on concurrent compute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
 
 class RoundPlan(NamedTuple):
-    """Plan of a collective simulated round by round: its phases, bytes, and the pace of a hop, if NCCL sets one."""
+    """Plan of a collective simulated round by round: phases, bytes, and NCCL's latency and rate per hop."""
 
     phases: Sequence[Phase]
     size: float
@@ -28,7 +28,7 @@ class RoundPlan(NamedTuple):
 
 
 class GroupsAndRoutes:
-    """Groups and routes of a job for the reference, which simulates every rank and every link."""
+    """Groups and routes of a job for the reference simulator, which simulates every rank and link."""
 
     def __init__(self, plan: RankLayout, cluster: Cluster, methods: Methods, interference: Interference | None) -> None:
         self._plan, self._cluster, self._methods, self._interference = plan, cluster, methods, interference
@@ -41,7 +41,6 @@ class GroupsAndRoutes:
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """Stage of every rank, and its place there."""
         stages = enumerate(self._stage_ranks)
         return {rank: (stage, place) for stage, ranks in stages for place, rank in enumerate(ranks)}
 
@@ -61,11 +60,11 @@ class GroupsAndRoutes:
         return self._places[rank][0]
 
     def peer(self, rank: int, stage: int) -> int:
-        """Return the rank with the same place in another stage."""
+        """Return the rank at the same position in another pipeline stage."""
         return self._stage_ranks[stage][self._places[rank][1]]
 
     def members(self, node: Node) -> tuple[int, ...]:
-        """Return the simulated ranks of an op's group, in the group's order; of a send the sender first."""
+        """Return the simulated ranks of an op's group, in order; for a send, the sender first."""
         group = node.op.work.group(node.stage)
         assert group is not None, node.op
         if not isinstance(group, str):
@@ -78,7 +77,7 @@ class GroupsAndRoutes:
         return self._groups[group][node.rank]
 
     def traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
-        """Return the traffic of a communication among these members, as activities run in order."""
+        """Return the transfers of a communication among these members, in the order in which they run."""
         if not work.moves:
             return (Traffic((), 0.0, 1, work.seconds),)
         if (work, members) not in self._traffics:
@@ -96,14 +95,14 @@ class GroupsAndRoutes:
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
     def rounds(self, work: Work, members: tuple[int, ...]) -> RoundPlan:
-        """Return a collective's phases, bytes and pace, for simulating it round by round."""
+        """Return a collective's phases, bytes and hop times, for simulating it round by round."""
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         phases = phases_of(method, group, work.moves)
         return RoundPlan(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
-        """Return the relative slowdown of concurrent compute of sensitivity 1; 0 for blocking communication."""
+        """Return how much an op's communication slows concurrent compute of sensitivity 1 (0.1: 10 %)."""
         work, interference = op.work, self._interference
         if interference is None or not work.presses(op.lane):
             return 0.0
@@ -112,16 +111,16 @@ class GroupsAndRoutes:
         return interference.pressure(Communication(len(hosts) > 1, sent, work.moves in RELAYED))
 
     def drag(self, op: Op) -> float:
-        """Return the relative slowdown of a communication while one of its ranks computes."""
+        """Return how much longer a round of an op's communication takes while a member computes (0.1: 10 %)."""
         return self._interference.drag if self._interference and op.work.presses(op.lane) else 0.0
 
     def _sent(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the rate (B/s) at which a GPU sends while the group has all links to itself."""
+        """Return the rate (B/s) at which a GPU sends if no other traffic uses the group's links."""
         size, alone = work.size, self.alone_seconds(work, members)
         if work.axis:
             size *= work.load * bus_factor(cast(Any, work.moves), len(members))
         return size / alone if alone > 0 else 0.0
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the seconds of a communication with all links to itself."""
+        """Return the seconds that a communication takes if no other traffic uses its links."""
         return sum(traffic.alone_seconds(self.capacity) for traffic in self.traffics(work, members))

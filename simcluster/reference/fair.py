@@ -17,14 +17,14 @@ from simcluster.traffic.fairness import Usage
 
 
 class Demand(NamedTuple):
-    """Bandwidth demand of an activity: its flows on each link, and the most B/s that one of them reaches."""
+    """Bandwidth demand of a transfer: its flows on each link, and the most B/s that one flow can reach."""
 
     usage: Usage
     bound: float = math.inf
 
 
 def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list[float]:
-    """Compute the max-min fair rate per flow (B/s) of every activity; ``capacity`` is B/s by link number."""
+    """Compute the max-min fair rate per flow (B/s) of every transfer; ``capacity`` is B/s by link number."""
     users: dict[int, list[int]] = {}
     for number, demand in enumerate(demands):
         for link, _ in demand.usage:
@@ -32,26 +32,29 @@ def fair_rates(demands: Sequence[Demand], capacity: Mapping[int, float]) -> list
     level = dict.fromkeys(users, math.inf)
     flows = [dict(demand.usage) for demand in demands]
 
-    def want(number: int, besides: int) -> float:
-        """B/s that an activity would reach if this link held nobody back."""
+    def desired_rate(number: int, except_link: int) -> float:
+        """Return the rate (B/s) that a transfer would reach if the link ``except_link`` did not limit it."""
         demand = demands[number]
-        return min([demand.bound, *(level[link] for link, _ in demand.usage if link != besides)])
+        return min([demand.bound, *(level[link] for link, _ in demand.usage if link != except_link)])
 
     changed = True
     while changed:
         changed = False
         for link, numbers in users.items():
-            new = link_level(capacity[link], [(want(number, link), flows[number][link]) for number in numbers])
+            new = link_rate_limit(
+                capacity[link], [(desired_rate(number, link), flows[number][link]) for number in numbers]
+            )
             changed = changed or new != level[link]
             level[link] = new
-    return [want(number, -1) for number in range(len(demands))]
+    return [desired_rate(number, -1) for number in range(len(demands))]
 
 
-def link_level(capacity: float, users: Iterable[tuple[float, float]]) -> float:
-    """Return the rate level of a link: ``users`` are the wanted rate (B/s) of each activity and its flows.
+def link_rate_limit(capacity: float, users: Iterable[tuple[float, float]]) -> float:
+    """Return the rate (B/s) to which a link limits the transfers on it; infinite if it limits none.
 
-    Those that want less than an equal share of the remaining capacity get it, the lowest first, all of one rate at
-    once; the share never falls on the way. Infinite where the link limits no activity.
+    ``users`` are the rate that each transfer wants (B/s) and the number of its flows. Those that want less than an
+    equal share of the remaining capacity get it, the lowest first, all of one rate at once; the share never falls on
+    the way.
     """
     rest = sorted(users)
     left, share = capacity, capacity / math.fsum(flows for _, flows in rest)

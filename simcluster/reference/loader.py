@@ -1,4 +1,4 @@
-"""Simulation of the training data loader as processes: delays of the batches of a job's hosts.
+"""Simulation of the training data loader with SimPy: delays of the batches of a job's hosts.
 
 On each host ``workers`` load batches, each one at a time, into a queue that holds ``prefetch``; one that is done while
 the queue is full keeps its batch until there is room. Workers begin evenly spread over the time of a batch, as they are
@@ -18,7 +18,7 @@ from simcluster.reference.network import Process
 
 
 class HostLoader:
-    """Loader workers and queue of one host; ``takes[number]`` is the load time (s) of each batch."""
+    """Loader workers and batch queue of one host; ``takes[number]`` is the load time (s) of each batch."""
 
     def __init__(self, env: simpy.Environment, takes: Floats, workers: int, prefetch: int) -> None:
         self._env, self._takes = env, takes.tolist()
@@ -39,7 +39,7 @@ class HostLoader:
             yield self._queue.put(True)
 
     def take(self) -> Process:
-        """Wait for the next batch."""
+        """Wait until the next batch of this host is loaded."""
         yield self._env.process(self._load()) if self._queue is None else self._queue.get()
 
 
@@ -52,14 +52,14 @@ def simulate_batch_delays(takes: Floats, workers: int, prefetch: int, step: floa
     hosts = [HostLoader(env, own, workers, prefetch) for own in takes]
     late = takes * 0.0
 
-    def taken(host: int, number: int) -> Process:
+    def load_on(host: int, number: int) -> Process:
         begun = env.now
         yield env.process(hosts[host].take())
         late[host, number] = env.now - begun
 
     def train() -> Process:
         for number in range(takes.shape[1]):
-            yield env.all_of([env.process(taken(host, number)) for host in range(len(hosts))])
+            yield env.all_of([env.process(load_on(host, number)) for host in range(len(hosts))])
             yield env.timeout(step)
 
     env.run(until=env.process(train()))

@@ -13,28 +13,28 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import simpy
 from simpy.events import EventPriority
 
-from simcluster.base.clock import Profile, exact_until, first_open, on_grid
+from simcluster.base.clock import Profile, exact_time_limit, first_nonzero_time, round_to_tick
 from simcluster.base.telling import require_event_limit
 from simcluster.reference.fair import Demand, fair_rates
 from simcluster.traffic.traffic import Traffic
 
-_EVENT = 1e-5  # processor seconds per event, about
+_SECONDS_PER_EVENT = 1e-5  # processor seconds per event, about
 _LAST = EventPriority(2)  # after SimPy's URGENT (0) and NORMAL (1)
 
 
 def process_events(env: simpy.Environment) -> int:
-    """Simulate until no event is left, or the clock leaves its exact grid; return the number of events."""
-    until, events = exact_until(), 0
+    """Simulate until no event is left or the clock leaves its exact grid; return the number of events."""
+    until, events = exact_time_limit(), 0
     while env.peek() < until:
         env.step()
         events += 1
         if events % 10_000 == 0:
-            require_event_limit("events", events, _EVENT, env.now)
+            require_event_limit("events", events, _SECONDS_PER_EVENT, env.now)
     return int(next(env._eid))
 
 
-class AtEndOfInstant:
-    """Action that runs once at the end of every instant at which it was requested."""
+class EndOfInstantAction:
+    """Action that runs once at the end of every simulated instant at which it was requested."""
 
     def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
         self._env, self._action, self._asked = env, action, False
@@ -80,23 +80,23 @@ class FluidTransfer:
         if self.rate <= 0 and size > 0:  # a dead link: nothing moves until its capacity comes back
             self.round_seconds = self.end = math.inf
             return
-        self.round_seconds = on_grid(size / self.rate * self.drag) if size else 0.0
+        self.round_seconds = round_to_tick(size / self.rate * self.drag) if size else 0.0
         left = self.remaining * self.round_seconds
-        self.end = now + (left if self.remaining == self.traffic.rounds else on_grid(left))
+        self.end = now + (left if self.remaining == self.traffic.rounds else round_to_tick(left))
 
 
 class FluidNetwork:
-    """Links in use: ``capacity`` is B/s by number, ``profiles[link]`` multiplies it over time."""
+    """Links with max-min fair sharing; ``capacity`` in B/s by link, multiplied by ``profiles`` over time."""
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float], profiles: Mapping[int, Profile]) -> None:
         self._env, self._capacity, self._profiles = env, capacity, profiles
         self._moving: list[FluidTransfer] = []
         self._started = 0  # activities that have begun and are not over, latency included
         self._following = False
-        self._share = AtEndOfInstant(env, self._share_out)
+        self._share = EndOfInstantAction(env, self._share_out)
 
     def move(self, activity: FluidTransfer) -> Process:
-        """Pay the latency, then move at the fair rate until the last byte has arrived."""
+        """Run a transfer: wait for its latency, then move its bytes at the fair rate."""
         env = self._env
         self._started += 1
         if self._profiles and not self._following:
@@ -115,14 +115,13 @@ class FluidNetwork:
         self._share.request()
 
     def set_drag(self, activity: FluidTransfer, drag: float) -> None:
-        """Set the factor on a transfer's round time from now on; bandwidth it does not use stays idle."""
+        """Set the factor on a transfer's round time from now on; bandwidth that it does not use stays idle."""
         activity.drag = drag
         if activity in self._moving and activity.rate >= 0:
             activity.update(self._env.now)
             self._notify(activity)
 
     def _share_out(self) -> None:
-        """Set the rates of all transfers from this instant on."""
         now = self._env.now
         used = {link for activity in self._moving for link, _ in activity.traffic.usage}
         capacity = {link: self._capacity[link] for link in used}
@@ -140,7 +139,6 @@ class FluidNetwork:
         event.succeed()
 
     def _follow(self) -> Process:
-        """Recompute rates whenever a link's capacity changes while a transfer is in flight."""
         while self._started:
             change = min(profile.after(self._env.now) for profile in self._profiles.values())
             if change == math.inf:
@@ -152,7 +150,6 @@ class FluidNetwork:
         self._following = False
 
     def _can_move(self) -> bool:
-        """Return whether the links of some blocked transfer will all be up at the same time."""
         usages = [activity.traffic.usage for activity in self._moving]
         of_links = [[self._profiles[link] for link, _ in usage if link in self._profiles] for usage in usages]
-        return any(first_open(profiles, self._env.now) < math.inf for profiles in of_links)
+        return any(first_nonzero_time(profiles, self._env.now) < math.inf for profiles in of_links)

@@ -1,4 +1,4 @@
-"""Dependency graph of the ops of all simulated ranks: a node per op, with the nodes it waits for."""
+"""Dependency graph of all simulated ranks: one node per op, with the nodes for which it waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Lanes = Mapping[tuple[int, str], list["Node"]]
 
 @dataclass(eq=False)
 class Node:
-    """Op of one rank in the dependency graph; times in seconds.
+    """An op of one rank in the dependency graph, with its simulated times (s).
 
     ``number`` counts nodes rank by rank, in the order of the rank's program. ``ready`` is when it could have begun
     alone, ``start`` when all members of its communication had arrived and ``end`` when it was over; ``last`` is the
@@ -34,11 +34,12 @@ class Node:
     last: Node | None = field(default=None, repr=False)
 
 
-def lanes_of(programs: Mapping[int, StageProgram], peer: Callable[[int, int], int]) -> Lanes:
-    """Return the nodes of every simulated rank, lane by lane, in order; ``programs`` has each rank's program.
+def build_lanes(programs: Mapping[int, StageProgram], peer: Callable[[int, int], int]) -> Lanes:
+    """Build the dependency graph: one node per op of every simulated rank, in lanes that run in order.
 
-    An op follows the one before it on its lane, those of its segment that it names, and what its item needs: an item of
-    the same rank, or of the rank with the same place in another stage, ``peer(rank, stage)``.
+    ``programs`` has each rank's ops. An op follows the one before it on its lane, those of its segment that it names,
+    and what its item needs: an item of the same rank, or of the rank at the same position in another stage,
+    ``peer(rank, stage)``.
     """
     lanes: dict[tuple[int, str], list[Node]] = {}
     over: dict[tuple[int, Hashable], Node] = {}  # by rank and the key of an item: its last node

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import simpy
 
-from simcluster.base.clock import STEADY, BeyondGridError, Profile, on_grid
+from simcluster.base.clock import STEADY, BeyondGridError, Profile, round_to_tick
 from simcluster.base.errors import DeadlockError
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.network import AtEndOfInstant, FluidNetwork, FluidTransfer, Process, process_events
+from simcluster.reference.network import EndOfInstantAction, FluidNetwork, FluidTransfer, Process, process_events
 from simcluster.reference.nodes import Lanes, Node
 from simcluster.reference.steps import CollectiveInRounds
 from simcluster.topology import Cluster
@@ -43,19 +43,19 @@ class RemainingWork(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Time at which it will be over if nothing changes."""
-        return self.since + (self.seconds if self.factor == 1.0 else on_grid(self.seconds * self.factor))
+        """Time (s) at which the computation ends if its speed does not change."""
+        return self.since + (self.seconds if self.factor == 1.0 else round_to_tick(self.seconds * self.factor))
 
     def at(self, now: float, factor: float) -> RemainingWork:
-        """Return the remaining work at time ``now``, under another factor."""
+        """Return the work that remains at time ``now``, to be done under another slowdown factor."""
         if factor == self.factor:
             return self
-        return RemainingWork(max(0.0, self.seconds - on_grid((now - self.since) / self.factor)), now, factor)
+        return RemainingWork(max(0.0, self.seconds - round_to_tick((now - self.since) / self.factor)), now, factor)
 
 
 @dataclass(eq=False)
 class CommunicationInFlight:
-    """Communication in flight: its pressure on compute, compute's drag on it, and its transfer."""
+    """A communication in progress, with its slowdown of compute and compute's slowdown of it."""
 
     pressure: float
     drag: float
@@ -64,26 +64,26 @@ class CommunicationInFlight:
     dragged: bool = False
 
     def factor(self) -> float:
-        """Return the present factor on the time of its rounds."""
+        """Return the present slowdown factor on the time of its rounds."""
         return 1.0 + self.drag if self.dragged else 1.0
 
 
 class Rank:
-    """GPU in the simulation: its communications in flight, running computations, and their mutual slowdown."""
+    """A simulated GPU: communications in progress, running computations, and their mutual slowdown."""
 
     def __init__(self, env: simpy.Environment, network: FluidNetwork, slowness: float, speed: Profile) -> None:
         self._env, self._network, self.slowness, self.speed = env, network, slowness, speed
         self.flights: list[CommunicationInFlight] = []
         self.computing = 0
         self.changed = env.event()
-        self._end_of_instant = AtEndOfInstant(env, self._settle)
+        self._end_of_instant = EndOfInstantAction(env, self._settle)
 
     def announce_change(self) -> None:
-        """Announce a change on this rank at the end of the instant."""
+        """Request an update of this rank's slowdown factors at the end of the instant."""
         self._end_of_instant.request()
 
     def factor(self, sensitivity: float) -> float:
-        """Return the factor on the time of a computation of this sensitivity from now on."""
+        """Return the slowdown factor, from now on, of a computation with this sensitivity."""
         pressure = max((flight.pressure for flight in self.flights), default=0.0)
         return (1.0 + sensitivity * pressure) * self.speed.at(self._env.now)
 
@@ -100,7 +100,7 @@ class Rank:
 
 @dataclass
 class CommunicationMeeting:
-    """Meeting of ranks for one communication; the event ``over`` marks its end."""
+    """The ranks that have arrived at one communication; the event ``over`` marks its end."""
 
     over: simpy.Event
     arrived: list[Node] = field(default_factory=list)
@@ -108,7 +108,7 @@ class CommunicationMeeting:
 
 
 class StepSimulation:
-    """Simulation of the nodes of a job on a cluster; complete once constructed, with times in every node.
+    """Reference simulation of a step: constructing it runs it, and sets the times of every node.
 
     ``slowness[rank]`` multiplies the rank's computations always, ``speeds[rank]`` over time; ``capacities[link]``
     multiplies a link's capacity over time. ``in_steps``: collectives are simulated round by round. Raises DeadlockError
@@ -157,16 +157,16 @@ class StepSimulation:
             if work.group(node.stage) is not None:
                 yield from self._communicate(node)
             elif work.sensitivity is None:
-                yield env.timeout(on_grid(work.seconds))
+                yield env.timeout(round_to_tick(work.seconds))
             else:
                 yield from self._compute(node, work.seconds, work.sensitivity)
             node.end = env.now
             self._over[node].succeed()
 
     def _compute(self, node: Node, seconds: float, sensitivity: float) -> Process:
-        """Compute at a rate that follows pressure and speed; of changes at one instant the last counts."""
+        """Run a computation at a rate that follows interference and GPU speed over time."""
         env, rank = self._env, self._ranks[node.rank]
-        before = now = RemainingWork(on_grid(seconds * rank.slowness), env.now, 1.0)
+        before = now = RemainingWork(round_to_tick(seconds * rank.slowness), env.now, 1.0)
         settled = env.now  # ``before`` is what was left as of all instants before this one
         rank.computing += 1
         rank.announce_change()
@@ -185,7 +185,7 @@ class StepSimulation:
         rank.announce_change()
 
     def _communicate(self, node: Node) -> Process:
-        """Arrive at a communication; the last member to arrive starts it."""
+        """Arrive at a communication and wait for its end; the last rank to arrive starts it."""
         members = self._communication.members(node)
         work, (key, index) = node.op.work, node.key
         if work.joins and isinstance(key, tuple):
@@ -211,7 +211,6 @@ class StepSimulation:
             yield from steps.enter(members.index(node.rank))
 
     def _move(self, meeting: CommunicationMeeting, members: tuple[int, ...]) -> Process:
-        """Simulate a communication from its last arrival to its end."""
         op = next(node.op for node in meeting.arrived if not node.op.work.joins)
         ranks = [self._ranks[rank] for rank in members]
         flight = CommunicationInFlight(self._communication.pressure(op, members), self._communication.drag(op), ranks)
@@ -227,7 +226,6 @@ class StepSimulation:
         meeting.over.succeed()
 
     def _explain(self, stuck: Sequence[Node]) -> str:
-        """Return a message that lists what the lanes that never ended wait for."""
         lines = [
             f"  rank {node.rank} {node.op.lane}: {node.op.kind} {node.op.name} waits for "
             + (", ".join(f"rank {other.rank} {other.op.kind} {other.op.name}" for other in node.before

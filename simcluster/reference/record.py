@@ -1,4 +1,4 @@
-"""Record of a simulated step: ops and their times, as columns.
+"""Record of a simulated step: its ops and their times, as columns.
 
 Timelines, memory, waits and the critical path read nothing else: all ops at once, or the simulated ranks one by one.
 Both engines make it: the reference from its nodes, the compiled engine from its tables.
@@ -20,7 +20,7 @@ from simcluster.traffic.traffic import Traffic
 
 
 class Label(NamedTuple):
-    """Timeline label of an op (stream, kind, name, bytes); equal ops share one.
+    """Timeline label of an op: stream, kind, name, layer, bytes; equal ops share one.
 
     ``bytes`` of a communication; ``axis`` of its group, "" for none. ``traffics`` is what it moves over links, empty
     where that is nothing or takes a given time. ``sensitivity`` is None unless it is a computation.
@@ -38,7 +38,7 @@ class Label(NamedTuple):
 
 
 class OpTimes(NamedTuple):
-    """Times per op (s): when it could have begun alone, began and ended, and the op that arrived last.
+    """Times (s) at which each op was ready, started and ended, and the op that arrived last.
 
     ``last`` is the last arrival at the op's meeting (of several the one of the lowest rank), else the op itself.
     """
@@ -50,7 +50,7 @@ class OpTimes(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Dependencies besides the previous op on the lane: those of op i are op[first[i]:first[i + 1]]."""
+    """Dependencies of ops except the previous op of the lane; op i waits for op[first[i]:first[i + 1]]."""
 
     first: Ints
     op: Ints
@@ -58,7 +58,7 @@ class Waits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ops:
-    """Columns over all ops of the simulated ranks.
+    """Per-op columns of all simulated ranks: label, lane, step, microbatch, duration, meeting.
 
     ``label`` is the place of the op's label in ``labels`` (-1: it leaves no span, as a receive), ``meeting`` the number
     of its meeting (-1 for none; ops with the same number meet) and ``parties`` how many simulated ops meet there (1
@@ -89,27 +89,27 @@ class Ops:
 
     @cached_property
     def lanes(self) -> list[Ints]:
-        """Ops of every lane, in order."""
+        """Numbers of the ops of every lane, in order."""
         ends = np.cumsum(np.bincount(self.lane, minlength=len(self.lane_rank)))
         return np.split(np.argsort(self.lane, kind="stable"), ends[:-1])
 
     @cached_property
     def before(self) -> Ints:
-        """Previous op of each op on its lane, -1 for the first ones."""
-        return _before(self.lane, np.concatenate(self.lanes))
+        """Number of the previous op on each op's lane; -1 for the first ones."""
+        return _find_previous_ops(self.lane, np.concatenate(self.lanes))
 
     @cached_property
     def waits(self) -> Waits:
-        """Dependencies of ops besides the previous op on their lanes."""
+        """Dependencies of ops except the previous op of their lane."""
         return self.make_waits()
 
 
 @dataclass(frozen=True, eq=False)
 class RankOps:
-    """Columns over the ops of a rank, or of all ranks that run the same program.
+    """Per-op columns of one rank, or of all ranks that run identical ops.
 
-    ``label`` is the index of an op's label in ``labels`` (-1: the op has no span).  ``pair`` marks the two ops of a
-    transfer whose sender and receiver meet.  Per message from another rank, ``receiver`` is the op that waits for it,
+    ``label`` is the index of an op's label in ``labels`` (-1: the op has no span). ``pair`` marks the two ops of a
+    transfer whose sender and receiver meet. Per message from another rank, ``receiver`` is the op that waits for it,
     ``sent`` the label of the message, and ``meets`` whether its sender and receiver meet.
     """
 
@@ -136,17 +136,17 @@ class RankOps:
 
     @cached_property
     def in_lanes(self) -> Ints:
-        """Ops lane by lane, each lane in order."""
+        """Numbers of the ops lane by lane, each lane in order."""
         return np.argsort(self.lane, kind="stable")
 
     @cached_property
     def before(self) -> Ints:
-        """Previous op of each op on its lane, -1 for the first ones."""
-        return _before(self.lane, self.in_lanes)
+        """Number of the previous op on each op's lane; -1 for the first ones."""
+        return _find_previous_ops(self.lane, self.in_lanes)
 
 
-def _before(lane: Int32s, order: Ints) -> Ints:
-    """Return the op before each on its lane, -1 for the first ones; ``order`` has the ops lane by lane."""
+def _find_previous_ops(lane: Int32s, order: Ints) -> Ints:
+    """Return the previous op on each op's lane, -1 for the first ones; ``order`` has the ops lane by lane."""
     follows = np.flatnonzero(np.diff(lane[order]) == 0)
     found = np.full(len(lane), -1, dtype=np.int64)
     found[order[follows + 1]] = order[follows]
@@ -154,7 +154,7 @@ def _before(lane: Int32s, order: Ints) -> Ints:
 
 
 class RankTimes(NamedTuple):
-    """Times (s) of a rank's ops, followed by those of the messages that it receives: ready, start and end.
+    """Times (s) of a rank's ops, then of the messages that it receives: ready, start, end.
 
     ``last`` is the rank whose op arrived last at the op's meeting, or that sent the message.
     """
@@ -166,7 +166,7 @@ class RankTimes(NamedTuple):
 
 
 class RankRecord(NamedTuple):
-    """Record of one simulated rank; its ``times`` are valid until the next one is requested."""
+    """Record of one simulated rank; its ``times`` are valid until the next rank is requested."""
 
     rank: int
     stage: int
@@ -176,9 +176,10 @@ class RankRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """Result of an engine: end of every lane (s; 0 for one without ops), and times of all ops on demand.
+    """What an engine returns: the end (s) of every lane, and the times of all ops on demand.
 
-    ``events`` counts what the engine processed, ``engine`` is its name and ``why`` the reason for that choice.
+    A lane without ops ends at 0. ``events`` counts what the engine processed, ``engine`` is its name and ``why`` the
+    reason for that choice.
     """
 
     lane_rank: Int32s
@@ -192,8 +193,8 @@ class Record:
     make_ranks: Callable[[], Iterator[RankRecord]] | None = field(default=None, repr=False)
 
     def ranks(self) -> Iterator[RankRecord]:
-        """Generate the simulated ranks in order of their numbers."""
-        return self.make_ranks() if self.make_ranks else ranks_of(self.ops, self.times)
+        """Yield the record of each simulated rank, in rank order."""
+        return self.make_ranks() if self.make_ranks else split_by_rank(self.ops, self.times)
 
     @cached_property
     def ops(self) -> Ops:
@@ -206,8 +207,8 @@ class Record:
         return self.make_times()
 
 
-def ranks_of(ops: Ops, times: OpTimes) -> Iterator[RankRecord]:
-    """Generate the ranks of columns over all ops, in order of their numbers."""
+def split_by_rank(ops: Ops, times: OpTimes) -> Iterator[RankRecord]:
+    """Split per-op columns of all ranks into one record per rank, in rank order."""
     rank = ops.lane_rank[ops.lane]
     on_main = np.array([name == MAIN for name in ops.lane_name], dtype=bool)
     sends, receivers = ops.receives

@@ -1,4 +1,4 @@
-"""Record of a step that the reference simulates, made from its nodes."""
+"""Simulation of given stage ops by the reference simulator, and the record of the step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from itertools import chain, pairwise
 import numpy as np
 
 from simcluster.base.arrays import Int32s
-from simcluster.base.clock import Profile, on_grid
-from simcluster.base.telling import phase
+from simcluster.base.clock import Profile, round_to_tick
+from simcluster.base.telling import report_phase
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.reference.communication import GroupsAndRoutes
-from simcluster.reference.nodes import Lanes, Node, lanes_of
+from simcluster.reference.nodes import Lanes, Node, build_lanes
 from simcluster.reference.plain import StepSimulation
 from simcluster.reference.record import Label, Ops, OpTimes, Record, Waits
 from simcluster.topology import Cluster
 
 
-@phase("simulating")
+@report_phase("simulating")
 def simulate_programs(
     programs: Sequence[StageProgram],
     cluster: Cluster,
@@ -31,7 +31,7 @@ def simulate_programs(
     engine: str = "reference",
     why: str = "engine: reference",
 ) -> Record:
-    """Simulate the stages' programs on the ranks that ``communication`` names.
+    """Simulate the ops of the ranks in ``communication`` and return the step's record.
 
     Raises DeadlockError when ops are left that can never begin.
     """
@@ -39,30 +39,30 @@ def simulate_programs(
     own = {rank: programs[stage(rank)] for rank in communication.ranks}
     if disturbances is not UNDISTURBED:
         own = {rank: disturbances.retimed_program(rank, program) for rank, program in own.items()}
-    lanes = lanes_of(own, communication.peer)
+    lanes = build_lanes(own, communication.peer)
     speeds = {rank: disturbances.speeds[rank] for rank in own if rank in disturbances.speeds}
     simulation = StepSimulation(
         lanes, cluster, communication, slowness, speeds, disturbances.capacities, in_steps=in_steps
     )
     nodes = sorted(chain.from_iterable(lanes.values()), key=lambda node: node.number)
     return Record(
-        lane_rank=_ints([rank for rank, _ in lanes]),
-        lane_stage=_ints([ops[0].stage for ops in lanes.values()]),
+        lane_rank=_as_int32([rank for rank, _ in lanes]),
+        lane_stage=_as_int32([ops[0].stage for ops in lanes.values()]),
         lane_end=np.array([ops[-1].end for ops in lanes.values()]),
         events=simulation.events,
         engine=engine,
         why=why,
-        make_ops=lambda: _ops(nodes, lanes, simulation, communication, slowness, speeds),
-        make_times=lambda: _times(nodes),
+        make_ops=lambda: _make_ops(nodes, lanes, simulation, communication, slowness, speeds),
+        make_times=lambda: _make_times(nodes),
     )
 
 
-def _times(nodes: Sequence[Node]) -> OpTimes:
+def _make_times(nodes: Sequence[Node]) -> OpTimes:
     ready, start, end = (np.array([getattr(node, name) for node in nodes]) for name in ("ready", "start", "end"))
     return OpTimes(ready, start, end, np.array([(node.last or node).number for node in nodes], dtype=np.int64))
 
 
-def _ops(
+def _make_ops(
     nodes: Sequence[Node],
     lanes: Lanes,
     simulation: StepSimulation,
@@ -73,8 +73,8 @@ def _ops(
     places: dict[Label, int] = {}
     known: dict[Hashable, int] = {}  # by identity of the op and what it moves
 
-    def place(node: Node) -> int:
-        """Return the place of a node's label among those that differ, -1 for none."""
+    def label_index(node: Node) -> int:
+        """Return the index of a node's label among the distinct labels; -1 without a label."""
         op, work = node.op, node.op.work
         if work.joins:
             return -1
@@ -87,7 +87,7 @@ def _ops(
             known[id(op), id(traffics)] = places.setdefault(label, len(places))
         return known[id(op), id(traffics)]
 
-    label = _ints([place(node) for node in nodes])
+    label = _as_int32([label_index(node) for node in nodes])
     lane_of = {node: lane for lane, ops in enumerate(lanes.values()) for node in ops}
     meeting, parties = np.full(len(nodes), -1, dtype=np.int32), np.ones(len(nodes), dtype=np.int32)
     for number, each in enumerate(simulation.meetings.values()):
@@ -98,36 +98,35 @@ def _ops(
     return Ops(
         labels=list(places),
         label=label,
-        lane=_ints([lane_of[node] for node in nodes]),
-        step=_ints([node.item.step for node in nodes]),
-        chunk=_ints([node.item.chunk for node in nodes]),
-        microbatch=_ints([node.item.microbatch for node in nodes]),
-        seconds=np.array([_seconds(node, slowness) for node in nodes]),
+        lane=_as_int32([lane_of[node] for node in nodes]),
+        step=_as_int32([node.item.step for node in nodes]),
+        chunk=_as_int32([node.item.chunk for node in nodes]),
+        microbatch=_as_int32([node.item.microbatch for node in nodes]),
+        seconds=np.array([_op_seconds(node, slowness) for node in nodes]),
         meeting=meeting,
         parties=parties,
         receives=(sends, receivers),
-        lane_rank=_ints([rank for rank, _ in lanes]),
-        lane_stage=_ints([ops[0].stage for ops in lanes.values()]),
+        lane_rank=_as_int32([rank for rank, _ in lanes]),
+        lane_stage=_as_int32([ops[0].stage for ops in lanes.values()]),
         lane_name=[name for _, name in lanes],
         speeds=speeds,
-        make_waits=lambda: _waits(nodes, lanes),
+        make_waits=lambda: _make_waits(nodes, lanes),
     )
 
 
-def _seconds(node: Node, slowness: Sequence[float]) -> float:
-    """Return how long a node takes with nothing concurrent, 0 for communication."""
+def _op_seconds(node: Node, slowness: Sequence[float]) -> float:
     work = node.op.work
     if work.group(node.stage) is not None:
         return 0.0
-    return on_grid(work.seconds if work.sensitivity is None else work.seconds * slowness[node.rank])
+    return round_to_tick(work.seconds if work.sensitivity is None else work.seconds * slowness[node.rank])
 
 
-def _waits(nodes: Sequence[Node], lanes: Lanes) -> Waits:
+def _make_waits(nodes: Sequence[Node], lanes: Lanes) -> Waits:
     previous = {node: earlier for ops in lanes.values() for earlier, node in pairwise(ops)}
     others = [[other.number for other in node.before if other is not previous.get(node)] for node in nodes]
     first = np.cumsum([0, *map(len, others)])
     return Waits(first, np.array([*chain.from_iterable(others)], dtype=np.int64))
 
 
-def _ints(values: Sequence[int]) -> Int32s:
+def _as_int32(values: Sequence[int]) -> Int32s:
     return np.array(values, dtype=np.int32)

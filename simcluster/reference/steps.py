@@ -19,25 +19,25 @@ from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
 
 
 class CollectiveInRounds:
-    """One collective in rounds over the GPUs of a group; ``enter(position)`` runs one rank's part."""
+    """One collective of a group, simulated round by round; each rank takes part by ``enter(position)``."""
 
     def __init__(
         self, env: simpy.Environment, network: FluidNetwork, fabric: Fabric, gpus: Sequence[int], rounds: RoundPlan
     ) -> None:
         self._blocks = [
-            _Block(env, network, hops, [_transfer(fabric, gpus, hop, rounds) for hop in hops], count)
+            _RepeatedRounds(env, network, hops, [_hop_traffic(fabric, gpus, hop, rounds) for hop in hops], count)
             for hops, count in repeated_rounds(rounds.phases)
         ]
 
     def enter(self, position: int) -> Process:
-        """Run all blocks in which the rank at this position takes part."""
+        """Run the rounds in which the rank at this position of the group takes part."""
         for block in self._blocks:
             if position in block.arrived:
                 block.arrived[position].succeed()
                 yield block.left[position]
 
 
-class _Block:
+class _RepeatedRounds:
     """Rounds that repeat the same hops, with one process per hop."""
 
     def __init__(
@@ -75,7 +75,7 @@ class _Block:
             event.succeed()
 
 
-def _transfer(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: RoundPlan) -> Traffic:
+def _hop_traffic(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: RoundPlan) -> Traffic:
     spread = hop_spread(fabric, gpus, hop)
     latency, bound = rounds.pace or (fabric.spread_latency(spread), math.inf)
     return Traffic(usage_of([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)

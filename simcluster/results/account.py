@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED
@@ -50,7 +50,7 @@ class AxisCommunication:
 
 
 @dataclass(frozen=True)
-class Account(Shown):
+class Account(Displayable):
     """Account of a step: seconds of the mean rank.
 
     ``breakdown`` is as metrics define it, ``states`` its entries other than communication, without the slowdown of

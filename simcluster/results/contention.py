@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints, begins
-from simcluster.base.clock import Profile, all_on_grid, on_grid, stretched
+from simcluster.base.arrays import Floats, Ints, run_starts
+from simcluster.base.clock import Profile, round_all_to_tick, round_to_tick, slowed_duration
 from simcluster.reference.record import Ops, OpTimes
 from simcluster.results.timeline import Spans
 from simcluster.symmetry.communicators import Communicators
@@ -183,7 +183,7 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
         return seconds
     rank, begin = ops.lane_rank[ops.lane[op]], times.start[op]
     order = np.argsort(rank, kind="stable")
-    firsts = begins(rank[order])
+    firsts = run_starts(rank[order])
     for own in np.split(order, firsts[1:]):
         speed = ops.speeds.get(int(rank[own[0]])) if len(own) else None
         if speed is not None:
@@ -194,9 +194,9 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
             end = begin[own] + seconds[own] * factor[place]
             across = end > edges[place + 1]
             end -= begin[own]
-            seconds[own] = all_on_grid(end)
+            seconds[own] = round_all_to_tick(end)
             for each in own[across].tolist():  # as few as there are changes of speed
-                seconds[each] = on_grid(stretched(speed, float(begin[each]), float(ops.seconds[op[each]])))
+                seconds[each] = round_to_tick(slowed_duration(speed, float(begin[each]), float(ops.seconds[op[each]])))
     return seconds
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.reference.record import Ops, OpTimes
 from simcluster.results.timeline import Spans
 
@@ -21,7 +21,7 @@ PathOp = tuple[int, float, float]
 
 
 @dataclass(frozen=True)
-class CriticalPath(Shown):
+class CriticalPath(Displayable):
     """Spans of the critical path in time order, each from the end of the previous one (``start``, ``end`` in seconds).
 
     ``number`` is the place of each in ``spans``. Where it waits for a late member of its group the path continues

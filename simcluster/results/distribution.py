@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.shown import Shown
-from simcluster.base.tables import frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import rows_to_frame
 from simcluster.documents.argument_types import checked
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 t
 
 
 @dataclass(frozen=True)
-class Distribution(Shown):
+class Distribution(Displayable):
     """Step time of every simulated replica, in seconds.
 
     ``planned`` is the step time without randomness (with all deterministic faults); ``method`` is how the replicas were
@@ -53,7 +53,7 @@ class Distribution(Shown):
     @property
     def table(self) -> DataFrame:
         """DataFrame with one row per replica: its step_time_s."""
-        return frame_of([{"step_time_s": each} for each in self.step_times.tolist()]).rename_axis("replica")
+        return rows_to_frame([{"step_time_s": each} for each in self.step_times.tolist()]).rename_axis("replica")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics and step times as JSON."""
@@ -75,7 +75,7 @@ class Distribution(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class MeanDifference(Shown):
+class MeanDifference(Displayable):
     """Mean difference of the step times of two scenarios in seconds, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.

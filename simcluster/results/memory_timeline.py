@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.reference.record import RankOps, RankRecord
 from simcluster.results.held_memory import HeldMemory
 
@@ -144,7 +144,7 @@ _INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
 
 
 @dataclass(frozen=True)
-class MemoryTimeline(Shown):
+class MemoryTimeline(Displayable):
     """Changes of memory of the simulated ranks, column by column, sorted by rank, then time, frees first.
 
     ``delta`` in bytes, negative where memory is freed; ``row`` is the place in ``rows`` of (kind, name, layer) of the

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, overload
 
-from simcluster.base.shown import Shown, look
+from simcluster.base.shown import Displayable, find_display
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
 from simcluster.results.step_time import StepTime
@@ -199,7 +199,7 @@ class MetricValue:
         return METRICS[self._name].of(step)
 
 
-class TimedNumbers(Shown):
+class TimedNumbers(Displayable):
     """Metrics of any simulated program: the parts of its step time."""
 
     if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class TimedNumbers(Shown):
         Options as of ``plots.gantt``. ``ranks`` are any ranks of the job. InputError for ranks that it does not have,
         and as ``plots.gantt``.
         """
-        found: Picture | CellPage = look(self, "gantt", interactive=interactive, **options)
+        found: Picture | CellPage = find_display(self, "gantt", interactive=interactive, **options)
         return found
 
 

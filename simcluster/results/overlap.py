@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simcluster.base.arrays import Bools, Floats, Ints, within
-from simcluster.base.shown import Shown
+from simcluster.base.arrays import Bools, Floats, Ints, concat_ranges
+from simcluster.base.shown import Displayable
 from simcluster.results.span_states import EXPOSED, bits_of, find_covered, find_inside
 from simcluster.results.timeline import Spans
 
@@ -53,7 +53,7 @@ class OverlapSeconds:
 
 
 @dataclass(frozen=True)
-class Overlaps(Shown):
+class Overlaps(Displayable):
     """Overlap of all communication: of every simulated rank, and the mean over all ranks that they represent.
 
     Keys are in order: all, then axis by axis its sum and its collectives.
@@ -167,7 +167,7 @@ class Pieces:
         """Return the pieces in which some of the spans are under way, their number, and the sum of contended parts."""
         first, last, part = self._start[chosen], self._end[chosen], self._contended[chosen]
         if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
-            place = np.repeat(first, last - first) + within(last - first)
+            place = np.repeat(first, last - first) + concat_ranges(last - first)
             return place, np.ones(len(place)), np.zeros(len(place))
         depth = self._depth(first, last, np.ones(len(chosen)))
         place = np.flatnonzero(depth > 0)

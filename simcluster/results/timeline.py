@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Floats, Int32s, Ints, begins
+from simcluster.base.arrays import Floats, Int32s, Ints, run_starts
 from simcluster.reference.record import Ops, OpTimes
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
     """Return the order of spans by rank, start, end and op; sorting rank by rank is faster, as it fits in a cache."""
     order = np.argsort(narrow_integers(rank), kind="stable")
     begin = start[order]
-    for low, high in pairwise([*begins(rank[order]).tolist(), len(order)]):
+    for low, high in pairwise([*run_starts(rank[order]).tolist(), len(order)]):
         order[low:high] = order[low:high][np.argsort(begin[low:high], kind="stable")]
     equal = (np.diff(start[order]) == 0) & (np.diff(rank[order]) == 0)
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simcluster.base.telling import confirmation_hint, estimate_limit, in_words, require_time_limit
+from simcluster.base.telling import confirmation_hint, estimate_limit, require_time_limit, rough_duration
 from simcluster.documents.diagnostics import Complaint, KeyPath
 from simcluster.model.flops import model_flops_per_sequence
 from simcluster.model.layers import parameters
@@ -87,7 +87,7 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         path, what = _driver(scenario)
         yield (
             path,
-            f"{what} would take about {in_words(seconds)} to plan and simulate; {confirmation_hint('use fewer')}",
+            f"{what} would take about {rough_duration(seconds)} to plan and simulate; {confirmation_hint('use fewer')}",
         )
 
 
@@ -97,7 +97,7 @@ def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int
     ``ops`` is the number of ops of its step, if it was simulated.
     """
     seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
-    told = f"{what} simulates about {more} more steps, which would take about {in_words(seconds)}"
+    told = f"{what} simulates about {more} more steps, which would take about {rough_duration(seconds)}"
     require_time_limit(seconds, told, "remove it")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AliasChoices, Field
 
-from simcluster.base.texts import one_line
+from simcluster.base.texts import escape_line_breaks
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.software import SoftwareChoice
 from simcluster.documents.spec import Count, Spec
@@ -76,7 +76,7 @@ class ClusterSpec(Spec):
 class ScenarioFields(Spec):
     """The sections and values of a scenario, each validated separately."""
 
-    name: Annotated[str, AfterValidator(one_line)] = "scenario"
+    name: Annotated[str, AfterValidator(escape_line_breaks)] = "scenario"
     """Title of the scenario in tables and figures; default: the file's name."""
     cluster: ClusterSpec
     """The nodes and the network that the job runs on."""

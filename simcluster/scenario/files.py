@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
-from simcluster.base.texts import nearest
+from simcluster.base.satellites import load_provided
+from simcluster.base.texts import nearest_words
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import names_device_file, read_description
 from simcluster.documents.argument_types import checked
@@ -73,7 +73,7 @@ def _resolve_cluster(document: Document) -> Document:
         raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
     if section is None:
-        near = "".join(f"; {key!r} is unknown: write cluster" for key in nearest("cluster", document.data, 0.7))
+        near = "".join(f"; {key!r} is unknown: write cluster" for key in nearest_words("cluster", document.data, 0.7))
         raise document.error(
             ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{near}; {_topologies()}"
         )
@@ -241,9 +241,9 @@ def _resolve_model(document: Document) -> Document:
 def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     config, length = read_json(path), given.get("sequence_length")
     if isinstance(length, int):
-        fields = provided("model of a config.json")(config, sequence_length=length)
+        fields = load_provided("model of a config.json")(config, sequence_length=length)
     else:
-        fields, _ = provided("model at its usual length")(config)
+        fields, _ = load_provided("model at its usual length")(config)
     return {"name": path.parent.name or path.stem, **fields}
 
 
@@ -254,9 +254,9 @@ def assumed_of_model(document: Document) -> tuple[str, ...]:
     if not isinstance(section, Mapping) or not isinstance(preset, str) or not _is_path(preset, (".json",)):
         return ()
     config = read_json(_folder(document, where) / preset)
-    usual = provided("model at its usual length")
+    usual = load_provided("model at its usual length")
     length = () if "sequence_length" in section else (f"{usual(config)[1]} (model.sequence_length)",)
-    return (*provided("assumptions of a config.json")(config), *length)
+    return (*load_provided("assumptions of a config.json")(config), *length)
 
 
 # --- the schedule -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.documents.diagnostics import KeyPath
 from simcluster.documents.reading import Document, validate
 
@@ -31,7 +31,7 @@ def is_importable(path: str | Path) -> bool:
     from simcluster.documents.given_files import read_bytes
 
     try:
-        return provided("form of a topology file")(read_bytes(path), str(path)) is not None
+        return load_provided("form of a topology file")(read_bytes(path), str(path)) is not None
     except InputError:
         return False  # the reader of topology files says what is wrong with it
 
@@ -44,7 +44,7 @@ def _is_astra_network(path: Path) -> bool:
         return False
     if b"npus_count" not in head:
         return False
-    return bool(provided("ASTRA-sim network")(head.decode("utf-8", errors="replace")))
+    return bool(load_provided("ASTRA-sim network")(head.decode("utf-8", errors="replace")))
 
 
 def import_document(path: Path) -> Document:
@@ -75,9 +75,9 @@ def expand_import(document: Document, where: KeyPath = ()) -> Document:
     depth = len(where)
     below = {path[depth:]: mark for path, mark in document.marks.items() if path[:depth] == where and path != where}
     wish = {key: value for key, value in fields.items() if key != "routing"}
-    spec = validate(provided("import of a topology"), Document(wish, document.source, document.folder, below))
+    spec = validate(load_provided("import of a topology"), Document(wish, document.source, document.folder, below))
     try:
-        graph = provided("topology of other tools")(spec.files, spec)
+        graph = load_provided("topology of other tools")(spec.files, spec)
     except InputError as error:
         if where or not str(error).startswith(spec.files):
             raise document.error(where, str(error)) from None

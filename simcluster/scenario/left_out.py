@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.own_words import names_function
 from simcluster.scenario.fields import ScenarioFields
@@ -21,7 +21,7 @@ def fill(scenario: ScenarioFields, field: str, value: object) -> None:
     object.__setattr__(scenario, field, value)  # frozen for everybody else
 
 
-@collector_off()
+@pause_gc()
 def built(scenario: ScenarioFields) -> Cluster:
     """Return the built cluster; raise RuleError if it is too large or invalid."""
     if "built" not in vars(scenario.cluster) and (too_large := oversize(scenario.cluster.topology)):

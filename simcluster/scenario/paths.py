@@ -10,7 +10,7 @@ from typing import Annotated, get_origin
 from pydantic import BaseModel, BeforeValidator
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.devices.device import Device
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
@@ -68,7 +68,7 @@ def homes(key: str) -> list[str]:
         below = word.removeprefix(section).lstrip("_.")
         if word.startswith((f"{section}_", f"{section}.")) and f"{section}.{below}" in known.get(below, ()):
             return [f"{section}.{below}"]
-    near = [word] if word in known else nearest(word, known, cutoff=0.85)
+    near = [word] if word in known else nearest_words(word, known, cutoff=0.85)
     found = [path for path in known[near[0]] if not is_section(path)] if near else []
     return [path for path in found if "." not in path] or list(found)
 

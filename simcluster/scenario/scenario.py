@@ -16,7 +16,7 @@ from typing import Any, Self
 from pydantic import BaseModel, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue import presets
 from simcluster.documents.catalogue.devices import device_names
@@ -64,7 +64,7 @@ class Origin:
         return Origin(link_changes.without_changes(self.written, paths)).changed({})
 
 
-class Scenario(Shown, ScenarioFields):
+class Scenario(Displayable, ScenarioFields):
     """One training step to simulate; ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes.
 
     ``gpus`` is the number of GPUs of the job (default: all of the cluster).  ``engine`` chooses how to simulate:

@@ -12,7 +12,7 @@ import inspect
 from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.documents.diagnostics import refuse, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.check import check
@@ -114,7 +114,7 @@ def schedule_function(name: str) -> ScheduleEntry:
     """
     if name in SCHEDULES:
         return SCHEDULES[name]
-    near = nearest(name, SCHEDULES, cutoff=0.6)
+    near = nearest_words(name, SCHEDULES, cutoff=0.6)
     guess = f"did you mean {near[0]!r}? " if near else ""
     own = "; or name your function as FILE.py:FUNCTION, or a .csv file"
     raise InputError(f"unknown schedule {name!r}; {guess}the schedules are {', '.join(SCHEDULES)}{own}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
@@ -45,7 +45,7 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedSchedule(Shown):
+class TimedSchedule(Displayable):
     """Schedule with its timing and comparison metrics; for zb-auto also its distance from the optimum."""
 
     schedule: Schedule

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
-from simcluster.base.texts import on_a_line
+from simcluster.base.texts import escape_for_cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def table_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0, left: int = 1, bold: Bold = str
 ) -> list[str]:
     """Return aligned columns with two spaces between them: the first ``left`` to the left, the others to the right."""
-    every = [[*map(on_a_line, row)] for row in ((header, *rows) if header else rows)]
+    every = [[*map(escape_for_cell, row)] for row in ((header, *rows) if header else rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     places = [f"{'<' if at < left else '>'}{width}" for at, width in enumerate(widths)]
     lines = [(" " * indent + "  ".join(map(format, row, places))).rstrip() for row in every]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.shown import clipped
+from simcluster.base.shown import clip_line
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
 from simcluster.show.cells import gpus_of_cluster, layout_words
 
@@ -30,7 +30,7 @@ NAME = 70  # characters of a name
 
 def named_line(it: object, name: str, *parts: str) -> str:
     """Return "Class(name: part, part)"."""
-    return f"{type(it).__name__}({clipped(name, NAME)}: {', '.join(part for part in parts if part)})"
+    return f"{type(it).__name__}({clip_line(name, NAME)}: {', '.join(part for part in parts if part)})"
 
 
 def _step(seconds: float) -> str:
@@ -51,7 +51,9 @@ def _result(result: Result) -> str:
 
 
 def _scenario(scenario: Scenario) -> str:
-    return named_line(scenario, scenario.title, f"{clipped(gpus_of_cluster(scenario), 50)} | {layout_words(scenario)}")
+    return named_line(
+        scenario, scenario.title, f"{clip_line(gpus_of_cluster(scenario), 50)} | {layout_words(scenario)}"
+    )
 
 
 def _cluster(cluster: Cluster) -> str:
@@ -62,7 +64,7 @@ def _cluster(cluster: Cluster) -> str:
 
 def _difference(found: Difference) -> str:
     sides = (
-        f"{clipped(name, NAME // 2)} {format_seconds(each.step_time)}"
+        f"{clip_line(name, NAME // 2)} {format_seconds(each.step_time)}"
         for name, each in zip(found.names, (found.base, found.other), strict=True)
     )
     return f"Difference({' -> '.join(sides)}: {found.seconds / found.base.step_time:+.1%})"
@@ -112,7 +114,7 @@ def _found(found: Found) -> str:
 
 def _stragglers(found: Stragglers) -> str:
     dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
-    return named_line(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clipped(dearest, 80))
+    return named_line(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clip_line(dearest, 80))
 
 
 def _records(found: Sequence[object]) -> str:

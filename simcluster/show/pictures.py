@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from simcluster.base.satellites import load
+from simcluster.base.satellites import load_object
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure  # re-exported: callers need not import matplotlib
@@ -48,5 +48,5 @@ PICTURES: Mapping[str, str] = {
 
 def picture(name: str) -> Callable[..., Figure]:
     """Return the function that draws a picture of ``PICTURES``."""
-    draw: Callable[..., Figure] = load(f"{PICTURES[name]}:{name}")
+    draw: Callable[..., Figure] = load_object(f"{PICTURES[name]}:{name}")
     return draw

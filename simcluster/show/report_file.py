@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import base_of
@@ -58,10 +58,12 @@ def _moving(
         raise InputError(f"report: vary changes one scenario, and {len(runs)} are given; name one")
     if isinstance(ranks, Mapping):
         raise InputError("report: with vary, ranks are those of every variant: a list of numbers")
-    provided("keys of a page")(list(vary))
+    load_provided("keys of a page")(list(vary))
     shown = partial(_named, None if ranks is None else tuple(ranks))
-    varied = provided("variants of a page")(base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes)
-    return str(provided("page of variants")(varied, title=title))
+    varied = load_provided("variants of a page")(
+        base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes
+    )
+    return str(load_provided("page of variants")(varied, title=title))
 
 
 def _named(ranks: tuple[int, ...] | None, scenario: Scenario) -> tuple[int, ...] | None:

@@ -12,8 +12,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import printable
-from simcluster.base.written import written
+from simcluster.base.texts import escape_controls
+from simcluster.base.written import open_atomic
 from simcluster.documents.argument_types import checked
 from simcluster.show.sizes import PictureSize, require_dpi
 
@@ -44,11 +44,11 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     if ending == "png":
         fitted["pil_kwargs"] = {"compress_level": _COMPRESSED}
     for text in figure.findobj(Text):
-        text.set_text(printable(text.get_text()))  # XML knows no ESC, fonts have no picture of one
+        text.set_text(escape_controls(text.get_text()))  # XML knows no ESC, fonts have no picture of one
     with rc_context({"svg.hashsalt": "simcluster"}):
         picture = BytesIO()  # Pillow says nothing of why it could not write into a file
         figure.savefig(picture, format=ending, metadata=undated[ending], **fitted)
-    with written(path) as file:
+    with open_atomic(path) as file:
         file.write(picture.getbuffer())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.texts import on_a_line
+from simcluster.base.texts import escape_for_cell
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import describe_fault, describe_faults
 from simcluster.results.attention import attention_reached
@@ -67,7 +67,7 @@ def job_lines(scenario: Scenario) -> list[str]:
     if training.recompute != "none" and training.recompute_every > 1:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
-        on_a_line(scenario.title),
+        escape_for_cell(scenario.title),
         f"{gpus_of_cluster(scenario)} | {layout_words(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.base.units import format_seconds
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import NO_TIME, cause_class, signed_change
@@ -120,6 +120,6 @@ def _where(found: Stragglers) -> TableBlock:
     slow = [*types, *stages, *((f"dp rank {dp}", value) for dp, value in replicas)]
     workers = estimated.worst[:_WORST]
     worst = ", ".join(f"dp {dp} stage {stage} ({estimated.by_worker[dp, stage]:.3f})" for dp, stage in workers)
-    notes = [f"  the slowest 3 % of workers: {worst}", *provided("straggling in words")(estimated)]
+    notes = [f"  the slowest 3 % of workers: {worst}", *load_provided("straggling in words")(estimated)]
     title = ["where, by trace: S if only this took what it took, and all else what is typical"]
     return TableBlock(["group", "S"], [[name, f"{value:.4f}"] for name, value in slow], title=title, notes=notes)

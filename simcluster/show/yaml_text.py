@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simcluster.base.shown import clipped
+from simcluster.base.shown import clip_line
 
 _WIDE = 100
 _LONGEST = 80  # characters of a setting's value
@@ -46,7 +46,7 @@ def flow_text(value: Any) -> str:
 
 def setting_text(value: Any) -> str:
     """Return the value of a scenario's key on one line: {kind: slow_gpu, rank: 3}; "not set" for None."""
-    return "not set" if value is None or value == [] else clipped(flow_text(value), _LONGEST)
+    return "not set" if value is None or value == [] else clip_line(flow_text(value), _LONGEST)
 
 
 def _scalar(value: Any) -> str:

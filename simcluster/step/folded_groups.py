@@ -1,4 +1,4 @@
-"""Groups and routes of a job on classes of equal ranks and links: one rank per class is simulated."""
+"""Groups and routes of a job of which only one rank per class of equal ranks is simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from simcluster.traffic.traffic import Traffic
 
 
 class FoldedGroups(GroupsAndRoutes):
-    """Groups of representative ranks, and traffic on classes of links."""
+    """Groups and traffic of representative ranks, each of which is simulated for a class of equal ranks."""
 
     def __init__(
         self,
@@ -37,12 +37,12 @@ class FoldedGroups(GroupsAndRoutes):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Representative ranks."""
+        """Representative ranks, which are simulated."""
         return self._classes.rank_representatives
 
     @cached_property
     def capacity(self) -> list[float]:
-        """Capacity per class of links (B/s)."""
+        """Capacity (B/s) per class of equal links."""
         links = np.array(self._classes.link_representatives, dtype=np.int64)
         found: list[float] = self._cluster.link_capacity.of(links).tolist()
         return found
@@ -52,11 +52,11 @@ class FoldedGroups(GroupsAndRoutes):
         return int(self._communicators.stage_of[rank])
 
     def peer(self, rank: int, stage: int) -> int:
-        """Return the representative of the rank with the same place in another stage."""
+        """Return the representative of the rank at the same position in another pipeline stage."""
         return self._classes.rank_representatives[self._classes.of_rank[super().peer(rank, stage)]]
 
     def members(self, node: Node) -> tuple[int, ...]:
-        """Return the representatives of an op's group, in the group's order; of a send the sender first."""
+        """Return the representatives of the ranks in an op's group, in order; for a send, the sender first."""
         group = node.op.work.group(node.stage)
         if not isinstance(group, str):
             return super().members(node)
@@ -68,7 +68,7 @@ class FoldedGroups(GroupsAndRoutes):
         return self._members_of[name]
 
     def _number(self, work: Work, first: int) -> int:
-        """Return the communicator of a group by its first member: of a send the sender."""
+        """Return the number of the communicator whose first member is ``first``; for a send, the sender."""
         return self._communicators.number(work.group(self.stage(first)), first)
 
     def _make_traffics(self, work: Work, members: tuple[int, ...]) -> tuple[Traffic, ...]:
@@ -81,11 +81,11 @@ class FoldedGroups(GroupsAndRoutes):
         )
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
-        """Return the relative slowdown of concurrent compute of sensitivity 1, counting all members."""
+        """Return how much an op's communication slows concurrent compute of sensitivity 1 (0.1: 10 %)."""
         return super().pressure(op, self._communicators.ranks(self._number(op.work, members[0])))
 
     def alone_seconds(self, work: Work, members: tuple[int, ...]) -> float:
-        """Return the seconds of a communication with all links to itself, without its class's others."""
+        """Return the seconds that a communication takes if no other traffic uses its links."""
         if not work.moves:
             return super().alone_seconds(work, members)
         number = self._number(work, members[0])

@@ -1,4 +1,4 @@
-"""Planned step of a scenario: its job, programs, equal ranks, and tables for the compiled engine.
+"""A step as planned for simulation: its job, the ops of each stage, equal ranks, the engine's tables.
 
 ``FOLDING`` lists the scenarios that folding is proved for (tests/test_drawn.py); all others are simulated rank by rank.
 """
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.clock import on_fitting_grid
-from simcluster.base.gc_paused import collector_off
-from simcluster.base.telling import phase, report_estimate
+from simcluster.base.clock import simulate_on_exact_grid
+from simcluster.base.gc_paused import pause_gc
+from simcluster.base.telling import report_estimate, report_phase
 from simcluster.devices.device import Device
 from simcluster.devices.interference import Interference
 from simcluster.engine.job_record import simulate_job
@@ -64,14 +64,14 @@ FOLDING = Scope(
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """Simulated pass and send times of a job on its cluster, without faults."""
+    """Simulated pass and send times (s) of a job on its cluster, without faults."""
 
     job: Job
     cluster: Cluster
     methods: Methods
 
     def balanced_slices(self) -> Slices:
-        """Return layers partitioned so that the slowest slice's F and B are as short as they can be."""
+        """Partition the layers so that the slowest slice's forward plus backward is as short as possible."""
         model, schedule, passes = self.job.model, self.job.schedule, self.job.passes
         sorts = {model.has_experts(layer): layer for layer in range(model.layers)}
         parts = (Pass((), embedding=True), Pass((), lm_head=True), *(Pass((layer,)) for layer in sorts.values()))
@@ -84,7 +84,10 @@ class JobTimes:
                         empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
     def schedule_times(self) -> tuple[Times, float]:
-        """Return the times of F, I and W of each stage's first chunk, and of the slowest send."""
+        """Simulate the times (s) of each stage's F, I and W passes, and of the slowest send.
+
+        F is the forward pass, I the input gradient and W the weight gradient of the stage's first chunk.
+        """
         job = self.job
         parts = [
             replace(job.whole(stage, 0), boundary=job.gather_boundary and stage > 0) for stage in range(job.plan.pp)
@@ -124,7 +127,7 @@ class JobTimes:
         def simulated() -> Record:
             return simulate_job(tabulate(programs, plan, cluster, capacity, folding, slowness=slowness))
 
-        record = on_fitting_grid(simulated)
+        record = simulate_on_exact_grid(simulated)
         ops, times = record.ops, record.times
         items = np.stack([ops.lane_stage[ops.lane], ops.microbatch, ops.lane_rank[ops.lane]])
         (stages, numbers, _), which = np.unique(items, axis=1, return_inverse=True)
@@ -137,15 +140,15 @@ class JobTimes:
         return found
 
 
-Change = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
-"""Makes other programs of a job's: what if some of their ops were different?"""
+EditPrograms = Callable[[Sequence[StageProgram]], Sequence[StageProgram]]
+"""Function that changes the ops of a job's stages, for what-if studies."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveOptions:
-    """How collectives are simulated: methods, in ``steps`` or in flow, and ``interference`` with computation.
+    """How collectives are simulated: algorithms, as flows or hop by hop, interference with compute.
 
-    In flow or in ``steps``; ``interference`` is the effect of communication on concurrent computation, None for none.
+    ``steps``: hop by hop. ``interference`` is the effect of communication on concurrent computation, None for none.
     """
 
     methods: Methods
@@ -154,8 +157,8 @@ class CollectiveOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """Job, facts, stage programs and equal ranks of a scenario, independent of its present faults.
+class PlannedStep:
+    """Job, stage ops and equal ranks of a scenario, valid whatever faults it has.
 
     ``faults`` are those for which ``facts`` hold.
     """
@@ -168,42 +171,42 @@ class Planned:
     symmetry: Symmetry
 
 
-@collector_off()
-@phase("planning")
-def plan(scenario: Scenario, change: Change = list, *, trains: bool = True) -> Planned:
-    """Plan a scenario's job and stage programs, optionally changed; if not ``trains``, one step's forward passes.
+@pause_gc()
+@report_phase("planning")
+def plan_step(scenario: Scenario, change: EditPrograms = list, *, trains: bool = True) -> PlannedStep:
+    """Plan the ops of every stage of a scenario's job; ``change`` may edit them.
 
     Faults have no effect here. ``trains=False`` plans the forward passes of one step alone.
     """
     report_estimate(scenario.name, estimated_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
-    return with_programs(scenario, job, facts, change(stage_programs(job)))
+    return plan_with_programs(scenario, job, facts, change(stage_programs(job)))
 
 
-def with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence[StageProgram]) -> Planned:
-    """Return the plan of a scenario whose job and programs are known."""
+def plan_with_programs(scenario: Scenario, job: Job, facts: Facts, programs: Sequence[StageProgram]) -> PlannedStep:
+    """Return the plan of a scenario whose job and stage ops are already known."""
     choices = collective_options(scenario)
     symmetry = Symmetry(programs, job.plan, scenario.cluster.built, choices.methods)
-    return Planned(job, facts, scenario.faults, programs, choices, symmetry)
+    return PlannedStep(job, facts, scenario.faults, programs, choices, symmetry)
 
 
 class FoldedStep(NamedTuple):
-    """Step ready to simulate: cluster and disturbances under the present faults, and equal ranks and links."""
+    """A step ready to simulate: cluster and disturbances under the present faults, equal ranks and links."""
 
     cluster: Cluster
     disturbances: Disturbances
     folding: Folding
 
 
-@phase("preparing")
-def fold(
+@report_phase("preparing")
+def fold_step(
     scenario: Scenario,
-    planned: Planned,
+    planned: PlannedStep,
     *,
     folded: bool = True,
 ) -> FoldedStep:
-    """Find the equal ranks, groups and links of a planned scenario with the faults that it has now."""
+    """Find the equal ranks, groups and links of a planned scenario under its present faults."""
     job = planned.job
     cluster = scenario.cluster.built
     if scenario.faults:
@@ -217,9 +220,9 @@ def fold(
     return FoldedStep(cluster, disturbances, folding)
 
 
-@phase("preparing")
-def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> JobTables:
-    """Return the compiled engine's tables of a folded step."""
+@report_phase("preparing")
+def tabulate_step(scenario: Scenario, planned: PlannedStep, step: FoldedStep) -> JobTables:
+    """Return the compiled engine's input tables of a folded step."""
     return tabulate(
         planned.programs,
         planned.job.plan,
@@ -234,14 +237,14 @@ def tabulate_step(scenario: Scenario, planned: Planned, step: FoldedStep) -> Job
 
 
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
-    """Return the scenario's job and the facts known before simulation."""
+    """Return the scenario's job, and the figures (FLOP, tokens, memory) known before simulation."""
     job = optimize_by_times(scenario, job_of(scenario, device))
     job = replace(job, saved=saved_parts(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
 def optimize_by_times(scenario: Scenario, job: Job) -> Job:
-    """Return the job with layers and schedule optimized for its simulated times, where the scenario asks for it."""
+    """Split layers and optimize the schedule by simulated times, where the scenario asks for it."""
     cut = scenario.pipeline.layers_per_stage == "auto"
     if not cut and not uses_simulated_times(scenario):
         return job
@@ -264,5 +267,5 @@ def collective_options(scenario: Scenario) -> CollectiveOptions:
 
 
 def is_foldable(*scenarios: Scenario) -> bool:
-    """Return whether folding is proved for scenarios that are simulated together."""
+    """Return whether equal ranks of these scenarios may be simulated as one (``FOLDING``)."""
     return not any(map(FOLDING.obstacle, scenarios))

@@ -1,4 +1,4 @@
-"""Simulation of a planned step by the reference, rank by rank."""
+"""Simulation of every rank of a planned step by the reference simulator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.topology import Cluster
 def simulate_every_rank(
     scenario: Scenario, job: Job, programs: Sequence[StageProgram], cluster: Cluster, engine: str, why: str
 ) -> Record:
-    """Simulate the stages' programs of a scenario's job on a cluster with its permanent faults.
+    """Simulate every rank of a planned job by the reference simulator and return the step's record.
 
     Raises DeadlockError when ops are left that can never begin.
     """

@@ -6,8 +6,8 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
-from simcluster.base.clock import on_grid
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.clock import round_to_tick
+from simcluster.base.gc_paused import pause_gc
 from simcluster.base.telling import report_step_start
 from simcluster.documents.argument_types import checked
 from simcluster.reference.loader import simulate_batch_delays
@@ -17,15 +17,15 @@ from simcluster.scenario.loading import Loading, host_tokens, without_loader
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
-from simcluster.step.planned import Change, Planned, plan
+from simcluster.step.planned import EditPrograms, PlannedStep, plan_step
 from simcluster.step.simulation import simulate_step
 
 WARMUP_STEPS = 100
-"""Steps that the loader has run before those that are played."""
+"""Steps that the data loader runs before the simulated ones."""
 
 
 def simulate_loading(scenario: Scenario, step: float) -> Loading | None:
-    """Return the data loader's delays for a step of ``step`` seconds without it; None if there is no loader."""
+    """Simulate the data loader: delays of its batches if a step takes ``step`` s; None without a loader."""
     loader = scenario.data.loader if scenario.data else None
     if loader is None:
         return None
@@ -33,13 +33,13 @@ def simulate_loading(scenario: Scenario, step: float) -> Loading | None:
     alike = not loader.by_chance and len(set(tokens.tolist())) == 1
     takes = loader.takes(tokens[:1] if alike else tokens, WARMUP_STEPS + scenario.steps, scenario.seed)
     found = simulate_batch_delays(takes, loader.workers, loader.prefetch, step)[:, WARMUP_STEPS:]
-    late = tuple(tuple(on_grid(seconds) for seconds in own) for own in found.tolist())
+    late = tuple(tuple(round_to_tick(seconds) for seconds in own) for own in found.tolist())
     slowest = loader.seconds(float(tokens.max()))
     return Loading(step, slowest, loader.workers, loader.prefetch > 0, late * len(hosts) if alike else late, hosts)
 
 
 ResultLike = ScenarioLike | Result
-"""A result, or whatever says a scenario, which is simulated then."""
+"""A result, or anything that is accepted as a scenario, which is then simulated."""
 
 
 @checked
@@ -67,29 +67,29 @@ def simulate(
     return simulate_scenario(scenario, folded=folded, single=True)
 
 
-def result_of(given: ResultLike, caller: str) -> Result:
-    """Return the given result, or simulate the given scenario as a part of a study and return its result."""
+def to_result(given: ResultLike, caller: str) -> Result:
+    """Return ``given`` if it is a result, otherwise simulate it as a scenario of a study."""
     if isinstance(given, Result):
         return given
     takes = "a result or a scenario (a built-in name, a path, a dict, a Scenario)"
     return simulate_scenario(scenario_of(given, caller, takes))
 
 
-@collector_off()
+@pause_gc()
 def simulate_scenario(
     scenario: Scenario,
     *,
     folded: bool = True,
-    change: Change = list,
-    planned: Planned | None = None,
+    change: EditPrograms = list,
+    planned: PlannedStep | None = None,
     single: bool = False,
 ) -> Result:
-    """Simulate the scenario once, as it is ``planned`` or with its programs changed by ``change``.
+    """Simulate a scenario once and return its result; ``change`` may edit the planned ops.
 
-    ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
+    ``planned`` is its plan, if known. ``single`` means no study: ``engine: auto`` may take SimPy (``choose_engine``).
     """
     report_step_start(scenario.name)
-    planned = planned or plan(scenario, change)
+    planned = planned or plan_step(scenario, change)
 
     def step_time_of(other: Scenario) -> float:
         return simulate_scenario(other, folded=folded, planned=planned).step_time

@@ -1,4 +1,4 @@
-"""Simulation of a planned step by the engine that the scenario names or that suits its number of ops.
+"""Simulation of a planned step by the engine that the scenario names or that suits its size.
 
 Where that is cheap, every rank is compared with its representative. A deadlock is explained.
 """
@@ -15,10 +15,10 @@ from typing import Literal, NamedTuple, assert_never
 import numpy as np
 
 from simcluster.base.arrays import Ints, Numbers
-from simcluster.base.clock import Profile, first_open, on_fitting_grid
+from simcluster.base.clock import Profile, first_nonzero_time, simulate_on_exact_grid
 from simcluster.base.compilation import engine_is_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.telling import in_words, note, require_time_limit
+from simcluster.base.telling import require_time_limit, rough_duration, show_note
 from simcluster.base.units import format_seconds
 from simcluster.engine.job_record import simulate_job
 from simcluster.faults.spec import acting_faults
@@ -31,20 +31,20 @@ from simcluster.scenario.job import facts_with_memory, interference_of, methods_
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step.folded_groups import FoldedGroups
-from simcluster.step.planned import FoldedStep, Planned, fold, tabulate_step
+from simcluster.step.planned import FoldedStep, PlannedStep, fold_step, tabulate_step
 from simcluster.step.reference_step import simulate_every_rank
 from simcluster.symmetry.folding import Folding
 
-_CHANGES = 1_000
+_MAX_CHANGES = 1_000
 
 
 @contextmanager
-def explain_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) -> Iterator[None]:
-    """Explain a deadlock by the fault that takes a link away, or by blocking sends."""
+def explain_deadlocks(scenario: Scenario, planned: PlannedStep, step: FoldedStep) -> Iterator[None]:
+    """Add the cause to deadlock errors raised in the block: a dead link, or blocking sends."""
     try:
         yield
     except DeadlockError as error:
-        found = [*_links_down(scenario, step), str(error)]
+        found = [*_describe_dead_links(scenario, step), str(error)]
         if scenario.pipeline.p2p == "rendezvous":
             found.append(
                 f"  The order of {planned.job.schedule.name} does not work in blocking pairs (pipeline.p2p: "
@@ -53,7 +53,7 @@ def explain_deadlocks(scenario: Scenario, planned: Planned, step: FoldedStep) ->
         raise DeadlockError("\n".join(found)) from None
 
 
-def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
+def _describe_dead_links(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
     """Yield a sentence for the first link that stays down, or for links of which one is always down."""
     cluster, capacities = step.cluster, step.disturbances.capacities
     faults = {
@@ -64,7 +64,7 @@ def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
     }
     taken = sorted(set[int]().union(*faults.values()))
     for links in [*([link] for link in taken), *([taken] if taken else [])]:
-        since = _down_since([capacities[link] for link in links])
+        since = _dead_since([capacities[link] for link in links])
         if since is None:
             continue
         causes = {name: min(own.intersection(links)) for name, own in faults.items() if own.intersection(links)}
@@ -80,11 +80,11 @@ def _links_down(scenario: Scenario, step: FoldedStep) -> Iterator[str]:
         return
 
 
-def _down_since(profiles: Sequence[Profile]) -> float | None:
-    """Return the time (s) from which one profile is always 0; None if they are all up again and again, or never 0."""
+def _dead_since(profiles: Sequence[Profile]) -> float | None:
+    """Return the time (s) from which one profile is always 0; None if all recover, or never are 0."""
     now = 0.0
-    for _ in range(_CHANGES):
-        up = first_open(profiles, now)
+    for _ in range(_MAX_CHANGES):
+        up = first_nonzero_time(profiles, now)
         if up == math.inf:
             return now
         now = min(profile.after(up) for profile in profiles)
@@ -100,14 +100,14 @@ SIMPY_SECONDS = 0.5
 
 
 class ChosenEngine(NamedTuple):
-    """Name of an engine, and the reason for choosing it."""
+    """Name of the engine that simulates a step, and the reason for choosing it."""
 
     engine: Literal["simpy", "compiled", "reference"]
     why: str
 
 
 def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> ChosenEngine:
-    """Return the engine for a step with this number of ops on simulated ranks.
+    """Return the engine for a step with ``ops`` ops on simulated ranks.
 
     ``auto`` takes SimPy for a ``single`` step (``simulate``, ``simcluster run``) where that needs less than
     ``SIMPY_SECONDS``. Studies simulate many steps: they take the compiled engine whatever the size.
@@ -126,19 +126,19 @@ def choose_engine(asked: Engine, ops: int, *, in_steps: bool, single: bool) -> C
 
 
 def count_ops(programs: Sequence[StageProgram], stages: Numbers) -> int:
-    """Return the number of ops on ranks of these stages."""
+    """Return the number of ops on ranks of these pipeline stages."""
     items = (chain.from_iterable(program.lanes.values()) for program in programs)
     each = np.array([sum(len(item.segment.ops) for item in own) for own in items])
     return int(each[stages].sum())
 
 
-def ops_of(program: StageProgram) -> Iterator[Op]:
-    """Yield the ops of a program."""
+def iterate_ops(program: StageProgram) -> Iterator[Op]:
+    """Yield the ops of a stage."""
     return (op for items in program.lanes.values() for item in items for op in item.segment.ops)
 
 
 class StepOutcome(NamedTuple):
-    """Record of a step with its equal ranks, B/s per class of links, and facts; ``hop_by_hop``: in rounds.
+    """A simulated step: its record, equal ranks, link capacities, and figures known before simulation.
 
     ``capacity`` is in B/s per class of links; ``hop_by_hop``: collectives were simulated round by round.
     """
@@ -152,7 +152,7 @@ class StepOutcome(NamedTuple):
 
 def simulate_step(
     scenario: Scenario,
-    planned: Planned,
+    planned: PlannedStep,
     *,
     folded: bool,
     single: bool,
@@ -163,10 +163,10 @@ def simulate_step(
     """
 
     def simulated() -> StepOutcome:
-        step = fold(scenario, planned, folded=folded)
+        step = fold_step(scenario, planned, folded=folded)
         classes = step.folding.classes
         if folded:
-            _require_begun(scenario, len(classes.rank_representatives))
+            _require_confirmation(scenario, len(classes.rank_representatives))
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
         ops = count_ops(planned.programs, stages) + int(expected_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
@@ -174,37 +174,37 @@ def simulate_step(
             if choice.engine == "compiled":
                 record = simulate_job(tabulate_step(scenario, planned, step), choice.why)
             else:
-                record = _by_reference(scenario, planned, step, choice)
+                record = _simulate_with_simpy(scenario, planned, step, choice)
             if single and folded:
                 step, record = check_folding(scenario, planned, step, record)
         classes = step.folding.classes
         capacity = step.cluster.link_capacity.of(np.array(classes.link_representatives, dtype=np.int64)).tolist()
         hop_by_hop = planned.choices.steps and any(
-            op.work.axis and op.work.moves for program in planned.programs for op in ops_of(program)
+            op.work.axis and op.work.moves for program in planned.programs for op in iterate_ops(program)
         )
         facts = planned.facts
         if scenario.faults != planned.faults:
             facts = facts_with_memory(scenario, scenario.cluster.device, planned.job)
         return StepOutcome(record, step.folding, capacity, hop_by_hop, facts)
 
-    return on_fitting_grid(simulated)
+    return simulate_on_exact_grid(simulated)
 
 
-def _require_begun(scenario: Scenario, unlike: int) -> None:
-    """Raise InputError if simulating this many differing ranks takes longer than is begun unasked."""
+def _require_confirmation(scenario: Scenario, unlike: int) -> None:
+    """Raise InputError if simulating ``unlike`` different ranks takes too long without confirmation."""
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
     seconds = estimated_seconds(scenario, unlike=unlike)
     require_time_limit(
         seconds,
         f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by "
-        f"faults and are simulated separately, which would take about {in_words(seconds)}",
+        f"faults and are simulated separately, which would take about {rough_duration(seconds)}",
         "use fewer ranks, or nodes under one switch",
     )
 
 
-def _by_reference(scenario: Scenario, planned: Planned, step: FoldedStep, choice: ChosenEngine) -> Record:
-    """Simulate a step by SimPy: every rank where the scenario asks for the reference or nothing can be folded."""
+def _simulate_with_simpy(scenario: Scenario, planned: PlannedStep, step: FoldedStep, choice: ChosenEngine) -> Record:
+    """Simulate a step with SimPy: representatives; every rank for ``engine: reference`` or hop-by-hop."""
     job, programs, cluster, disturbances = planned.job, planned.programs, step.cluster, step.disturbances
     if disturbances.capacities:
         own = disturbances.capacities_of(step.folding.classes.link_representatives)
@@ -229,11 +229,13 @@ CHECKED_OPS = 200_000
 ``simcluster run`` takes with nothing to simulate.  64 ranks of GPT-3 175B have 1.4 million ops and would take 0.3 s."""
 
 
-def check_folding(scenario: Scenario, planned: Planned, step: FoldedStep, record: Record) -> tuple[FoldedStep, Record]:
-    """Check a folded step and return it with its record; return those of all ranks if folding is wrong.
+def check_folding(
+    scenario: Scenario, planned: PlannedStep, step: FoldedStep, record: Record
+) -> tuple[FoldedStep, Record]:
+    """Compare a folded step with a simulation of every rank; return the latter if they differ.
 
-    The compiled engine simulates every rank.  Each must have the op times of its representative, to the bit.  An
-    engine that is not compiled does not check: it would take 40 times as long.
+    The compiled engine simulates every rank. Each must have the op times of its representative, to the bit. An engine
+    that is not compiled does not check: it would take 40 times as long.
     """
     communicators, classes = step.folding
     unfolded = len(communicators.stage_of) == len(classes.rank_representatives)
@@ -249,15 +251,13 @@ def check_folding(scenario: Scenario, planned: Planned, step: FoldedStep, record
     times = zip(record.times[:3], every.times[:3], strict=True)
     if ops is not None and all(np.array_equal(one[ops], other) for one, other in times):
         return step, record
-    note(f"{scenario.name}: ranks that folding treats as equal are not, a bug in simcluster; every rank is simulated")
+    show_note(
+        f"{scenario.name}: ranks that folding treats as equal are not, a bug in simcluster; every rank is simulated"
+    )
     return whole, every
 
 
 def _representative_ops(first: Numbers, class_of: Ints, representatives: tuple[int, ...]) -> Ints | None:
-    """Return the representative's op for every op of all ranks; None if ranks of a class have different numbers of ops.
-
-    Ops of rank r begin at ``first[r]``; those of representatives follow one another.
-    """
     counts = np.diff(first)
     own = counts[list(representatives)]
     if not np.array_equal(own[class_of], counts):

@@ -1,4 +1,4 @@
-"""Table of the kernels that one rank of a stage launches: shapes, tensor-parallel split, FLOP, bytes and roof.
+"""Table of the kernels that one rank of a stage launches: shape, split, FLOP, bytes, roofline limit.
 
 Planning and the device's roofline alone; nothing is simulated. Matmuls that are cut into pieces to overlap with
 communication (``overlap.tensor_pieces``) are listed whole.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.devices.device import LOW_PRECISIONS, Device, kernel_seconds
 from simcluster.documents.argument_types import checked
@@ -31,7 +31,7 @@ Roof = Literal["compute", "memory", "launch"]
 
 @dataclass(frozen=True, slots=True)
 class LayersSection:
-    """A section of a model block and the number of layers that share it.
+    """A group of a model block's kernels (a Section), and the number of layers that have it.
 
     ``once``: it runs once per step instead of once per microbatch.
     """
@@ -43,7 +43,7 @@ class LayersSection:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelRow(Shown):
+class KernelRow(Displayable):
     """One kernel of a rank: ``batch`` matmuls of m x k with k x n (0 if not a matmul), FLOP, bytes, seconds.
 
     ``whole`` are m, k, n, batch of the same kernel of the unsplit model, None for a kernel without a shape or one that
@@ -131,7 +131,7 @@ def kernels(scenario: ScenarioLike, stage: int = 0) -> Records[KernelRow]:
 def layer_sections(
     model: Model, shape: RankShape, layers: tuple[int, ...], embedding: bool, lm_head: bool
 ) -> list[LayersSection]:  # fmt: skip
-    """Return the sections of these layers and of the model's ends in model order, equal layers merged."""
+    """Return the kernel groups of some layers, and of embedding and LM head if asked; equal layers merged."""
     found: list[LayersSection] = []
 
     def add(name: str, parts: Sequence[Section], count: int, shape: RankShape = shape) -> None:
@@ -190,7 +190,7 @@ def _row(
 
 
 def _split(kernel: Kernel, whole: Kernel | None) -> str:
-    """Return the rank's share of a kernel in words: columns (n) or rows (k) of weights, heads, experts or tokens."""
+    """Describe a rank's share of a kernel: columns (n) or rows (k) of weights, heads, experts or tokens."""
     if whole is None:
         return "for the split"
     if not kernel.m:

@@ -18,11 +18,11 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import on_fitting_grid
+from simcluster.base.clock import simulate_on_exact_grid
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
-from simcluster.base.texts import one_line
+from simcluster.base.texts import escape_line_breaks
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import refuse
@@ -61,8 +61,8 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared(Shown):
-    """Result of one job on a shared cluster: its step time (s) next to other jobs, and ``alone``.
+class Shared(Displayable):
+    """Result of one job on a shared cluster: its step time (s) next to other jobs, and alone.
 
     Both times are means over the steps ``measured``, on the same GPUs; ``window`` is when those began and ended (s).
     """
@@ -121,7 +121,7 @@ def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
 
 
 def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:
-    """Return the result of each job, the ends of its steps (s), and its number of steps to be measured.
+    """Return each job's result, the ends (s) of its steps, and how many steps are measured.
 
     Jobs are simulated again, longer, until each has enough measured steps before any job ends.
     """
@@ -133,8 +133,8 @@ def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[R
         many, short = max(zip(counts, jobs, strict=True), key=lambda each: each[0])
         if many > _MOST_STEPS:
             raise InputError(
-                f"job {short.scenario.name!r} would be simulated {many:,} times until all measured steps of the "
-                f"longest job are over; {_MOST_STEPS:,} are the most: give it a larger global batch, or the longest "
+                f"job {short.scenario.name!r} would need {many:,} steps until the measured steps of the longest "
+                f"job are over; the limit is {_MOST_STEPS:,}: give it a larger global batch, or the longest "
                 "job a smaller one"
             )
         results = play(jobs, counts)
@@ -166,8 +166,8 @@ def _check(jobs: Sequence[Placed], cluster: Cluster) -> None:
                 )
             if gpu in owner:
                 raise InputError(
-                    f"GPU {cluster.gpus[gpu]} is given to {owner[gpu]!r} and to {name!r}; a GPU runs one job: give "
-                    f"each job different GPUs or machines"
+                    f"GPU {cluster.gpus[gpu]} is given to jobs {owner[gpu]!r} and {name!r}; a GPU runs one job: give "
+                    f"each job different GPUs or nodes"
                 )
             owner[gpu] = name
     choices = [collective_options(job.scenario) for job in jobs]
@@ -192,7 +192,7 @@ class _Jobs:
 
     def __call__(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
         """Simulate these jobs together, each for its number of steps."""
-        return on_fitting_grid(lambda: self._play(jobs, steps))
+        return simulate_on_exact_grid(lambda: self._play(jobs, steps))
 
     def _play(self, jobs: Sequence[Placed], steps: Sequence[int]) -> list[Result]:
         cluster = self._cluster
@@ -233,10 +233,10 @@ class _Jobs:
 
 
 class JobSpec(Spec):
-    """Specification of a scenario on part of a shared cluster; the scenario's ``cluster`` section is ignored.
+    """A job in the file of ``simcluster share``: a scenario on part of the shared cluster.
 
-    ``machines`` lists the nodes whose GPUs it takes; by default it takes the next free GPUs, as many as its ``gpus``
-    (or ``set``) names, or all that are free.
+    The scenario's ``cluster`` section is ignored. ``machines`` lists the nodes whose GPUs it takes; by default it takes
+    the next free GPUs, as many as its ``gpus`` (or ``set``) names, or all that are free.
     """
 
     scenario: str
@@ -245,14 +245,13 @@ class JobSpec(Spec):
 
 
 def _by_name(cluster: object) -> object:
-    """Return the cluster section of a topology that is given by its name or path alone, as in a scenario."""
     return {"topology": cluster} if isinstance(cluster, str) else cluster
 
 
 class JobsSpec(Spec):
-    """Specification of the jobs that share a cluster: the file of ``simcluster share``."""
+    """The file of ``simcluster share``: a cluster, and the jobs that share it."""
 
-    name: Annotated[str, AfterValidator(one_line)] = "jobs"
+    name: Annotated[str, AfterValidator(escape_line_breaks)] = "jobs"
     cluster: Annotated[dict[str, Any], BeforeValidator(_by_name)]
     jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1)]
 
@@ -293,17 +292,17 @@ def load_jobs(
 
 
 def _gpus_of(job: JobSpec, cluster: Cluster, taken: Mapping[int, None]) -> list[int]:
-    """Return the GPUs of a job's nodes or, if it names none, all free GPUs."""
     if job.machines is None:
         return [gpu for gpu in range(cluster.num_gpus) if gpu not in taken]
     missing = [machine for machine in job.machines if machine not in cluster.host_of]
     if missing:
-        raise InputError(f"the cluster has no node {missing[0]}; name some of 0 to {max(cluster.host_of)}")
+        raise InputError(
+            f"the cluster has no node {missing[0]}; it has 0 to {max(cluster.host_of)}: name some of these"
+        )
     return [gpu for machine in job.machines for gpu, host in enumerate(cluster.host_of) if host == machine]
 
 
 def _taken_by(job: JobSpec, scenario: Scenario, cluster: Cluster, gpus: Sequence[int]) -> tuple[int, ...]:
-    """Return the GPUs that a job uses among its nodes' or the free ones; InputError if the numbers do not match."""
     if job.machines is None:
         if len(gpus) < scenario.gpus:
             raise InputError(

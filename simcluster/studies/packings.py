@@ -1,4 +1,4 @@
-"""Comparison of all rules of sequence packing on the same documents."""
+"""Comparison of all rules that pack documents into sequences, on the same documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_time_limit
+from simcluster.base.telling import require_time_limit, rough_duration
 from simcluster.documents.argument_types import checked
 from simcluster.model.packing import PACKING, PackingStatistics
 
@@ -47,7 +47,7 @@ def compare_packing(
     except (TypeError, ValueError):  # a text, lists of several lengths
         lengths = np.empty(0)
     if not len(lengths) or not (np.isfinite(lengths) & (lengths >= 1) & (lengths % 1 == 0)).all():
-        raise InputError("documents: lengths are whole numbers of tokens, at least one of them, as in 1200,700,300")
+        raise InputError("documents: must be a list of whole numbers of tokens, as in 1200,700,300")
     if length < 1:
         raise InputError(f"length: a sequence has at least one token, got {length}")
     if lengths.sum() / length > _MOST:
@@ -56,7 +56,7 @@ def compare_packing(
             "packed; give fewer or shorter documents, or a longer sequence"
         )
     seconds = (_LOOK * len(lengths) + _SEQUENCE) * float(lengths.sum()) / length
-    what = f"documents: {len(lengths):,} of them take about {in_words(seconds)} to pack"
+    what = f"documents: {len(lengths):,} of them take about {rough_duration(seconds)} to pack"
     require_time_limit(seconds, what, "give fewer, a sample of them, or a longer sequence")
     rows = {}
     for rule, pack in PACKING.items():

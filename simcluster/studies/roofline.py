@@ -35,7 +35,7 @@ class KernelPoint:
 
 @dataclass(frozen=True, slots=True)
 class WirePoint:
-    """All calls of one kind of communication on one parallel axis in a step, averaged over ranks.
+    """Communication of the same kind on a parallel axis: its bytes and seconds per step, mean over ranks.
 
     ``bytes`` are the load of its busiest port (nccl-tests' bus bandwidth times the time), ``seconds`` the time on the
     wire.
@@ -49,7 +49,7 @@ class WirePoint:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """The roofs of a GPU, and the kernels and communication under them, per rank and step (FLOP/s, B/s, FLOP, s).
+    """Limits of a GPU (FLOP/s, B/s), and the kernels and communication of a step under them.
 
     ``peak`` applies to the step's matmuls, ``memory`` is device memory bandwidth as on the data sheet; ``inside`` and
     ``outside`` are what a GPU alone can send within its node and out of it, ``ring`` is the port rate of a ring over
@@ -68,7 +68,7 @@ class Roofline:
 
 
 def roofline(result: Result) -> Roofline:
-    """Compute the roofline of a result: its GPU's roofs, kernels and communication."""
+    """Compute the roofline of a result: its GPU's limits, kernels and communication."""
     cluster, facts = describe(result.scenario.cluster.built), result.facts
     return Roofline(
         peak=facts.peak_flops,
@@ -84,7 +84,7 @@ def roofline(result: Result) -> Roofline:
 
 
 def _kernels(result: Result) -> Iterator[KernelPoint]:
-    """Yield kernels by block and phase, equal ones merged, longest first."""
+    """Yield the kernels of a rank, equal ones merged, those with most seconds per step first."""
     scenario = result.scenario
     model, shape, device = scenario.model, shape_of(scenario), scenario.cluster.device
     precision = scenario.training.precision.removesuffix("-mixed")
@@ -105,7 +105,6 @@ def _kernels(result: Result) -> Iterator[KernelPoint]:
 
 
 def _wires(result: Result) -> tuple[WirePoint, ...]:
-    """Return communication by axis and kind, longest first."""
     parallel, ranks = result.scenario.parallel, result.facts.ranks
     sums: dict[tuple[str, str], list[float]] = {}
     table = result.timeline

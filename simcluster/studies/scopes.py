@@ -1,4 +1,4 @@
-"""Allow-lists of the scenarios for which fast studies are proved: plan search, quick step, sweep of replicas.
+"""Allow-lists of the scenarios for which each fast path of a study is proved to be exact.
 
 A plan of any other scenario is rejected, other rows of a sweep get a full run, and other replicas are simulated one by
 one on the engine.
@@ -26,7 +26,7 @@ PLAN = Scope(
         "checkpoint": Limited("checkpoint: layouts are searched without one; remove it", (None,)),
         "data.loader": Limited("data.loader: layouts are searched with loaded batches; remove it", (None,)),
         "overlap.pairs": Limited(
-            "overlap.pairs: layouts are searched with the halves of pairs one after the other; set false", (False,)
+            "overlap.pairs: layouts are searched without overlapping the passes of a pair; set false", (False,)
         ),
         "training.outer": Limited("training.outer: layouts are searched with synchronous replicas; remove it", (None,)),
         "steps": Limited("steps: layouts are searched by one step", (1,)),
@@ -48,13 +48,11 @@ any layout, so a value that a layout decides is free.
 
 
 def _by_name(scenario: Scenario) -> bool:
-    """Return whether the name of the schedule alone determines it."""
     schedule = scenario.pipeline.schedule
     return isinstance(schedule, str) and schedule in SCHEDULES and not SCHEDULES[schedule].made_for_times
 
 
 def _alone(scenario: Scenario) -> bool:
-    """Return whether a stage has no replicas in other pipelines."""
     return scenario.parallel.dp * scenario.parallel.cp == 1
 
 
@@ -85,9 +83,9 @@ QUICK = Scope(
         "model.mixer": _MIXER,
         "model.mtp_layers": Limited("layers predict more tokens", (None,)),
         "memory.offload": Limited("memory is offloaded", (HostMemory(),)),
-        "pipeline.schedule": Limited("the schedule is given, or made for the times of the run", (), _by_name),
+        "pipeline.schedule": Limited("the schedule is user-defined, or optimized for simulated times", (), _by_name),
         "pipeline.layers_per_stage": Limited(
-            "layers are cut by the times of the run",
+            "layers are split by simulated times",
             ("even",),
             lambda scenario: isinstance(scenario.pipeline.layers_per_stage, tuple),
         ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.counts import parse_count, parse_whole
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
@@ -26,7 +26,7 @@ DEFAULT_RECIPE = "mixed-18"
 
 @dataclass(frozen=True, slots=True)
 class ZeroStage:
-    """One ZeRO stage and the model state that it needs.
+    """Model state (bytes) that a GPU needs under one ZeRO stage, and whether it fits.
 
     ``bytes_per_parameter`` and ``bytes`` are per GPU; ``reduction`` is the ratio to the bytes without ZeRO. ``total``
     is the sum over all GPUs, ``redundant`` the part of it that is stored more than once. ``smallest_dp`` is the fewest
@@ -45,8 +45,8 @@ class ZeroStage:
 
 
 @dataclass(frozen=True, slots=True)
-class StateLadder(Shown):
-    """Model state of a number of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes, by ZeRO stage."""
+class StateLadder(Displayable):
+    """Model state under each ZeRO stage, of ``parameters`` on ``dp`` GPUs of ``capacity`` bytes."""
 
     parameters: float
     recipe: Recipe
@@ -110,7 +110,7 @@ def _stage(parameters: float, recipe: Recipe, zero: int, dp: int, capacity: floa
 
 
 def smallest_dp(parameters: float, recipe: Recipe, zero: int, capacity: float) -> int | None:
-    """Return the fewest replicas whose shards fit in ``capacity`` bytes; None if the unsharded part alone does not.
+    """Return the fewest data-parallel GPUs whose model state fits in ``capacity`` bytes; None if none do.
 
     With r bytes per parameter on every GPU and s that are sharded: the least n with (r + s / n) parameters <= capacity.
     """

@@ -1,4 +1,4 @@
-"""Comparison of variants of a scenario: one row each, and the causes of the difference from the first one.
+"""Comparison of variants of a scenario: one row each, and the causes of differences from the first.
 
 The breakdown of every variant sums to its step time, so the differences of its entries sum to the difference.
 """
@@ -11,8 +11,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from simcluster.base.errors import InputError, located
-from simcluster.base.telling import phase
+from simcluster.base.errors import InputError, prefix_errors
+from simcluster.base.telling import report_phase
 from simcluster.documents.argument_types import checked
 from simcluster.faults.words import describe_faults
 from simcluster.results.account import attribute_difference
@@ -22,7 +22,7 @@ from simcluster.results.numbers import all_metrics
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.difference import settings_between
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def differences(*variants: Variants, names: Sequence[str] | None = None) -> pd.D
 def named_results(
     given: Sequence[Variants], names: Sequence[str] | None, caller: str
 ) -> tuple[list[Result], list[str]]:
-    """Return each variant's result, simulated if it is a scenario, and its label; arguments as in ``compare``."""
+    """Return the result and label of each variant, simulating scenarios; arguments as in ``compare``."""
     if len(given) == 2 and isinstance(given[0], list | tuple) and isinstance(given[1], list | tuple):
         given, names = given[:1], cast("Sequence[str]", given[1])  # compare(variants, names)
     variants: Sequence[Any] = given
@@ -93,15 +93,15 @@ def named_results(
         )
     results = []
     for place, variant in enumerate(variants):
-        with located(f"{caller}: variant {names[place] if names else place}"):
-            results.append(result_of(variant, caller))
+        with prefix_errors(f"{caller}: variant {names[place] if names else place}"):
+            results.append(to_result(variant, caller))
     return results, distinct(names) if names is not None else labels([result.scenario for result in results])
 
 
 def possible_variations(
     path: str | Path, overrides: Sequence[Any], vary: Iterable[tuple[str, Sequence[Any]]]
 ) -> dict[str, Scenario | InputError]:
-    """Return the scenario of each combination of varied values, by name; the file's scenario if nothing varies.
+    """Return the scenario of each combination of varied values, by label.
 
     An invalid combination maps to its InputError; raises InputError if the file is invalid.
     """
@@ -121,7 +121,7 @@ def possible_variations(
 
 
 def in_label(path: str, value: object) -> str:
-    """Return a varied value as text for a label: faults in words, everything else as YAML on one line.
+    """Return a varied value as text for a label: faults described, everything else as YAML on one line.
 
     >>> in_label("faults", [{"kind": "slow_link", "nic_of": 0, "speed": 0.5}]), in_label("faults", [])
     ('slow link, nic of 0, speed 0.5', 'none')
@@ -142,7 +142,7 @@ Outcomes = dict[str, Result | InputError]
 
 
 def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes:
-    """Simulate each valid variant; equal names get a number.
+    """Simulate every valid variant and return results by name; equal names get a number.
 
     Raises InputError if no variant is valid.
     """
@@ -150,7 +150,7 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
     found: Outcomes = {}
     for name, (_, scenario) in zip(distinct([name for name, _ in pairs]), pairs, strict=True):
         try:
-            with phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
+            with report_phase(f"variant {len(found) + 1} of {len(pairs)}" if len(pairs) > 1 else ""):
                 found[name] = scenario if isinstance(scenario, InputError) else simulate_scenario(scenario)
         except InputError as problem:  # a schedule that cannot be cut, for one
             found[name] = problem
@@ -161,13 +161,13 @@ def play_all(scenarios: Iterable[tuple[str, Scenario | InputError]]) -> Outcomes
 
 
 def attribution(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the difference of each breakdown entry from the first variant's (s); a row sums to the difference."""
+    """Return the seconds by which each breakdown entry differs from the first variant's."""
     parts = table[list(BREAKDOWN)]
     return parts - parts.iloc[0]
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return distinct labels of scenarios: their names, with the settings that differ where names are equal."""
+    """Return distinct labels of scenarios: their names, plus the settings that differ if names are equal."""
     names = [scenario.name for scenario in scenarios]
     found = list(names)
     for name in dict.fromkeys(names):
@@ -180,7 +180,7 @@ def labels(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
-    """Return each scenario's values of the settings that differ, as in "schedule 1f1b"; "" if they are many."""
+    """Return each scenario's values of the settings that differ, as in "schedule 1f1b"; "" if too many."""
     documents = [scenario.document() for scenario in scenarios]
     paths = dict.fromkeys(each.path for other in documents[1:] for each in settings_between(documents[0], other))
     if len(paths) > _MOST_SETTINGS:
@@ -195,14 +195,14 @@ def _what_differs(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def _named(path: str, value: object) -> str:
-    """Return a key with its value as text, as in "schedule 1f1b"; faults need no key."""
+    """Return a key and its value as text, as in "schedule 1f1b"; faults need no key."""
     if path == "faults":
         return in_label(path, value) if value else "no faults"
     return f"{path.rpartition('.')[2]} {in_label(path, value)}"
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Return the names with a number appended to each repeated one."""
+    """Make names distinct by appending a number to each repeated one."""
     seen: Counter[str] = Counter()
     found = []
     for name in names:

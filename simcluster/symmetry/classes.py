@@ -20,14 +20,14 @@ from simcluster.base.arrays import (
     Int32s,
     Ints,
     Numbers,
-    begins,
-    bits,
-    count,
-    mixed,
-    numbered,
-    ordered,
-    sums,
-    within,
+    concat_ranges,
+    count_distinct,
+    float_bits,
+    hash64,
+    renumber,
+    run_starts,
+    sort_order,
+    sum_segments,
 )
 from simcluster.base.link_columns import PerLink
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
@@ -45,8 +45,8 @@ def flow_sums(users: Ints, bindings: Bindings, times: Ints | None = None) -> Has
     """Return a hash of the load on every used link from these ``users`` of rows, counted ``times`` times."""
     _, _, order, starts = bindings.on_links
     uses = users * int(bindings.places.max(initial=1)) + bindings.place
-    flows = mixed(mixed(uses, 3) ^ bits(bindings.flows), 5)
-    return sums((flows if times is None else flows * times.astype(np.uint64))[order], starts)
+    flows = hash64(hash64(uses, 3) ^ float_bits(bindings.flows), 5)
+    return sum_segments((flows if times is None else flows * times.astype(np.uint64))[order], starts)
 
 
 def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbered, Numbered]:
@@ -56,38 +56,40 @@ def refined(ranks: Ints, bindings: Bindings, of_links: Colours) -> tuple[Numbere
     are refined; colours around ranks and links follow from them.
     """
     used, link_of, by_link, per_link = bindings.on_links
-    how = mixed(mixed(bindings.place, 11) ^ mixed(bits(bindings.flows), 13))
+    how = hash64(hash64(bindings.place, 11) ^ hash64(float_bits(bindings.flows), 13))
     how_by_link, user_by_link = how[by_link], bindings.user[by_link]
     member = np.repeat(np.arange(len(bindings)), np.diff(bindings.member))
-    role = mixed(np.where(bindings.ordered[member], within(np.diff(bindings.member)), 0), 17)
-    by_rank = ordered(bindings.rank)
+    role = hash64(np.where(bindings.ordered[member], concat_ranges(np.diff(bindings.member)), 0), 17)
+    by_rank = sort_order(bindings.rank)
     per_rank = np.searchsorted(bindings.rank[by_rank], np.arange(len(ranks) + 1))
     member_by_rank = member[by_rank]
     many, times = (np.uint64(1) if each is None else each.astype(np.uint64) for each in (bindings.many, bindings.times))
-    initial_ranks, initial_links = mixed(ranks), mixed(of_links(used), 19)
+    initial_ranks, initial_links = hash64(ranks), hash64(of_links(used), 19)
 
     def finer(groups: Hashes, salt: int) -> tuple[Hashes, Hashes]:
         """Return the colours of ranks by their groups, and of groups by their ranks and links."""
-        users = sums(mixed(groups[user_by_link] ^ how_by_link, salt + 43), per_link)
-        links = mixed(initial_links ^ mixed(users, salt + 47), salt + 53)
-        ranks = mixed(initial_ranks ^ mixed(sums(mixed(groups[member_by_rank], salt + 53), per_rank), salt + 59))
-        seen = sums(mixed(ranks[bindings.rank] ^ role, salt + 29) * many, bindings.member)
-        loads = sums(mixed(links[link_of] ^ how, salt + 31) * times, bindings.use)
-        return ranks, mixed(mixed(groups ^ mixed(seen, salt + 37)) ^ mixed(loads, salt + 41))
+        users = sum_segments(hash64(groups[user_by_link] ^ how_by_link, salt + 43), per_link)
+        links = hash64(initial_links ^ hash64(users, salt + 47), salt + 53)
+        ranks = hash64(
+            initial_ranks ^ hash64(sum_segments(hash64(groups[member_by_rank], salt + 53), per_rank), salt + 59)
+        )
+        seen = sum_segments(hash64(ranks[bindings.rank] ^ role, salt + 29) * many, bindings.member)
+        loads = sum_segments(hash64(links[link_of] ^ how, salt + 31) * times, bindings.use)
+        return ranks, hash64(hash64(groups ^ hash64(seen, salt + 37)) ^ hash64(loads, salt + 41))
 
-    colours = initial = mixed(bindings.colour, 23)
+    colours = initial = hash64(bindings.colour, 23)
     before, salt = 0, 0
     while True:
         colours = finer(colours, salt)[1]
-        now = count(colours)
+        now = count_distinct(colours)
         if now == before:
             # Two of k colours get one number with a probability of k^2 / 2^65 a round: 3e-8 for 10^6.  So once nothing
             # splits, a round of other numbers must find nothing either, from the first colours and the last: a wrong
             # partition that passes is one in 10^15 of such runs.
             salt += 100
-            of_ranks, colours = finer(mixed(initial, salt + 67) ^ mixed(numbered(colours)[0], salt + 61), salt)
-            if count(colours) == now:
-                return numbered(of_ranks), numbered(colours)
+            of_ranks, colours = finer(hash64(initial, salt + 67) ^ hash64(renumber(colours)[0], salt + 61), salt)
+            if count_distinct(colours) == now:
+                return renumber(of_ranks), renumber(colours)
         before = now
 
 
@@ -131,7 +133,7 @@ class Classes:
     def meeting(self, ranks: Ints) -> tuple[int, ...]:
         """Return the classes of these ranks, each once, in their order."""
         own = np.asarray(self.of_rank)[ranks]
-        return tuple(dict.fromkeys(own[begins(own)].tolist()))
+        return tuple(dict.fromkeys(own[run_starts(own)].tolist()))
 
 
 def unfolded(num_ranks: int, bindings: Bindings, num_links: int) -> Classes:
@@ -182,11 +184,11 @@ def _of_links(
         raise NotAlikeError
     window = become.different
     window = window[become.of(window) == window]
-    loads, idle = mixed(colours(window)), np.ones(len(window), dtype=bool)
+    loads, idle = hash64(colours(window)), np.ones(len(window), dtype=bool)
     busy = np.searchsorted(window, there)
     loads[busy] ^= flow_sums(of_group[bindings.user], bindings)
     idle[busy] = False
-    of_load, one = numbered(loads)
+    of_load, one = renumber(loads)
     sort = np.append(of_load, len(one)).astype(np.int32)  # the last: of links that are not used
     kind, amounts = become.among(window).each(sort.take), 1
     if code is not None:
@@ -223,7 +225,7 @@ def _carried(links: Ints, become: Numbers, bindings: Bindings) -> Carried:
     at = np.searchsorted(used, become)
     there = np.flatnonzero(np.append(used, -1)[at] == become)
     begin, end = starts[at[there]], starts[at[there] + 1]
-    rows = order[np.repeat(begin, end - begin) + within(end - begin)]
+    rows = order[np.repeat(begin, end - begin) + concat_ranges(end - begin)]
     found = [(np.repeat(there, end - begin), bindings.user[rows], bindings.place[rows], bindings.flows[rows])]
     for number, uses in bindings.apart.items():
         for place, use in enumerate(uses):

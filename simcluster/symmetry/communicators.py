@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints, bits, hash_rows, mixed, numbered, ordered
+from simcluster.base.arrays import Floats, Int32s, Ints, float_bits, hash64, hash_rows, renumber, sort_order
 from simcluster.collectives import Group, Phase
 from simcluster.planning.ops import Group as Name
 from simcluster.planning.ops import StageProgram
@@ -207,10 +207,10 @@ class Communicators:
         shown = window.ranks[None] if apart else members[:, : those.cut or None]
         stages, layout = self.stage_of[shown], layouts(self._fabric, shown)
         table_of = np.repeat(np.arange(len(names)), list(map(len, drawn)))
-        row, first_of = numbered(hash_rows(stages) ^ mixed(table_of, 5))
+        row, first_of = renumber(hash_rows(stages) ^ hash64(table_of, 5))
         asked = [self._demand.of(names[table_of[place]], stages[place].tolist()) for place in first_of.tolist()]
         number_of = dict(zip(asked, range(len(asked)), strict=True))  # of each tuple of calls
-        own, _ = numbered(mixed(layout, 3) ^ mixed(np.array([number_of[calls] for calls in asked])[row], 5))
+        own, _ = renumber(hash64(layout, 3) ^ hash64(np.array([number_of[calls] for calls in asked])[row], 5))
         layout = layout if shown.size <= _TOGETHER else own
         form, places = np.full((2, len(members)), -1, dtype=np.int64)
         rows = [(np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),)]
@@ -234,7 +234,7 @@ class Communicators:
             (names[place], self._natures[own]) for place, own in zip(*divmod(which, len(self._forms)), strict=True)
         ]
         colour = np.array([self._colours.setdefault(each, len(self._colours)) for each in natures])[colour]
-        order = ordered(of_row * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
+        order = sort_order(of_row * (int(use.max(initial=0)) + 1) + use)  # links of a usage ascend already
         where = self._fabric.hosts[members]  # what a group does to computation may depend on whether it spans hosts
         axis, directed = "pp" if name[0] == "send" else name, isinstance(name, tuple)
         blocking = isinstance(axis, str) and axis not in self._demand.overlapped
@@ -291,7 +291,7 @@ class Communicators:
                 parts[call].append((list(uses).index(like), part.share, part.rounds, len(latency)))
                 latency.append(part.latency if method.pace is None else np.zeros_like(part.latency))
         table = np.stack(latency, axis=1) if latency else np.zeros((len(members), 0))
-        which, first = numbered(hash_rows(bits(table)))
+        which, first = renumber(hash_rows(float_bits(table)))
         for row in table[first].tolist():
             form: Form = {}
             for call, method in methods.items():

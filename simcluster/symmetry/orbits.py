@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Ints, firsts, mixed, numbered, ordered, places
+from simcluster.base.arrays import Ints, first_indices, hash64, position_of, renumber, sort_order
 from simcluster.base.clock import Profile
 from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.planning.perturbations import UNDISTURBED, Disturbances
@@ -74,7 +74,7 @@ class Irregularities:
             changing.setdefault(profile, []).append(link)
         for number, those in enumerate(changing.values()):
             there = np.isin(links, those)
-            found[there] = mixed(found[there], 71 + number).view(np.int64)
+            found[there] = hash64(found[there], 71 + number).view(np.int64)
         return found
 
     @property
@@ -101,26 +101,26 @@ def cells_of(window: Quotient, communicators: Communicators, odd: Irregularities
     of_rank = np.stack([each[turn] for each, turn in zip(cells, turns, strict=True)])
     copy_of, count = np.ravel_multi_index(tuple(of_rank), shape), math.prod(shape)
     code = copy_of * len(window.ranks) + window.place[window.rank]
-    number, first = numbered(code)
+    number, first = renumber(code)
     become = images.become.all
     there, used = np.flatnonzero(become == np.arange(len(become), dtype=become.dtype)), np.flatnonzero(become >= 0)
-    place_of = places(there, len(become))
+    place_of = position_of(there, len(become))
     own, place = copy_of[images.owner[used]] * len(there), place_of[become[used]]
-    links = used[firsts(own + place, count * len(there))].reshape(count, -1)  # the first of their cells
+    links = used[first_indices(own + place, count * len(there))].reshape(count, -1)  # the first of their cells
     seen = communicators.seen
     on = place_of[seen.link]
     if on.min(initial=0) < 0:
         raise NotAlikeError
     # links that carry the same of the same groups and are equal in all copies are one
-    colours = mixed(odd.colours(links.ravel())).reshape(links.shape) ^ mixed(np.arange(len(links)), 61)[:, None]
-    load = mixed(colours, 67).sum(axis=0, dtype=np.uint64)
+    colours = hash64(odd.colours(links.ravel())).reshape(links.shape) ^ hash64(np.arange(len(links)), 61)[:, None]
+    load = hash64(colours, 67).sum(axis=0, dtype=np.uint64)
     load[place_of[seen.on_links[0]]] ^= flow_sums(seen.user, seen)
-    which, one = numbered(load)
+    which, one = renumber(load)
     equal = one[which]
     link = np.full(len(become), -1, dtype=np.int32)
     link[used] = links.ravel()[own + equal[place]]
     found = copy(communicators)
-    ranks = places(code[first], count * len(window.ranks)).reshape(count, -1)
+    ranks = position_of(code[first], count * len(window.ranks)).reshape(count, -1)
     found.seen = _copied(communicators, sizes, of_rank, ranks, links, on, equal, odd)
     return Quotient(first, (), first[number], None, PerLink.one_by_one(link)), found
 
@@ -136,12 +136,12 @@ def _alike(axis: int, window: Quotient, images: LinkImages, turns: Sequence[Ints
         (3, ranks, window.rank[ranks], odd.ranks[ranks]),
         (5, owner, images.become.of(links), odd.colours(links)),
     ):
-        name = mixed(mixed(what, salt) ^ mixed(colour, salt + 4))
+        name = hash64(hash64(what, salt) ^ hash64(colour, salt + 4))
         for other, times in enumerate(turns):
             if other != axis:
-                name = mixed(name ^ mixed(times[there], salt + 11 + other))
+                name = hash64(name ^ hash64(times[there], salt + 11 + other))
         np.add.at(found, turns[axis][there], name)
-    return numbered(found)[0]
+    return renumber(found)[0]
 
 
 def _copied(
@@ -159,8 +159,8 @@ def _copied(
     copies = np.indices(shape).reshape(len(shape), -1, 1)
     heads = of_rank[:, np.concatenate([kind.table[:, 0] for kind in kinds])]
     code = np.ravel_multi_index(tuple(np.where(turned[:, seen.of_group], 0, heads)), shape) * len(seen) + seen.of_group
-    which, first = numbered(code)
-    number = places(code[first], len(links) * len(seen))
+    which, first = renumber(code)
+    number = position_of(code[first], len(links) * len(seen))
     group = number[np.ravel_multi_index(tuple(np.where(turned[:, None], 0, copies)), shape) * len(seen) + every]
     drawn = code[first] % len(seen)
     rows, member = np.flatnonzero(equal[on] == on), np.repeat(every, np.diff(seen.member))
@@ -188,5 +188,5 @@ def _copied(
 
 
 def _by_group(group: Ints, *columns: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-    order = ordered(group.ravel())
+    order = sort_order(group.ravel())
     return (np.broadcast_to(column, group.shape).ravel()[order] for column in (group, *columns))

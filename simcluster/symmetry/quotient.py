@@ -22,7 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, hash_rows, mixed, numbered, places
+from simcluster.base.arrays import Int32s, Ints, Numbers, hash64, hash_rows, position_of, renumber
 from simcluster.base.link_columns import PerLink
 from simcluster.planning.parallel import Plan, RankLayout, Ranks
 from simcluster.symmetry.turns import LinkImages, link_images, parts_onto
@@ -85,7 +85,7 @@ class Counterparts:
     @cached_property
     def told(self) -> Ints:
         """For every group the position of its representative among ``drawn``."""
-        return places(self.drawn, len(self.like))[self.like]
+        return position_of(self.drawn, len(self.like))[self.like]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Quotient:
     @cached_property
     def place(self) -> Ints:
         """Position of every rank among those of the window, -1 for others."""
-        return places(self.ranks, len(self.rank))
+        return position_of(self.ranks, len(self.rank))
 
     def counterparts(self, table: Ranks) -> Counterparts:
         """Return the representatives of groups (rows) in the window."""
@@ -145,8 +145,8 @@ def layouts(fabric: Fabric, table: Ints) -> Ints:
         (1, _first_seen(switches.reshape(table.shape), 0)),
         (7, _first_seen(nics.reshape(len(table), width), -1)),
     ):
-        found = mixed(found ^ hash_rows(first_seen), salt)
-    return numbered(found)[0]
+        found = hash64(found ^ hash_rows(first_seen), salt)
+    return renumber(found)[0]
 
 
 def _first_seen(table: Numbers, none: int | None) -> Ints:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from simcluster.base.texts import natural
+from simcluster.base.texts import natural_key
 
 WHOLE = 2**40
 """Fractions of a flow are multiples of 1 / WHOLE, so that sums of thousands of them are exact in any order (as on the
@@ -61,7 +61,7 @@ class Ways:
         ends = ("gpu", "nic")
         self._ends = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] in ends)
         self.switches = frozenset(node for node, data in graph.nodes(data=True) if data["kind"] == "switch")
-        self.position = {node: i for i, node in enumerate(sorted(graph, key=natural))}
+        self.position = {node: i for i, node in enumerate(sorted(graph, key=natural_key))}
         self._next = {node: self.in_order(to) for node, to in graph.succ.items()}
         self._previous = {node: self.in_order(to) for node, to in graph.pred.items()}
         self._onto, self._from = self._between_switches(self._next), self._between_switches(self._previous)

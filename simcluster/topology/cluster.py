@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 import numpy as np
 
-from simcluster.base.arrays import Floats, Int32s, Ints, bits, different, mixed, sums
+from simcluster.base.arrays import Floats, Int32s, Ints, distinct_hashes, float_bits, hash64, sum_segments
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
-from simcluster.base.shown import Shown
-from simcluster.base.texts import nearest
+from simcluster.base.shown import Displayable
+from simcluster.base.texts import nearest_words
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft, check_drawn
 from simcluster.topology.policies import STATIC, RoutingSpec
@@ -42,7 +42,7 @@ Device: TypeAlias = str | Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster(Shown):
+class Cluster(Displayable):
     """GPUs, switches and directed links, each link with a capacity and a latency.
 
     ``gpus`` are the nodes in the order in which ranks are placed (machine by machine); everywhere else a GPU is its
@@ -162,8 +162,8 @@ class Cluster(Shown):
             return np.zeros(rows)
         seconds = fraction * self.link_latency.of(link)
         starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))])
-        whole = sums(mixed(bits(seconds)), starts)
-        kinds = different(whole)
+        whole = sum_segments(hash64(float_bits(seconds)), starts)
+        kinds = distinct_hashes(whole)
         alike = np.searchsorted(kinds, whole)
         first = np.empty(len(kinds), dtype=np.int64)
         first[alike[::-1]] = np.arange(rows)[::-1]
@@ -264,7 +264,7 @@ class Cluster(Shown):
 
     def _near(self, name: str) -> str:
         inside = [str(node) for node in self.graph if str(node).startswith(f"{name}.")]  # of a machine
-        close = inside[:3] or nearest(name, self.graph, cutoff=0.5, most=3)
+        close = inside[:3] or nearest_words(name, self.graph, cutoff=0.5, most=3)
         nodes = ", ".join(close or list(self.graph)[:4])
         return f"; did you mean {nodes}?" if close else f"; its nodes are {nodes}, ..."
 

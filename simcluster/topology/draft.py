@@ -18,7 +18,7 @@ import numpy as np
 
 from simcluster.base.arrays import Int32s, Ints, Numbers
 from simcluster.base.errors import InputError
-from simcluster.base.telling import in_words, require_time_limit
+from simcluster.base.telling import require_time_limit, rough_duration
 from simcluster.topology.links import EdgeData, Graph
 
 MAX_GPUS = 2_000_000
@@ -51,8 +51,8 @@ def check_drawn(gpus: int, together: int = 1) -> None:
     seconds = gpus * (_DRAWN_SECONDS + together * _DRAWN_BESIDE)
     require_time_limit(
         seconds,
-        f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {in_words(seconds)} to draw link by "
-        "link",
+        f"has {gpus:,} GPUs, {together:,} in a machine, which would take about {rough_duration(seconds)} to draw link "
+        "by link",
         "use fewer of them in a machine, or fewer machines",
     )
 

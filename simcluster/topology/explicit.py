@@ -8,7 +8,7 @@ import networkx as nx
 from pydantic import Field, model_validator
 
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster, make_cluster
 from simcluster.topology.links import COMPUTE, Graph, LinkSpec, Name, Title, add_gpus, add_nics, add_switches
@@ -94,7 +94,7 @@ class GraphSpec(TopologySpec):
         a, b = edge.between
         for end in edge.between:
             if end not in names:
-                close = nearest(end, names, cutoff=0.5, most=3)
+                close = nearest_words(end, names, cutoff=0.5, most=3)
                 hint = f"did you mean {', '.join(close)}?" if close else f"the nodes are {', '.join(list(names)[:6])}"
                 raise InputError(f"edge between {a!r} and {b!r}: there is no node {end!r}; {hint}")
         if a == b:

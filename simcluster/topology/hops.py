@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.base.arrays import Int32s, Ints, Numbers, compact, hash_rows, number_by_owner, numbered, places
+from simcluster.base.arrays import Int32s, Ints, Numbers, compact, hash_rows, number_by_owner, position_of, renumber
 from simcluster.base.link_columns import LinkRows
 from simcluster.topology.draft import Draft
 from simcluster.topology.numbering import LinkNumbers
@@ -38,7 +38,7 @@ class Hops:
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
         """Return the links between these switches, which are numbered in this order; the lowest node is ``lowest``."""
         nodes = np.array(switches, dtype=np.int64) - lowest
-        number = places(nodes, len(numbers.starts) - 1).astype(np.int32)
+        number = position_of(nodes, len(numbers.starts) - 1).astype(np.int32)
         many = np.diff(numbers.starts)
         begins, counts = np.repeat(number, many), many[nodes]
         before = numbers.starts[nodes] - (np.cumsum(counts) - counts)
@@ -201,7 +201,7 @@ def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
     """Return rows as numbers, equal for equal ones, and the first row of each number."""
     if (table == table[:1]).all():
         return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
-    kind, first = numbered(hash_rows(table))
+    kind, first = renumber(hash_rows(table))
     if (table[first][kind] != table).any():  # different ones with equal sums
         kind = first = np.arange(len(table))
     return kind, first

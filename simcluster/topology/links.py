@@ -13,14 +13,14 @@ from typing import Annotated, Any, TypeAlias
 import networkx as nx
 from pydantic import AfterValidator, Field, model_validator
 
-from simcluster.base.texts import one_line
+from simcluster.base.texts import escape_line_breaks
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.spec import Spec
 
 Fraction: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=1)]
 Name: TypeAlias = Annotated[str, Field(min_length=1)]
-Title: TypeAlias = Annotated[Name, AfterValidator(one_line)]
+Title: TypeAlias = Annotated[Name, AfterValidator(escape_line_breaks)]
 Graph: TypeAlias = "nx.DiGraph[str]"
 EdgeData: TypeAlias = dict[str, Any]
 

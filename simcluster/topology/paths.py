@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints, Numbers, compact, numbered, ordered, within
+from simcluster.base.arrays import Floats, Ints, Numbers, compact, concat_ranges, renumber, sort_order
 from simcluster.base.link_columns import PerLink, TreeFlows
 from simcluster.topology.access_paths import WHOLE, split
 from simcluster.topology.hops import Ends, Machines
@@ -160,7 +160,7 @@ class Paths(LinkEnds):
         They are found once for each pair of leaves, and without a graph where both are below the same switches.
         """
         hops = self.ground.hops
-        which, some = numbered(leave * hops.size + enter)
+        which, some = renumber(leave * hops.size + enter)
         near, far = leave[some], enter[some]
         over, done = hops.onto[near], near == far
         meets = ~done & (over == hops.onto[far]) & (hops.between(near, far) < 0)
@@ -176,7 +176,7 @@ class Paths(LinkEnds):
             parts.append((np.repeat(those, way.shape[1]), way.ravel(), shares))
         pair, link, fraction = _merged(parts)
         counts = np.bincount(pair, minlength=len(some))
-        row = np.repeat((np.cumsum(counts) - counts)[which], counts[which]) + within(counts[which])
+        row = np.repeat((np.cumsum(counts) - counts)[which], counts[which]) + concat_ranges(counts[which])
         return np.repeat(flows, counts[which]), link[row], fraction[row]
 
     def _over_fabric(self, columns: Sequence[Numbers], leave: Ints, enter: Ints) -> Iterator[tuple[float, Ints, Ints]]:
@@ -200,7 +200,7 @@ class Paths(LinkEnds):
                 links, onward = hops.between(here, goal), goal.copy()
                 far = np.flatnonzero(links < 0)
                 kinds, which = compact(hops.onto[here[far]] * len(hops.neighbours) + hops.onto[goal[far]])
-                order = far[ordered(which)]
+                order = far[sort_order(which)]
                 for kind, some in zip(
                     kinds.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=False
                 ):

@@ -17,7 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues
-from simcluster.base.texts import natural, natural_keys
+from simcluster.base.texts import natural_key, natural_keys
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
 from simcluster.topology.hops import Ends, Ground, Hops, Machines
@@ -85,7 +85,7 @@ class Regular(Paths):
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         named = dict(zip(own, natural_keys([draft.switches[number][0] for number in own]), strict=True))
         switches = sorted(own, key=named.__getitem__)
-        inside = natural(f"{draft.domain}0")[0]
+        inside = natural_key(f"{draft.domain}0")[0]
         behind = [named[switch][0] > inside for switch in switches]  # all machines, by name
         position = np.arange(len(switches)) + np.array(behind) * draft.stamped * len(compute_part(draft.pattern))
         numbers = self.numbers

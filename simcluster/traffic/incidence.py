@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Bools, Floats, Int32s, Ints, compact, ordered
+from simcluster.base.arrays import Bools, Floats, Int32s, Ints, compact, sort_order
 from simcluster.traffic.fairness import Usage
 
 
@@ -75,7 +75,7 @@ class Bindings:
         """Used links, each row's position among them, rows sorted by link, and the first row of each link."""
         used, link_of = compact(self.link)
         starts = np.concatenate([[0], np.cumsum(np.bincount(link_of, minlength=len(used)))])
-        return used, link_of, ordered(link_of), starts
+        return used, link_of, sort_order(link_of), starts
 
     @cached_property
     def _equal(self) -> tuple[Ints, Ints] | None:

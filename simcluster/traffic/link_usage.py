@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, Ints, within
+from simcluster.base.arrays import Floats, Ints, concat_ranges
 from simcluster.base.link_columns import PerLink
 from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
 from simcluster.traffic.hop_columns import UNITS, HopColumns, chained_trees
@@ -40,7 +40,7 @@ class PatternTable:
             return self
         begin, end = np.searchsorted(self.group, [those, those + 1])
         together = those[-1] - those[0] < len(those)
-        rows = slice(begin[0], end[-1]) if together else np.repeat(begin, end - begin) + within(end - begin)
+        rows = slice(begin[0], end[-1]) if together else np.repeat(begin, end - begin) + concat_ranges(end - begin)
         number = np.repeat(np.arange(len(those)), end - begin)
         return PatternTable(self.share, self.rounds, self.latency[those], number, self.link[rows], self.flows[rows])
 

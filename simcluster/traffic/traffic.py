@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from simcluster.base.arrays import Floats, Int32s, Ints
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.collectives.description import SWITCH, Hop, Phase, Table
 from simcluster.collectives.group import Group, Named, Ring, rings_along
@@ -63,7 +63,7 @@ class Traffic:
     latency_seconds: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "latency_seconds", self.rounds * on_grid(self.latency))
+        object.__setattr__(self, "latency_seconds", self.rounds * round_to_tick(self.latency))
 
     def alone_rate(self, capacity: Sequence[float]) -> float:
         """Return the rate (B/s) per flow with all links to itself."""
@@ -71,7 +71,7 @@ class Traffic:
 
     def alone_seconds(self, capacity: Sequence[float]) -> float:
         """Return the duration (s) with all links to itself, on the clock's grid."""
-        return self.latency_seconds + self.rounds * on_grid(self.round_bytes / self.alone_rate(capacity))
+        return self.latency_seconds + self.rounds * round_to_tick(self.round_bytes / self.alone_rate(capacity))
 
 
 @dataclass(frozen=True, slots=True)

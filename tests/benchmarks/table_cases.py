@@ -196,10 +196,10 @@ def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
 
 def warm(variants: list[Scenario]) -> Clock:
     """The quick steps of variants whose parts have all been seen before."""
-    from simcluster.base.gc_paused import collector_off
+    from simcluster.base.gc_paused import pause_gc
     from simcluster.studies.sweep.quick import quick_step
 
-    with collector_off():
+    with pause_gc():
         for each in variants:
             quick_step(each)
         with Clock() as clock:
@@ -304,7 +304,7 @@ def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def swept(processes: int = 1) -> Figures:
     """The 1,000 configurations, simulated in this process, or as a sweep on several with its store of rows."""
-    from simcluster.base.gc_paused import collector_off
+    from simcluster.base.gc_paused import pause_gc
     from simcluster.scenario.scenario import Base, Variant
     from simcluster.studies.sweep.quick_rows import quickly
     from simcluster.studies.sweep.sweep import make_sweep, run_sweep
@@ -313,7 +313,7 @@ def swept(processes: int = 1) -> Figures:
     with TemporaryDirectory() as folder:  # the base is written out, so that it is read as a file is
         path = Path(folder) / "base.yaml"
         path.write_text(json.dumps(document))
-        with collector_off(), Clock() as clock:
+        with pause_gc(), Clock() as clock:
             if processes == 1:
                 rows = [quickly(Variant(Base(str(path)), tuple(changes.items()))) for changes in grid]
             else:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from drawn.values import NothingDrawnError, document, drawn
 from simcluster.base.errors import InputError
-from simcluster.base.telling import at_most
+from simcluster.base.telling import set_estimate_limit
 from simcluster.devices.software import software_names
 from simcluster.documents.kinds import models_in
 from simcluster.documents.shipped import shipped_names
@@ -85,7 +85,7 @@ def simulates(found: Document) -> bool:
     """Is there a step of it?  NCCL may have no such algorithm, and stages may wait for each other for ever."""
     try:
         scenario = tiny_scenario(**found)
-        with at_most(30.0):  # faults may change so often that a step takes hours
+        with set_estimate_limit(30.0):  # faults may change so often that a step takes hours
             simulate_scenario(scenario)
     except InputError:
         return False

@@ -12,7 +12,7 @@ import numpy as np
 from drawn.comparison import WAYS, Answer, answered, meaning
 from drawn.records import record_difference
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.step.planned import plan
+from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
 from simcluster.step.simulation import count_ops
 
@@ -36,7 +36,7 @@ def compare_shipped(out: Callable[[str], object]) -> int:
 
 def _ops(scenario: Scenario) -> int:
     """Return the number of ops on all ranks."""
-    planned = plan(scenario)
+    planned = plan_step(scenario)
     ranks = [len(ranks) for ranks in planned.job.plan.stage_ranks()]
     return count_ops(planned.programs, np.repeat(np.arange(len(ranks)), ranks))
 

@@ -50,12 +50,12 @@ def studio_link(case: Case) -> int:
 def notebook_text(case: Case) -> int:
     """A scenario as text, as a notebook has it, played and shown."""
     from simcluster.base.errors import InputError
-    from simcluster.base.telling import at_most
+    from simcluster.base.telling import set_estimate_limit
     from simcluster.scenario.scenario import load_text
     from simcluster.step.simulate import simulate
 
     try:
-        with at_most(BEGUN):
+        with set_estimate_limit(BEGUN):
             result = simulate(load_text(case.files["cell.txt"].decode("utf-8", "replace")))
         repr(result)
         result._repr_html_()  # type: ignore[attr-defined]
@@ -88,13 +88,13 @@ def python_call(case: Case) -> int:
     """A public function, called with one argument changed, and its answer shown."""
     import simcluster
     from fuzz.arguments import FUNCTIONS, VALUES
-    from simcluster.base.telling import at_most
+    from simcluster.base.telling import set_estimate_limit
 
     asked = json.loads(case.files["call.json"])
     value = asked["given"] if "given" in asked else VALUES[asked["value"]]()
     given = {**FUNCTIONS[asked["function"]], asked["argument"]: value}
     try:
-        with at_most(BEGUN):
+        with set_estimate_limit(BEGUN):
             repr(getattr(simcluster, asked["function"])(**given))
     except simcluster.InputError as problem:
         return _refused(problem)

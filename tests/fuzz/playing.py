@@ -97,9 +97,9 @@ def _child(case: Case, folder: Path, logs: Path) -> None:
             status = CALLS[case.call](case)
         else:
             from simcluster import cli
-            from simcluster.base.telling import at_most
+            from simcluster.base.telling import set_estimate_limit
 
-            with at_most(BEGUN):
+            with set_estimate_limit(BEGUN):
                 status = cli.main(case.argv)
     except BaseException:
         traceback.print_exc()

@@ -15,7 +15,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.base.written import append_line, drop_last_line, write_text
+from simcluster.base.written import append_line, drop_partial_line, write_text
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.given_files import missing_file_hint
 from simcluster.evidence.calibration.cases import KernelCase, parse_case
@@ -192,7 +192,7 @@ class TableFile:
                         "-o, or --restart to measure everything again"
                     )
             self.measured_cases = {each.case for each in table.measurements}
-            drop_last_line(path)  # left incomplete by a killed run
+            drop_partial_line(path)  # left incomplete by a killed run
             return
         write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import context
+from simcluster.base.processes import process_context
 from simcluster.evidence.validation.collective_studies import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedule_studies import plan_schedules
@@ -79,7 +79,7 @@ def worker_pool(call: Callable[[Any], Any], workers: int, *, piece: int = 0) -> 
     if workers == 1:
         yield lambda tasks: map(call, tasks)
         return
-    with ProcessPoolExecutor(workers, mp_context=context(), initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(workers, mp_context=process_context(), initializer=_ignore_interrupts) as pool:
         try:
             yield lambda tasks: pool.map(call, tasks, chunksize=piece or max(1, len(tasks) // (64 * workers)))
         except BaseException:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import cores
+from simcluster.base.processes import count_cores
 from simcluster.interactive.controls.settings import value_at
 from simcluster.interactive.moving.moving import PageState, Varied, VariedKey, state_of
 from simcluster.scenario.paths import check_path
@@ -64,7 +64,7 @@ def play_variants(
     measure = partial(_state, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
     keys = in_order(made, made.numbers)
     rows: dict[int, Row] = {}
-    workers = min(processes or cores(), count)
+    workers = min(processes or count_cores(), count)
     with players_of(workers if workers > 1 else None) as players:
         for finished in players.play([(number, made.variant(number)) for number in keys], list(keys.values()), measure):
             rows.update(finished)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simcluster.base.satellites import load
+from simcluster.base.satellites import load_object
 from simcluster.cli.answers import ANSWERS
 from simcluster.interactive.notebook.drawn import cell, histogram, timeline
 from simcluster.scenario.job import job_of
@@ -80,7 +80,7 @@ DRAWINGS: Mapping[str, Callable[[Any], list[Block]]] = {
 
 def _answer(name: str, it: object) -> str:
     drawings = DRAWINGS[name](it) if name in DRAWINGS else []
-    return cell(html_of([*load(ANSWERS[name])(it), *drawings]))
+    return cell(html_of([*load_object(ANSWERS[name])(it), *drawings]))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.composing import edited
 from simcluster.documents.overrides import change_in_place
 from simcluster.documents.reading import parse_document, read_document
@@ -55,7 +55,7 @@ class StateAsked:
 
 def answer(asked: StateAsked, part: str) -> dict[str, Any]:
     """Return one part of the page's content, or ``problem`` and valid alternatives if the scenario is invalid."""
-    with collector_off():
+    with pause_gc():
         try:
             results = [_plays.result(scenario) for scenario in _scenarios(asked)]
         except InputError as problem:

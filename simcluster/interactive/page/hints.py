@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import at_most
+from simcluster.base.telling import set_estimate_limit
 from simcluster.interactive.controls.offers import LegalChange, offered, value_of, with_setting
 from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
 from simcluster.interactive.page.states import value_of_text
@@ -170,7 +170,7 @@ def _describe_change(result: Result, scenario: Scenario, control: Control, value
         yield "", f"{_value_text(control, value)} {_TOO_LONG}"
         return
     try:
-        with at_most(_MOST_SECONDS):
+        with set_estimate_limit(_MOST_SECONDS):
             other = simulate_scenario(scenario)  # numbers alone, so the faster engine
     except InputError:
         return

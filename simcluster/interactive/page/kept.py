@@ -17,7 +17,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import uses_simulated_times
-from simcluster.step.planned import Planned, plan, plan_job, with_programs
+from simcluster.step.planned import PlannedStep, plan_job, plan_step, plan_with_programs
 from simcluster.step.simulate import simulate_scenario
 
 MOST_GPUS = 262_144
@@ -36,7 +36,7 @@ class KeptPlays:
     def __init__(self) -> None:
         self._results: OrderedDict[str, Result] = OrderedDict()
         self._programs: OrderedDict[Hashable, Sequence[StageProgram]] = OrderedDict()
-        self._plans: OrderedDict[str, Planned] = OrderedDict()
+        self._plans: OrderedDict[str, PlannedStep] = OrderedDict()
 
     def result(self, scenario: Scenario) -> Result:
         """Return the simulated step of a scenario, cached if possible; InputError if it is too large."""
@@ -49,21 +49,21 @@ class KeptPlays:
             self._results[text] = simulate_scenario(scenario, planned=self.planned(scenario))
         return _touch_entry(self._results, text)
 
-    def planned(self, scenario: Scenario) -> Planned:
+    def planned(self, scenario: Scenario) -> PlannedStep:
         """Return the plan of a scenario, cached if only faults differ, with cached programs if equal."""
         if scenario.checkpoint is not None:
-            return plan(scenario)
+            return plan_step(scenario)
         whole, programs = _cache_keys(scenario)
         if whole not in self._plans:
             self._plans[whole] = self._with_programs(scenario, programs)
         return _touch_entry(self._plans, whole)
 
-    def _with_programs(self, scenario: Scenario, document: str) -> Planned:
+    def _with_programs(self, scenario: Scenario, document: str) -> PlannedStep:
         job, facts = plan_job(scenario, scenario.cluster.device)
         made_of = document, job.slices, job.schedule if uses_simulated_times(scenario) else None
         if made_of not in self._programs:
             self._programs[made_of] = stage_programs(job)
-        return with_programs(scenario, job, facts, _touch_entry(self._programs, made_of))
+        return plan_with_programs(scenario, job, facts, _touch_entry(self._programs, made_of))
 
 
 def _cache_keys(scenario: Scenario) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import cores
+from simcluster.base.processes import count_cores
 from simcluster.interactive.page.answers import AHEAD_OF, QUICK, SLOW, StateAsked, answer
 from simcluster.interactive.page.hints import hint_parts
 from simcluster.show.report.packing import ALIGNED
@@ -118,7 +118,7 @@ class StudioPool:
     """Workers that are assigned to windows, one more for slow parts, and cached answers as JSON."""
 
     def __init__(self, count: int | None = None) -> None:
-        self._workers = [Worker() for _ in range(count or min(cores(), _MOST_PROCESSES))]
+        self._workers = [Worker() for _ in range(count or min(count_cores(), _MOST_PROCESSES))]
         self._slow = Worker(_BEHIND)
         self._known: OrderedDict[object, str] = OrderedDict()
         self._size = 0

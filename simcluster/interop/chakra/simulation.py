@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.devices.device import load_device
 from simcluster.engine.explicit import ExplicitProgram
@@ -69,7 +69,7 @@ class _ProgramBuilder:
                 op = self._add_message(rank, node)
             elif node.kind == "comp":
                 lane = "cpu" if node.attributes.get("is_cpu_op") is True else "compute"
-                op = self._add_op(rank, node, lane, seconds=on_grid(self._seconds(rank, node)))
+                op = self._add_op(rank, node, lane, seconds=round_to_tick(self._seconds(rank, node)))
             elif node.kind == "metadata":
                 op = self._add_op(rank, node, f"node {node.id}")
             elif node.kind in COPY_DIRECTIONS:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.written import write_text, written
+from simcluster.base.written import open_atomic, write_text
 from simcluster.interop.chakra import trace as schema
 from simcluster.interop.chakra.simulation import COPY_DIRECTIONS
 from simcluster.interop.chakra.trace import COLLECTIVES, KINDS, ChakraTrace, TraceNode, Value
@@ -38,7 +38,7 @@ def write_traces(trace: ChakraTrace, folder: str | Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for rank, nodes in enumerate(trace.ranks):
             files.append(folder / f"{trace.name}.{rank}.et")
-            with written(files[-1]) as file:
+            with open_atomic(files[-1]) as file:
                 file.write(_encode_nodes(nodes))
         if trace.groups:
             groups = {name: list(ranks) for name, ranks in trace.groups.items()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.arrays import Floats
 from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
-from simcluster.base.processes import Crew, context, cores
+from simcluster.base.processes import WorkerPool, count_cores, process_context
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.alike import alike
@@ -107,7 +107,10 @@ def _replay_profiles(args: argparse.Namespace, steps: Sequence[int] | None) -> N
 
         cluster = load_cluster(args.cluster, cluster_overrides_of(args))
     job = load_profiles(
-        args.trace, steps, workers=cores(), progress=lambda done, total: progress(f"{done} of {total} profiles read")
+        args.trace,
+        steps,
+        workers=count_cores(),
+        progress=lambda done, total: progress(f"{done} of {total} profiles read"),
     )
     progress(f"replaying {len(job.ranks)} ranks, {sum(map(len, job.graphs)):,} ops")
     with _event_simulation(job) as counted:
@@ -141,9 +144,11 @@ def _event_simulation(job: Recorded) -> Iterator[Callable[[Straggling], int]]:
     Yields a function that returns the number of events; both methods must agree to the bit.
     """
     crew = None
-    if cores() > 1 and context().get_start_method() == "fork":  # else the job would have to be copied to the process
+    if (
+        count_cores() > 1 and process_context().get_start_method() == "fork"
+    ):  # else the job would have to be copied to the process
         _ = job.programs  # computed once, for both processes
-        crew = Crew(partial(_simulate_events, job), 1)
+        crew = WorkerPool(partial(_simulate_events, job), 1)
         crew.begin(0, None)
 
     def events(found: Straggling) -> int:

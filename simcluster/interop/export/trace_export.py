@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.interop.export.rank_events import (
     LEAD_NS,
@@ -46,7 +46,7 @@ from simcluster.interop.kineto.chrome_trace import PROFILE_SUFFIXES, quote_json,
 from simcluster.results.loads import hottest_links_over_time
 from simcluster.results.memory_timeline import POOLS
 from simcluster.results.result import VERSION, Result
-from simcluster.step.simulate import ResultLike, result_of
+from simcluster.step.simulate import ResultLike, to_result
 
 MAX_LINKS, TIME_BINS = 16, 1000
 """Number of links with a counter, and of equal time bins of the run."""
@@ -101,7 +101,7 @@ MERGED_FILE = Path("merged") / "all_ranks.json.gz"
 
 
 @dataclass(frozen=True, repr=False)
-class TraceFiles(Shown):
+class TraceFiles(Displayable):
     """Files of a written trace (the last one has all ranks), the ranks in it, and why these were chosen."""
 
     files: tuple[Path, ...]
@@ -128,7 +128,7 @@ def write_trace(
     them; otherwise an event is a span of several kernels. Raises InputError for an unknown rank or a path that cannot
     be written.
     """
-    result = result_of(result, "write_trace")
+    result = to_result(result, "write_trace")
     target = path = trace_path(path)
     chosen, why = _choose_ranks(result, ranks)
     own: dict[int, Path] = {}

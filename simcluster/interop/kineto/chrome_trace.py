@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from simcluster.base.errors import InputError
-from simcluster.base.written import PARTIAL, written
+from simcluster.base.written import PARTIAL, open_atomic
 from simcluster.interop.kineto.communications import CommCall
 from simcluster.interop.kineto.rank_profile import BACKWARD, FORWARD, OPTIMIZER, TraceLabel
 
@@ -87,7 +87,7 @@ def write_chrome_trace(path: Path, head: Mapping[str, Any], events: Iterable[str
 
     Raises InputError if it cannot be written (no folder, no permission, disk full).
     """
-    with written(path) as plain, ExitStack() as stack:
+    with open_atomic(path) as plain, ExitStack() as stack:
         file: IO[bytes] = plain
         if path.suffix == ".gz":
             file = cast(IO[bytes], stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, fileobj=plain, mtime=0)))

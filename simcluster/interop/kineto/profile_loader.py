@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
-from simcluster.base.processes import context
+from simcluster.base.gc_paused import pause_gc
+from simcluster.base.processes import process_context
 from simcluster.base.units import format_seconds
 from simcluster.documents.given_files import missing_file_hint
 from simcluster.interop.kineto import collective_matching as matching
@@ -95,7 +95,7 @@ def load_profiles(
         read = _read_ranks(files, steps, workers, progress)
     profiles = _order_by_rank([each.profile for each in read], notes)
     parts = {each.profile.rank: each.steps for each in read}
-    with collector_off():
+    with pause_gc():
         return _build_job(profiles, parts, steps, Path(path).name.partition(".")[0] or "profiles", notes)
 
 
@@ -133,13 +133,13 @@ def _read_ranks(
     """
     size = sum(file.stat().st_size * (_GZIP_RATIO if file.name.endswith(".gz") else 1) for file in files)
     workers = 1 if size < _SMALL_BYTES else min(workers, len(files))
-    pool = ProcessPoolExecutor(workers, context(), _ignore_interrupts) if workers > 1 else None
+    pool = ProcessPoolExecutor(workers, process_context(), _ignore_interrupts) if workers > 1 else None
     answers: Iterable[_PackedSteps] = ((_split_steps(read_profile(file), steps), []) for file in files)
     if pool:
         answers = pool.map(partial(_read_as_columns, steps), files)
     read = []
     try:
-        with collector_off():
+        with pause_gc():
             for done, (found, ops) in enumerate(answers, 1):
                 found.profile.ops += map(StreamOp._make, zip(*ops, strict=True))
                 read.append(found)
@@ -166,7 +166,7 @@ def _read_as_columns(steps: Sequence[int] | None, file: Path) -> _PackedSteps:
     return RankSteps(replace(found.profile, ops=[]), found.steps), list(zip(*found.profile.ops, strict=True))
 
 
-@collector_off()
+@pause_gc()
 def _split_steps(profile: RankProfile, steps: Sequence[int] | None) -> RankSteps:
     labels = HostLabels(profile)
     parts = {

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.composing import of_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
@@ -60,7 +60,7 @@ class TimedEvent(NamedTuple):
     end: float
 
 
-@collector_off()  # cycle collection takes six times as long as reading, and JSON has no cycles
+@pause_gc()  # cycle collection takes six times as long as reading, and JSON has no cycles
 def read_profile(path: Path) -> RankProfile:
     """Read one rank's profile.
 

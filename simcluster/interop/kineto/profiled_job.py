@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from simcluster.base.arrays import Floats, opens
+from simcluster.base.arrays import Floats, run_start_mask
 from simcluster.interop.kineto.collective_matching import MatchedOp
 from simcluster.interop.kineto.rank_profile import WAIT_NAME, StreamOp, TraceLabel
 from simcluster.interop.kineto.rank_step import RankStep
@@ -176,7 +176,7 @@ class ProfiledJob(Recorded):
         word, number = np.concatenate(named), np.concatenate(numbers)
         seconds = np.concatenate([graph.seconds[:, 0] for graph in graphs])
         order = np.lexsort((number, word))  # stable: equal ones stay in order of steps and ranks
-        first = np.flatnonzero(opens(word[order]) | opens(number[order]))
+        first = np.flatnonzero(run_start_mask(word[order]) | run_start_mask(number[order]))
         shared = [is_communication(optype) for optype, _ in words]
         typical = np.empty(len(word))
         for pool in np.split(order, first[1:]):

@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.texts import nearest
+from simcluster.base.texts import nearest_words
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD
 from simcluster.interop.replay.rescheduling import find_schedule, num_microbatches, reschedule
@@ -59,7 +59,7 @@ def apply_question(job: Job, question: str, known: Mapping[str, ReplayQuestion],
     for part in question.split("+"):
         key, _, value = part.strip().partition("=")
         if key not in known or not value:
-            near = nearest(key, known, cutoff=0.6)
+            near = nearest_words(key, known, cutoff=0.6)
             guess = f"did you mean {near[0]!r}? " if near else ""
             texts = dict.fromkeys(each.text for each in known.values())
             raise InputError(f"what-if {part!r}: {guess}{ask} one of\n  " + "\n  ".join(texts))

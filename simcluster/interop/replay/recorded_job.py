@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.interop.replay.step_graph import (
     SWEEP_SIZE,
     Lane,
@@ -117,7 +117,7 @@ class Recorded:
     @cached_property
     def programs(self) -> tuple[StepProgram, ...]:
         """Graphs of the job with their programs."""
-        with collector_off():
+        with pause_gc():
             return tuple(StepProgram(graph) for graph in self.graphs)
 
     @cached_property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simcluster.base.written import written
+from simcluster.base.written import open_atomic
 from simcluster.documents.packed import parquet_for
 from simcluster.interop.replay import Straggling, measure, recorded
 from simcluster.interop.replay.recorded_trace import (
@@ -65,7 +65,7 @@ def save_trace(trace: Trace, path: str | Path) -> None:
     table = arrow.table({name: columns[name] for name in COLUMNS})
     if trace.blocking:
         table = table.replace_schema_metadata({METADATA_KEY: json.dumps(BLOCKING_METADATA)})
-    with written(path) as file:
+    with open_atomic(path) as file:
         parquet.write_table(table, file)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
-from simcluster.base.shown import Shown
+from simcluster.base.gc_paused import pause_gc
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.interop.kineto import ProfiledJob, load_profiles
 from simcluster.interop.kineto.communications import UNMATCHED_KERNEL, KernelClassifier
@@ -26,7 +26,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Lines
-from simcluster.step.simulate import ResultLike, result_of
+from simcluster.step.simulate import ResultLike, to_result
 from simcluster.studies.whatif.difference import Difference, Side
 from simcluster.studies.whatif.difference import diff as diff_runs
 
@@ -92,7 +92,7 @@ _REPLAY_NOTES = ("unexplained stream gaps", "which streams waited", "some kernel
 
 
 @dataclass(frozen=True, repr=False)
-class TraceDifference(Shown, StepPair):
+class TraceDifference(Displayable, StepPair):
     """Difference in seconds between a recorded step and the simulated one, with its explanation in text."""
 
     def sentences(self) -> list[str]:
@@ -152,7 +152,7 @@ class TraceDifference(Shown, StepPair):
         }  # fmt: skip
 
 
-@collector_off()  # a trace has many small objects and no cycles
+@pause_gc()  # a trace has many small objects and no cycles
 def diff_trace(
     base: ResultLike, trace: str | Path | ProfiledJob, *, kernels: str | Path | None = None,
     steps: Sequence[int] | None = None,
@@ -170,7 +170,7 @@ def diff_trace(
             f"{job.name} has no kernels of a GPU: a step can only be compared with profiles of GPUs; record with "
             "activities=[CPU, CUDA]"
         )
-    result = result_of(base, "diff")
+    result = to_result(base, "diff")
     ranks = [rank for rank in job.ranks if rank < result.facts.ranks]
     if not ranks:
         raise InputError(

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from simcluster.base.arrays import Floats
-from simcluster.base.errors import InputError, located
+from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import is_number
 from simcluster.documents.csv_numbers import Row
 from simcluster.longrun.budget.loss_laws import FLOP_PER_TOKEN, LossLaw
@@ -87,7 +87,7 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     for column, name in enumerate(("parameters", "tokens")):
         if np.ptp(np.log(table[:, column])) < 1e-9:
             raise InputError(f"{source}: all rows have the same {name}; a loss law needs several values")
-    with located(source):
+    with prefix_errors(source):
         return _fit_table(table, source, left_out, draws)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count, format_dollars, parse_count, parse_share, parse_whole
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY, HOUR, format_bytes
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
@@ -26,7 +26,7 @@ from simcluster.studies.state_ladder import DEFAULT_RECIPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walls(Shown):
+class Walls(Displayable):
     """Estimated memory, time and cost of a training run, with the counts that they follow from.
 
     A limit is None if an input is missing. ``peak`` is dense FLOP/s of one GPU, ``memory`` its bytes. Without ``mfu``

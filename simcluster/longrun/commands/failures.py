@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from simcluster.base.errors import InputError, located
+from simcluster.base.errors import InputError, prefix_errors
 from simcluster.base.units import DAY
 from simcluster.cli import common
 from simcluster.longrun.catalogue import watched_failures
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
         raise InputError(f"{args.log}: is the log of a run; name its scenario: --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
-    with located(args.log):
+    with prefix_errors(args.log):
         fits = (
             fit_scenario_log(load(args.scenario), log, source, **how)
             if args.scenario

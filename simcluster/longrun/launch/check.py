@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from simcluster.base.shown import Shown
-from simcluster.base.tables import frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import rows_to_frame
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import Changes, pairs_of
@@ -67,7 +67,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 
 
 @dataclass(frozen=True)
-class LaunchCheck(Shown):
+class LaunchCheck(Displayable):
     """Launch checklist of a scenario: its points, their verdicts, and assumptions.
 
     ``result`` is the simulated step; ``overrides`` are those that the scenario was loaded with; ``assumed`` is what the
@@ -94,7 +94,7 @@ class LaunchCheck(Shown):
     def table(self) -> pd.DataFrame:
         """Table of the checklist's points: verdict, finding, rule, advice."""
         names = ("name", "verdict", "found", "rule", "advice")
-        return frame_of(({name: getattr(point, name) for name in names} for point in self.points), index="name")
+        return rows_to_frame(({name: getattr(point, name) for name in names} for point in self.points), index="name")
 
     @cached_property
     def small(self) -> SmallVersion:

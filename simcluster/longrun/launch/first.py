@@ -12,7 +12,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.composing import to_yaml
@@ -41,7 +41,7 @@ _OPTIONAL = (
 
 
 @dataclass(frozen=True, repr=False)
-class FirstScenario(Shown):
+class FirstScenario(Displayable):
     """Generated scenario for a model on a cluster: the shortest ``document``, and its ``layout``."""
 
     document: Mapping[str, Any]

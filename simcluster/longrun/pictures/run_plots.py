@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simcluster.base.arrays import Floats, opens
+from simcluster.base.arrays import Floats, run_start_mask
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
@@ -208,7 +208,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
     watts, what = table["watts"].to_numpy(np.float64) / scale, table["what"].to_numpy(str)
     step = max(float(energy.curve.instants[-1]), (end - begin) / 400)
     bins = np.floor((table["at_s"].to_numpy() - begin) / step)
-    parts = np.flatnonzero(opens(what) | opens(bins))
+    parts = np.flatnonzero(run_start_mask(what) | run_start_mask(bins))
     mean = np.add.reduceat(watts, parts) / np.diff(np.append(parts, len(watts)))
     seen: dict[str, Colour] = {}
     edges = np.append(at[parts], at[-1])

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from simcluster.base.arrays import Floats, begins
+from simcluster.base.arrays import Floats, run_starts
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
@@ -51,7 +51,7 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
         }
     )
     rows = rows[rows["end_s"] > rows["begin_s"]].sort_values("begin_s", kind="stable", ignore_index=True)
-    first = begins(rows["what"].to_numpy(object))
+    first = run_starts(rows["what"].to_numpy(object))
     begin, end = rows["begin_s"].to_numpy()[first], rows["end_s"].to_numpy()[np.append(first[1:], len(rows)) - 1]
     number = np.floor(begin / run.week).astype(np.int64)  # of the week in which a box begins, and of all that it is in
     count = np.maximum(1, np.ceil(end / run.week).astype(np.int64) - number)
@@ -182,7 +182,7 @@ def _draw_boxes(axes: Axes, boxes: pd.DataFrame, unit: float) -> None:
         mine = what == fate
         begin, end, low = begun[mine], ended[mine], row[mine]
         if fate == "productive":
-            firsts = begins(row)
+            firsts = run_starts(row)
             begin, end, low = begun[firsts], ended[np.append(firsts[1:], len(row)) - 1], row[firsts]
         corners = [(begin, low), (end, low), (end, low + _BAR), (begin, low + _BAR)]
         paths = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)

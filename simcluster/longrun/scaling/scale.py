@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import trust_text
@@ -50,7 +50,7 @@ RULE_OF_THUMB = "20 tokens per parameter"
 
 
 @dataclass(frozen=True, repr=False)
-class Scaling(Shown):
+class Scaling(Displayable):
     """Answer of a loss law about a compute budget, a model or a loss; infinite numbers mean "never".
 
     ``compute`` is the FLOP of the budget, or of the user's own model and its tokens; ``best`` the model of the lowest

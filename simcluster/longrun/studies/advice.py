@@ -13,7 +13,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.tables import frame_of
+from simcluster.base.tables import rows_to_frame
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.defaults import list_assumptions
 from simcluster.longrun.ending import check_run_ends
@@ -196,7 +196,7 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
     picture = _interval_plot(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
-    return bench.advice("behind", sentence, frame_of(rows), picture, notes)
+    return bench.advice("behind", sentence, rows_to_frame(rows), picture, notes)
 
 
 def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:

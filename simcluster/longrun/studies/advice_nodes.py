@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.tables import frame_of
+from simcluster.base.tables import rows_to_frame
 from simcluster.base.units import DAY
 from simcluster.longrun.run import FailureMode, LongRun, Outcomes, SpareNodes
 from simcluster.longrun.studies.policies import (
@@ -93,7 +93,9 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     holds = "Erlang B is the long-run share"
     if not repairs.single:
         holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
-    return bench.advice("spares", sentence, frame_of(rows), picture, (f"runs begin with all spares free; {holds}",))
+    return bench.advice(
+        "spares", sentence, rows_to_frame(rows), picture, (f"runs begin with all spares free; {holds}",)
+    )
 
 
 def fewest_spares(run: LongRun, most: int) -> int | None:
@@ -170,7 +172,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
     picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
-    return bench.advice("nine", sentence, frame_of(rows), picture, excluded_note(runs[1.0]))
+    return bench.advice("nine", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
 
 
 # --- defective nodes --------------------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.Dat
                 expected_retired_healthy(run, cause, failures, limit, wall) for cause in run.causes
             )
         rows.append(row)
-    return frame_of(rows)
+    return rows_to_frame(rows)
 
 
 def expected_extra_failures(run: LongRun, cause: FailureMode, limit: float, seconds: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.tables import frame_of
+from simcluster.base.tables import rows_to_frame
 from simcluster.longrun.run import ZERO_TIME, FailureMode, LongRun, Outcomes
 from simcluster.longrun.studies.policies import (
     Advice,
@@ -147,7 +147,7 @@ def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFram
         gap = paired_difference(now, without[name])
         row = {"part": name, "mean_s": mean, "gain": gap.mean, "gain_half_width": gap.half_width}
         rows.append(row | {"gain_per_min": gap.mean / (mean / 60) if mean else 0.0})
-    return frame_of(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
+    return rows_to_frame(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
 
 
 # --- a slow node ------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _slow_node_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: 
         if price is not None:
             row |= {f"{way}_dollars": row[way] * price for way in ("left", *replaced)}
         rows.append(row)
-    return frame_of(rows)
+    return rows_to_frame(rows)
 
 
 def _run_with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: float) -> LongRun:

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.base.telling import phase
+from simcluster.base.telling import report_phase
 from simcluster.base.version import sources_digest
 from simcluster.longrun.ending import check_simulation_size
 from simcluster.longrun.run import LongRun, OutcomeCollector, Outcomes
@@ -134,7 +134,7 @@ class RunSimulator:
         }
         gathered = {digest: OutcomeCollector(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
-        with phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
+        with report_phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
             for (digest, begin), columns in self._finished(chunks):
                 gathered[digest].add(begin, columns)
                 left[digest] -= 1

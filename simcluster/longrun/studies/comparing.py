@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import type_name
@@ -49,7 +49,7 @@ SimulatedPolicy = TrainingRun | StagedTraining
 
 
 @dataclass(frozen=True)
-class PolicyComparison(Shown):
+class PolicyComparison(Displayable):
     """Compared policies, simulated with the same random numbers; ``measure`` decides which is best.
 
     ``runs`` are by name. ``refused`` has the reason for each policy that is invalid, if that was not to be an error.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.shown import Shown
-from simcluster.base.tables import frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import rows_to_frame
 from simcluster.longrun.run import LongRun, Outcomes
 from simcluster.longrun.studies.build import build_long_run, run_section
 from simcluster.longrun.studies.chunks import Name, RunSimulator
@@ -121,7 +121,7 @@ class AdvicePicture:
 
 
 @dataclass(frozen=True)
-class Advice(Shown):
+class Advice(Displayable):
     """Answer of ``simcluster advise``: a ``sentence``, tables, notes, assumptions, and a plot.
 
     The ``table`` supports it (seconds, shares and hours as its columns name), a ``second`` table may follow; ``notes``
@@ -212,4 +212,4 @@ def goodput_table(
             "closed_form": closed_form(name),
         }
         rows.append({**columns(name), **measured, "difference": gap.mean, "difference_half_width": gap.half_width})
-    return frame_of(rows)
+    return rows_to_frame(rows)

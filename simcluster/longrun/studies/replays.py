@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY, HOUR
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
@@ -42,7 +42,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True)
-class FailureReplay(Shown):
+class FailureReplay(Displayable):
     """Replayed failure log: runs under the scenario's policy (``as_it_was``) and under a changed ``what_if``.
 
     Run r of both has the same failures and the same draws; what a log does not state (how long a repair takes) is

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY, HOUR
 from simcluster.longrun.power import KWH
 from simcluster.longrun.studies.build import run_section
@@ -29,7 +29,7 @@ CHANGE = "change of stage"
 
 
 @dataclass(frozen=True)
-class StagedTraining(Shown):
+class StagedTraining(Displayable):
     """Simulated long runs that train in several stages, each a ``TrainingRun``, with totals over the stages.
 
     Between two stages (``specs`` as in the document) the job is idle for the later one's ``change``. Every stage begins

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
-from simcluster.base.telling import phase
+from simcluster.base.telling import report_phase
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.results.result import Result
 from simcluster.scenario.checkpoint_plan import Weight, checkpoint_cost
@@ -21,7 +21,7 @@ from simcluster.scenario.loading import without_loader
 from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
-from simcluster.step.planned import plan
+from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.extra_steps import outer_seconds, played_apart
 from simcluster.studies.whatif.mitigations import fewer_of, step_of
@@ -197,7 +197,7 @@ def _slow_links(cables: Sequence[Cable]) -> tuple[Mapping[str, Any], ...]:
 def simulate_validation(scenario: Scenario) -> Result:
     """Simulate the forward pass of a batch, as validation runs it, with its own bubble and faults."""
     alone = without_loader(scenario).model_copy(update={"steps": 1, "checkpoint": None})
-    return simulate_scenario(alone, planned=plan(alone, trains=False))
+    return simulate_scenario(alone, planned=plan_step(alone, trains=False))
 
 
 MOST = 50
@@ -235,7 +235,7 @@ class StepStates:
                 "give fewer levels (failures.by, failures.left)"
             )
         if words not in self.asked:
-            with phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
+            with report_phase("" if words == _HEALTHY else f"state {len(self.asked) + 1} of the cluster ({words})"):
                 self.asked[words] = play()
         self.used[words] = self.asked[words]
         return self.asked[words]
@@ -248,7 +248,7 @@ class StepStates:
     @cached_property
     def result(self) -> Result:
         """Simulated step on the healthy cluster."""
-        with phase(f"state 1 of the cluster ({_HEALTHY})"):
+        with report_phase(f"state 1 of the cluster ({_HEALTHY})"):
             return simulate_scenario(self.scenario)
 
     def weight(self, spec: CheckpointSpec) -> Weight:

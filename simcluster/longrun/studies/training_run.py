@@ -12,7 +12,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY
 from simcluster.longrun.defaults import list_assumptions
 from simcluster.longrun.ending import stop_rate
@@ -53,7 +53,7 @@ def _mean_interval(values: Floats) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True)
-class TrainingRun(Shown):
+class TrainingRun(Displayable):
     """Simulated long runs of a scenario without stages: outcomes, means, tables and costs.
 
     ``run`` is the scenario's run in numbers, ``states`` the states of the cluster that the step simulator simulated (by

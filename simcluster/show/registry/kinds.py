@@ -16,7 +16,7 @@ from typing import Any
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
+from simcluster.base.satellites import load_provided
 from simcluster.base.units import format_bytes, format_bytes_per_second, parse_bytes_per_second
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
@@ -187,7 +187,7 @@ def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]
 
 
 def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    return lambda: [ShippedEntry(*facts) for facts in provided(f"list of {kind}")()]
+    return lambda: [ShippedEntry(*facts) for facts in load_provided(f"list of {kind}")()]
 
 
 def _software() -> Iterable[ShippedEntry]:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from string import Template
 from typing import assert_never
 
-from simcluster.base.texts import printable
+from simcluster.base.texts import escape_controls
 from simcluster.show.blocks import Block, Drawing, Fact, Figures, Folded, Lines, TableBar, TableBlock
 
 _WIDTH = 1000.0  # units across a drawing, whatever its width on the screen
@@ -37,7 +37,9 @@ def asset(name: str) -> str:
 def fill_asset(name: str, /, **values: Content) -> Markup:
     """Return the HTML of an asset with values for its $names, without line breaks and indents."""
     text = "".join(line.strip() for line in asset(name).splitlines())
-    return Markup(printable(Template(text).substitute({key: concatenate(value) for key, value in values.items()})))
+    return Markup(
+        escape_controls(Template(text).substitute({key: concatenate(value) for key, value in values.items()}))
+    )
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:

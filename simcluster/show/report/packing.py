@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from simcluster.base.arrays import Bools, Ints, begins, opens
+from simcluster.base.arrays import Bools, Ints, run_start_mask, run_starts
 from simcluster.results.timeline import COLUMNS, Spans, narrow_integers
 from simcluster.show.palette import STREAMS
 from simcluster.show.report.rows import RankRow, SpanFacts
@@ -49,7 +49,7 @@ class Blob:
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
         """Add a column of whole numbers in the smallest type that holds them, and return its place."""
         if not self._planes:
-            first = begins(values)
+            first = run_starts(values)
             if len(first) * _FEWER < len(values):
                 begin, many, name = self._integers(values[first])
                 lengths = np.diff(first, append=len(values))
@@ -127,7 +127,7 @@ def pack_timeline(
     duration = float(spans.end.max(initial=0.0)) or 1.0
     order = _by_lane(spans)
     rank, stream = spans.rank[order], spans.stream[order]
-    first = np.flatnonzero(opens(rank) | opens(stream))
+    first = np.flatnonzero(run_start_mask(rank) | run_start_mask(stream))
     ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
@@ -217,7 +217,7 @@ def _fact_columns(
     by_lane = np.argsort(lane, kind="stable")
     step = np.empty(len(at), dtype=np.int64)
     step[by_lane] = np.diff(at[by_lane], prepend=0)
-    of_lane = by_lane[begins(lane[by_lane])]
+    of_lane = by_lane[run_starts(lane[by_lane])]
     step[of_lane] = at[of_lane] - first[lane[of_lane]]
     return {
         "late": blob.integers(facts.late[order]),

@@ -1,7 +1,7 @@
 """Time of one collective on an otherwise idle cluster: the numbers that nccl-tests prints.
 
-It is simulated on the same network and from the same descriptions as a whole training step: as a *flow* (one activity
-that starts when the last rank has arrived) or in *steps* (every hop of every round is a transfer).
+A collective is simulated on the same network and from the same descriptions as in a training step: as a *flow* (one
+activity that starts when the last rank has arrived) or in *steps* (every hop of every round is a transfer).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from simcluster.base.clock import TICK, on_grid
+from simcluster.base.clock import TICK, round_to_tick
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.collectives import ALGORITHMS
 from simcluster.collectives.entry import Parts
 from simcluster.documents.argument_types import checked
@@ -46,7 +46,7 @@ BUS_FACTOR: Mapping[str, Callable[[int], float]] = {kind: partial(bus_factor, ca
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveTime(Shown):
+class CollectiveTime(Displayable):
     """Arrival and finish times (s) of every rank in one simulated collective, in the order of ``gpus``.
 
     ``method`` is how it was done: algorithm and, where NCCL's model took part, protocol, pace and why. ``size`` is in
@@ -173,7 +173,7 @@ def collective_traffics(
     nccl: str = "auto",
     root: int = 0,
 ) -> list[tuple[Traffic, ...]]:
-    """Return the network activities of each group's collective, in series.
+    """Return the transfers of each group's collective, in the order in which the group runs them.
 
     Arguments and errors are those of ``collective_times``.
     """
@@ -189,9 +189,9 @@ def collective_traffics(
 
 
 def played(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> list[tuple[Traffic, float, float]]:
-    """Simulate groups of activities that all begin at 0; return each activity with its start and end (s).
+    """Simulate groups of transfers that all start at 0; return each transfer with its start and end (s).
 
-    The activities of one group run in series.
+    The transfers of one group run in series.
     """
     program = ExplicitProgram()
     for traffics in groups:
@@ -223,7 +223,7 @@ def num_transfers(
 def methods_for(
     cluster: Cluster, kind: str, algorithm: str = "auto", *, nccl: str = "auto", in_rounds: bool = False
 ) -> Methods:
-    """Return the algorithms and protocols by which a cluster runs one kind of collective, as for nccl-tests.
+    """Return the algorithms and protocols with which a cluster runs a kind of collective.
 
     The time of a single call includes the part of its launch that nccl-tests measures. InputError for unknown names.
     """
@@ -241,7 +241,6 @@ def methods_for(
 def _patterns(
     cluster: Cluster, gpus: Sequence[int], kind: str, method: Method, parts: Parts | None
 ) -> tuple[Pattern, ...]:
-    """Return the cached link patterns of a group's collective, which do not depend on its size."""
     known = _KNOWN.setdefault(cluster, {})
     key = (tuple(gpus), kind, method.algorithm, None if parts is None else tuple(map(tuple, parts)))
     if key not in known:
@@ -254,7 +253,6 @@ def _patterns(
 
 
 def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: CommunicationKind) -> None:
-    """Add a communication to the program, with one lane per member that reaches it at its arrival time (s)."""
     program.meetings.append(communication)
     for position, arrival in enumerate(arrivals):
         lane = program.add_lane(len(program.lane_rank))
@@ -268,7 +266,7 @@ def _add(program: ExplicitProgram, arrivals: Sequence[float], communication: Com
 def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
     """Return the collective's total bytes and, for an ``all_to_all`` with a matrix of sizes, that matrix."""
     if isinstance(size, str | bool) or not isinstance(size, Real | Sequence | np.ndarray):
-        raise InputError(f"size is {size!r}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them")
+        raise InputError(f"size is {size!r}; must be a number of bytes, as in 1e6, or for all_to_all a matrix of them")
     if not isinstance(size, Real) and kind != "all_to_all":
         raise InputError(f"a matrix of sizes is for all_to_all; {kind} has one size: give a number of bytes")
     try:
@@ -277,7 +275,7 @@ def _size_of(kind: str, size: float | Parts) -> tuple[float, Parts | None]:
         parts = [[float(each) for each in row] for row in size]
     except (TypeError, ValueError, OverflowError):  # no matrix, no number, an integer of hundreds of digits
         raise InputError(
-            f"size is {shown(size)}; it is a number of bytes, as in 1e6, or for all_to_all a matrix of them, as in "
+            f"size is {shown(size)}; must be a number of bytes, as in 1e6, or for all_to_all a matrix of them, as in "
             "[[0, 1e6], [1e6, 0]]"
         ) from None
     return max((math.fsum(row) for row in parts), default=0.0) or 1.0, parts  # 1: the description refuses empty ones
@@ -293,14 +291,16 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
     have = cluster.num_gpus
     for group in groups:
         if len(group) < 2:
-            raise InputError(f"{kind} over {len(group)} GPU{'s' * (len(group) != 1)}: a group has at least 2")
+            raise InputError(f"{kind} over {len(group)} GPU{'s' * (len(group) != 1)}: a group needs at least 2")
         if kind == "send" and len(group) != 2:
-            raise InputError(f"send over {len(group)} GPUs: a send goes from one GPU to another, so give 2")
+            raise InputError(f"send over {len(group)} GPUs: a send goes from one GPU to another; give 2")
         if not 0 <= root < len(group):
-            raise InputError(f"root is {root}; a group of {len(group)} GPUs has positions 0 to {len(group) - 1}")
+            raise InputError(
+                f"root is {root}; a group of {len(group)} GPUs has positions 0 to {len(group) - 1}; use one of these"
+            )
         twice = [gpu for place, gpu in enumerate(group) if gpu in group[:place]] if len(set(group)) < len(group) else []
         if twice:
-            raise InputError(f"GPU {twice[0]} is twice in a group; a GPU is one rank: name each once")
+            raise InputError(f"GPU {twice[0]} appears twice in a group; each GPU is one rank: list it once")
         outside = [gpu for gpu in group if not 0 <= gpu < have]
         if outside:
             raise InputError(
@@ -312,17 +312,16 @@ def _check(cluster: Cluster, groups: Sequence[Sequence[int]], kind: str, size: f
 def _arrivals_of(
     groups: Sequence[Sequence[int]], arrivals: Sequence[Sequence[float]] | None
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the arrival times (s) of each group's ranks on the clock's grid, 0 by default."""
     if arrivals is None:
         return tuple((0.0,) * len(group) for group in groups)
     if [len(times) for times in arrivals] != [len(group) for group in groups]:
-        raise InputError("arrivals: give one time in seconds for each rank of each group")
+        raise InputError("arrivals: wrong number of times; give one in seconds for each rank of each group")
     wrong = [time for times in arrivals for time in times if not (time >= 0 and math.isfinite(time))]
     if wrong:
         raise InputError(f"arrivals: {wrong[0]!r} is not a valid time; give seconds, at least 0")
-    return tuple(tuple(on_grid(time) for time in times) for times in arrivals)
+    return tuple(tuple(round_to_tick(time) for time in times) for times in arrivals)
 
 
 def _turned(positions: Sequence[Any], root: int) -> list[Any]:
-    """Return the positions of a group rotated so that the root comes first, as descriptions of collectives expect."""
+    """Rotate the positions of a group so that the root comes first, as collective algorithms expect."""
     return [*positions[root:], *positions[:root]]

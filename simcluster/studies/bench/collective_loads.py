@@ -1,4 +1,4 @@
-"""Load of a single collective on each link, and collisions of its flows."""
+"""Load of a single collective on each link, and collisions of its flows on shared links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkLoad:
-    """Load of one link: its maximum of concurrent flows and its total bytes.
+    """Load of one link: the maximum of concurrent flows, and the bytes that it carries in total.
 
     ``collisions`` is the ratio of these flows to an even spread of whole flows over the links of its level: 1 or less
     is good.
@@ -36,13 +36,13 @@ class LinkLoad:
 
     @property
     def busy(self) -> float:
-        """Seconds that the link's bytes take at its full capacity: a lower bound of the collective's time."""
+        """Seconds that the link's bytes take at full capacity: a lower bound of the collective's time."""
         return self.bytes / self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class LevelLoad:
-    """Load of all links between the same two tiers ("leaf -> spine") with the same capacity (B/s).
+    """Load of all links of equal capacity between the same two tiers, such as "leaf -> spine".
 
     Of ``links`` that the traffic could have taken ``used`` carry some; ``mean`` is flows per link if all shared evenly,
     ``most`` those on the fullest link, ``worst``. Links that could carry traffic are, upwards, those that leave the
@@ -60,7 +60,7 @@ class LevelLoad:
 
     @property
     def collisions(self) -> float:
-        """Ratio of the fullest link's flows to an even spread of whole flows over the level's links: 1 is best.
+        """Ratio of flows on the fullest link to an even spread over the level's links; 1 is best.
 
         MODELLING.md C.3 calls this slowdown, if these links limit the flows.
         """
@@ -69,7 +69,7 @@ class LevelLoad:
 
 @dataclass(frozen=True, slots=True)
 class BusiestLinks:
-    """The links that limit a collective: those it keeps busy longest.
+    """The links that limit a collective: those that it keeps busy longest.
 
     ``ends`` names the nodes that they join ("nic -> leaf"); ``links`` of them carry ``load`` bytes each at
     ``bandwidth`` B/s, which takes ``busy`` seconds. ``latency`` is the sum of the rounds' latencies in seconds, mean
@@ -87,14 +87,14 @@ class BusiestLinks:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLoads:
-    """Loads of links, sorted by busy time, and of levels, sorted by the busy time of their worst link."""
+    """Loads of links, busiest first, and of levels of links, that with the busiest link first."""
 
     links: tuple[LinkLoad, ...]
     levels: tuple[LevelLoad, ...]
 
 
 def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> CollectiveLoads:
-    """Return the load that several groups' activities put on each link: in series within a group, groups concurrent."""
+    """Return the load of each link when groups of transfers run concurrently, each group in series."""
     moved: dict[int, float] = {}
     flows: dict[int, float] = {}
     for together in itertools.zip_longest(*traffics):  # the groups' first activities, their second ones, ...
@@ -139,7 +139,7 @@ def limit_of(
 
 
 def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> BusiestLinks:
-    """Return the links that several groups' activities keep busy longest: groups concurrent, each in series."""
+    """Return the links that groups of transfers keep busy longest when all groups run at once."""
     load: dict[int, float] = {}
     latency = 0.0
     for traffics in groups:
@@ -159,10 +159,10 @@ def limit_among(cluster: Cluster, groups: Sequence[Sequence[Traffic]]) -> Busies
 def utilisation_over_time(
     cluster: Cluster, traffics: Sequence[Sequence[Traffic]], links: Sequence[Link], bins: int = 400
 ) -> tuple[Floats, Floats]:
-    """Return the edges (s) of ``bins`` equal time bins, and the utilisation of each link in each bin, (links, bins).
+    """Return the edges (s) of equal time bins, and each link's utilization per bin (links, bins).
 
-    The groups' activities are simulated on one network. An activity moves its bytes at an even pace from its start to
-    its end, so a bin may be above 1 where the means of several meet.
+    The groups' transfers are simulated on one network. A transfer moves its bytes at an even rate from its start to its
+    end, so a bin may be above 1 where the means of several meet.
     """
     spans = played(cluster, traffics)
     edges = np.linspace(0.0, max(end for _, _, end in spans), bins + 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import networkx as nx
 import numpy as np
 
-from simcluster.base.telling import in_words, report_estimate, require_time_limit
+from simcluster.base.telling import report_estimate, require_time_limit, rough_duration
 from simcluster.collectives.description import Hop
 from simcluster.studies.bench import places
 from simcluster.studies.bench.places import LINK_KEYS, LinkTable, maximum_flows, node_classes
@@ -22,12 +22,14 @@ _GPU = 1.3e-4
 
 
 def describe(cluster: Cluster) -> TopologyReport:
-    """Measure a cluster and return its topology report.
+    """Measure a cluster: counts, bandwidths, bisection, longest route; return its topology report.
 
     InputError for a cluster so large that it would take too long.
     """
     estimate = _GPU * cluster.num_gpus
-    what = f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {in_words(estimate)} to describe"
+    what = (
+        f"cluster {cluster.name}: its {cluster.num_gpus:,} GPUs would take about {rough_duration(estimate)} to describe"
+    )
     require_time_limit(estimate, what, "describe fewer nodes of the same kind")
     report_estimate(cluster.name, estimate)
     graph = compute_part(cluster.graph)
@@ -77,7 +79,7 @@ def bisection_bandwidth(cluster: Cluster) -> float:
 def _ring_all_reduce(
     cluster: Cluster, classes: Sequence[int], leaf_of: Sequence[int], label: Mapping[str, str]
 ) -> RingReport | None:
-    """Return the report of a ring all-reduce over all GPUs; None for a single GPU.
+    """Measure a ring all-reduce over all GPUs; return its report, or None for a single GPU.
 
     ``classes`` and ``leaf_of`` number the GPUs' classes and the leaves that they are linked to; ``label`` has the names
     of nodes.
@@ -120,7 +122,6 @@ def _count_nodes(graph: Graph) -> tuple[tuple[str, int], ...]:
 
 
 def _link_groups(table: LinkTable, labels: Mapping[str, str]) -> tuple[LinkGroup, ...]:
-    """Return groups of equal links in graph order; a link and its equal reverse count once."""
     if not len(table.start):
         return ()
     names = list(dict.fromkeys(labels[node] for node in table.nodes))
@@ -161,7 +162,7 @@ def _oversubscription(graph: Graph) -> tuple[tuple[str, float], ...]:
 
 
 def _way_out(cluster: Cluster, labels: Mapping[str, str]) -> tuple[tuple[str, float], ...]:
-    """Return labels and capacities (B/s) of the distinct links from the first GPU to the first one of the last node."""
+    """Return the labels and capacities (B/s) of the links on the route from the first node to the last."""
     first, *_, last = [0, *(mates[0] for mates in places.machines(cluster).values())]
     way = [(cluster.links[link], float(cluster.capacity[link])) for link in cluster.route(first, last)]
     there = way[: -(-len(way) // 2)]
@@ -217,7 +218,6 @@ def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
 
 
 def _part(graph: Graph, nodes: Iterable[str]) -> Graph:
-    """Return the subgraph of these nodes in the graph's order, which networkx's ``subgraph`` does not keep."""
     wanted = frozenset(nodes)
     part: Graph = nx.DiGraph()
     part.add_nodes_from((node, data) for node, data in graph.nodes(data=True) if node in wanted)

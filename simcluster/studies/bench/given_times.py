@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from simcluster.base.clock import on_fitting_grid
+from simcluster.base.clock import simulate_on_exact_grid
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.argument_types import checked
 from simcluster.engine.job_record import simulate_job
 from simcluster.engine.tabulate import tabulate
@@ -34,12 +34,12 @@ from simcluster.traffic.methods import Methods
 __all__ = ["Costs", "OptimizerSync", "seconds_between_steps", "simulate_costs"]
 
 OptimizerSync = Literal["all_reduce", "post_validation"]
-"""How the stages agree on the gradient norm and on overflow: before the optimizer, all together, or by a check that
-goes along with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
+"""How the stages agree on gradient norm and overflow: together before the optimizer, or by a later check that
+runs concurrently with the next step, so that no stage waits (arXiv:2401.10241 section 4)."""
 
 
 @checked
-@collector_off()
+@pause_gc()
 def simulate_costs(
     costs: Costs | Sequence[Costs],
     *,
@@ -57,7 +57,7 @@ def simulate_costs(
     slowness: Mapping[int, float] | None = None,
     folded: bool = True,
 ) -> Run:
-    """Simulate training steps of a pipeline with given durations on tp x dp x stages ranks.
+    """Simulate training steps of a pipeline with given durations, on tp x dp x stages ranks.
 
     ``costs`` is one Costs for each whole stage, the same for all, or one for each slice of the model (virtual stage) in
     forward order. ``schedule`` is a name, a name with parameters (``schedules.specs``), a function or a Schedule, whose
@@ -72,7 +72,7 @@ def simulate_costs(
     plan = Plan(tp=tp, dp=dp, pp=stages)
     require_steps(steps, optimizer_sync, sync)
     if blocking_sends and rendezvous:
-        raise InputError("blocking_sends and rendezvous are two ways of sending; use one")
+        raise InputError("blocking_sends and rendezvous exclude each other; set one of them")
     times, latency = planning_times(costs, stages)
     order = make_schedule(schedule, stages, microbatches, chunks, costs=times, latency=latency)
     given = StageCosts(costs, order)
@@ -94,14 +94,14 @@ def simulate_costs(
         record = simulate_job(tables)
         return Run(record=record, folding=folding, capacity=rates, hop_by_hop=False, steps=steps, ranks=ranks)
 
-    return on_fitting_grid(simulated)
+    return simulate_on_exact_grid(simulated)
 
 
 def seconds_between_steps(run: Run) -> float:
-    """Return the seconds between the ends of the last two steps, as a training log shows; of one step its length.
+    """Return the seconds between the ends of the last two steps, as training logs report a step time.
 
-    Differs from the length of a step where stages continue without waiting for each other: they are in two steps at
-    once.
+    The length of the step if there is only one. Differs from the length of a step where stages continue without waiting
+    for each other: they are in two steps at once.
     """
     spans = run.spans
     ends = [float(spans.end[spans.step == step].max()) for step in range(run.steps)]

@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from simcluster.base.arrays import Ints, begins, mixed, numbered
+from simcluster.base.arrays import Ints, hash64, renumber, run_starts
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Graph
 
@@ -24,7 +24,7 @@ LINK_KEYS = ("medium", "line_rate", "efficiency", "bandwidth", "latency", "sourc
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LinkTable:
-    """Arrays of a graph's directed links, in graph order.
+    """Columns of a graph's directed links: ends and attributes, in the graph's order.
 
     ``start`` and ``end`` are indices into ``nodes``; ``sort`` is an index into ``sorts``, the distinct values of the
     links' attributes (LINK_KEYS).
@@ -38,7 +38,7 @@ class LinkTable:
 
     @classmethod
     def of(cls, graph: Graph) -> LinkTable:
-        """Build the table of a graph's links."""
+        """Make the table of a graph's links."""
         place = {node: i for i, node in enumerate(graph)}
         sorts: dict[tuple[Any, ...], int] = {}
         flat: list[int] = []
@@ -51,12 +51,12 @@ class LinkTable:
         return cls(tuple(place), columns[:, 0], columns[:, 1], columns[:, 2], tuple(sorts))
 
     def values(self, key: str) -> npt.NDArray[Any]:
-        """Return one attribute of each link as an array."""
+        """Return one attribute of each link as an array, such as ``bandwidth``."""
         place = LINK_KEYS.index(key)
         return np.array([values[place] for values in self.sorts])[self.sort] if self.sorts else np.zeros(0)
 
     def backward(self) -> Ints:
-        """Return for each link the index of its reverse link, or -1."""
+        """Return for each link the index of the link in the opposite direction, or -1."""
         size = len(self.nodes)
         there, back = self.start * size + self.end, self.end * size + self.start
         order = np.argsort(there)
@@ -65,21 +65,21 @@ class LinkTable:
 
 
 def node_classes(table: LinkTable, colour: Mapping[str, Hashable]) -> Ints:
-    """Return the equivalence class of each node, in graph order; nodes of different ``colour`` differ in class."""
+    """Return the equivalence class of each node, in graph order; different ``colour`` means different class."""
     classes = _numbered([colour[node] for node in table.nodes])
     kind = _numbered(list(zip(table.values("bandwidth").tolist(), table.values("latency").tolist(), strict=True)))
     here = np.concatenate([table.start, table.end])
     other = np.concatenate([table.end, table.start])
     way = np.concatenate([2 * kind, 2 * kind + 1])
     order = np.argsort(here, kind="stable")
-    here, other, way = here[order], other[order], mixed(way[order], 1)
-    first = begins(here)
+    here, other, way = here[order], other[order], hash64(way[order], 1)
+    first = run_starts(here)
     while True:
         # the multiset of (link, class at its end)
         around = np.zeros(len(table.nodes), dtype=np.uint64)
         if len(first):
-            around[here[first]] = np.add.reduceat(mixed(way ^ mixed(classes[other])), first)
-        finer, _ = numbered(mixed(around) ^ mixed(classes, 1))
+            around[here[first]] = np.add.reduceat(hash64(way ^ hash64(classes[other])), first)
+        finer, _ = renumber(hash64(around) ^ hash64(classes, 1))
         if _count(finer) == _count(classes):
             return classes
         classes = finer
@@ -115,7 +115,7 @@ def maximum_flows(graph: Graph, side: Mapping[str, int], table: LinkTable | None
 
 
 def _maximum(network: Any, start: Hashable, end: Hashable) -> float:
-    """Return the maximum flow by augmenting paths, which are fast and exact enough on a few dozen nodes."""
+    # augmenting paths are fast and exact enough on a few dozen nodes
     return float(nx.maximum_flow_value(network, start, end, flow_func=nx.algorithms.flow.edmonds_karp))
 
 
@@ -124,7 +124,6 @@ def _count(classes: Ints) -> int:
 
 
 def _numbered(labels: Iterable[Hashable]) -> Ints:
-    """Return an integer for each label, counted by first appearance."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(label, len(numbers)) for label in labels], dtype=np.int64)
 
@@ -134,7 +133,7 @@ def _numbered(labels: Iterable[Hashable]) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class GpuClass:
-    """The representative GPU of an equivalence class, and the GPUs of its node."""
+    """One GPU that represents an equivalence class of GPUs, and all GPUs of its node."""
 
     gpu: int
     machine: tuple[int, ...]
@@ -158,7 +157,7 @@ def places(cluster: Cluster, classes: Sequence[int]) -> list[GpuClass]:
 
 
 def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
-    """Return the number of NIC ports of a GPU's node, counting all ports of merged NICs."""
+    """Return the number of NIC ports of a GPU's node; merged NICs count with all their ports."""
     found: dict[str, None] = {}
     stack = [cluster.gpus[gpu] for gpu in place.machine]
     seen = set(stack)
@@ -174,7 +173,7 @@ def nic_ports(cluster: Cluster, graph: Graph, place: GpuClass) -> int:
 
 
 def leaves(cluster: Cluster, graph: Graph, gpus: Iterable[int]) -> list[str]:
-    """Return the leaf switches that the GPUs' nearest NICs are linked to, in order."""
+    """Return the leaf switches to which the GPUs' nearest NICs are linked."""
     exits = dict.fromkeys(node for gpu in gpus for node in cluster.uplinks(gpu))
     return list(dict.fromkeys(s for node in exits for s in graph.adj[node] if graph.nodes[s]["kind"] == "switch"))
 
@@ -187,7 +186,7 @@ def leaf_numbers(cluster: Cluster, graph: Graph) -> list[int]:
 def longest_routes(
     cluster: Cluster, found: Iterable[GpuClass], classes: Sequence[int], leaf_of: Sequence[int]
 ) -> tuple[int, float]:
-    """Return the largest number of links and the largest latency (s) among routes between GPUs of all classes.
+    """Return the most links and the longest latency (s) of a route between GPUs of any two classes.
 
     For each class and leaf the first GPU and the last are tried, so that one is in another node if any is.
     """
@@ -202,7 +201,7 @@ def longest_routes(
 
 
 def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
-    """Return the bandwidth (B/s) from a GPU to all others of its node, over NVLink alone if it has NVLink."""
+    """Return the bandwidth (B/s) from a GPU to the other GPUs of its node, by NVLink alone if it has NVLink."""
     name = cluster.gpus[place.gpu]
     others = frozenset(cluster.gpus[gpu] for gpu in place.machine) - {name}
     shut = ("pcie", "host", "nic") if has_nvlink(graph, name) else ("nic",)
@@ -210,7 +209,7 @@ def inside(cluster: Cluster, graph: Graph, place: GpuClass) -> float:
 
 
 def outside(cluster: Cluster, graph: Graph, place: GpuClass) -> tuple[float, float]:
-    """Return the bandwidth (B/s) of a GPU out of its node: when it sends alone, and when all of its node send."""
+    """Return a GPU's bandwidth (B/s) out of its node: sending alone, and when all GPUs of the node send."""
 
     def to_switches(gpus: Sequence[int]) -> float:  # past no other NICs than the nearest
         nics = frozenset(node for gpu in gpus for node in cluster.uplinks(gpu))

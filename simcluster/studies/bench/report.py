@@ -1,4 +1,4 @@
-"""The report of ``simcluster topology``: numbers of a cluster and their text."""
+"""The report of ``simcluster topology``: the numbers that describe a cluster, and their text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = 13
 
 @dataclass(frozen=True, slots=True)
 class LinkGroup:
-    """A group of equal links: ``count`` in each direction (or one way only), B/s per direction, latency in seconds."""
+    """A group of identical links: ``count`` (in each direction), bandwidth (B/s) and latency (s)."""
 
     ends: str
     medium: str
@@ -43,7 +43,7 @@ class RingReport:
 
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
-    """A network of the cluster that collectives do not use (B/s).
+    """A network of the cluster that collectives do not use, such as storage (B/s).
 
     ``per_machine`` is the bandwidth of one node into it, ``bisection`` that from the first half of its NICs to the
     rest.
@@ -59,7 +59,7 @@ class NetworkReport:
 
 @dataclass(frozen=True, slots=True)
 class TopologyReport:
-    """Numbers of a cluster (B/s and s), measured on the network that collectives use, except for ``networks``.
+    """Numbers that describe a cluster: counts, links, bandwidths (B/s), latency (s), longest route.
 
     * ``inside``: what one GPU can send to the others of its node (0 if it is alone), over NVLink alone where it has
       NVLink; ``outside``: what it can send out of the node, by the NICs nearest to it, when the others are silent,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from simcluster.base.errors import InputError
-from simcluster.base.processes import Crew, require_processes
+from simcluster.base.processes import WorkerPool, require_processes
 from simcluster.base.store import Store
 from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
 from simcluster.results.result import Result
@@ -188,7 +188,7 @@ class InProcesses:
     """Workers in separate processes, which are ended at once when the search ends."""
 
     def __init__(self, count: int) -> None:
-        self._crew: Crew[LayoutTask, Row] = Crew(LayoutTask.play, count)
+        self._crew: WorkerPool[LayoutTask, Row] = WorkerPool(LayoutTask.play, count)
         self._idle = list(range(count))
         self._busy: dict[int, LayoutTask] = {}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown, line_of
+from simcluster.base.shown import Displayable, one_line_text
 from simcluster.base.store import Store
-from simcluster.base.time_limit import TimeUp, within
+from simcluster.base.time_limit import TimeUp, raise_after
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import trust_text
@@ -69,7 +69,7 @@ class Ranked(NamedTuple):
     same: tuple[Layout, ...] = ()
 
     def __repr__(self) -> str:
-        return line_of(self)
+        return one_line_text(self)
 
     @property
     def step_time(self) -> float:
@@ -102,7 +102,7 @@ def _with_nulls(row: Row) -> dict[str, float | None]:
 
 
 @dataclass(frozen=True)
-class Found(Shown):
+class Found(Displayable):
     """Result of a plan search: the ``best`` layouts, best first, each with a breakdown of its time.
 
     ``counts`` are the numbers of combinations that were not simulated, by reason; with ``played``, the number that had
@@ -257,7 +257,7 @@ def plan(
     reserve = min(_RESERVE * (seconds or 0.0), _MOST_RESERVE)
     with workers_of(executor) as workers, Store(Path(store) if store else Path(":memory:"), VERSION) as kept:
         try:
-            with within(seconds and seconds - reserve) as deadline:
+            with raise_after(seconds and seconds - reserve) as deadline:
                 spaces = [space_of(base, count, trust_text(vary or {})) for count in dict.fromkeys(counts)]
                 known = _known(base, spaces, lambda layout, seconds: worth(layout.gpus, seconds))
                 search = AnytimeSearch(known, limit, top, LayoutPlayer(base, kept), workers, deadline, progress)
@@ -265,7 +265,7 @@ def plan(
         except (TimeUp, KeyboardInterrupt) as stop:
             stopped = _why_stopped(stop, search, seconds)
             if stopped == TIME_LIMIT and search:
-                with suppress(TimeUp), within(reserve) as search.deadline:
+                with suppress(TimeUp), raise_after(reserve) as search.deadline:
                     search.account()
     assert search is not None
     if not search.best:

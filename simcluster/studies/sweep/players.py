@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
-from simcluster.base.processes import Crew, require_processes
+from simcluster.base.processes import WorkerPool, require_processes
 from simcluster.documents.diagnostics import refuse
 from simcluster.studies.sweep.dask_cluster import on_dask
 from simcluster.studies.sweep.playing import (
@@ -87,7 +87,7 @@ def play_dealt(
     require_processes(workers)
     check_sendable(measure, variants[:1])
     workers = min(workers, len(variants))
-    deal, crew = Deal(keys, workers), Crew(partial(play_chunk, measure), workers)
+    deal, crew = Deal(keys, workers), WorkerPool(partial(play_chunk, measure), workers)
     under_way: dict[int, Sequence[Numbered]] = {}
     suspects: list[Numbered] = []
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.base.telling import estimate_limit, however_long
 from simcluster.results.result import flat_numbers
 from simcluster.scenario.scenario import Variant
@@ -141,7 +141,7 @@ def _however_long(play: Callable[..., Chunk], measure: Measure, chunk: Sequence[
 def play_chunk(measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
     """Simulate the variants of one chunk; return their rows and the seconds that they took."""
     begun = time.perf_counter()
-    with collector_off():  # between variants it would traverse all that they share
+    with pause_gc():  # between variants it would traverse all that they share
         rows = [(number, measure(variant)) for number, variant in chunk]
     return rows, time.perf_counter() - begun
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.kept import Kept
+from simcluster.base.kept import LruCache
 from simcluster.documents.reading import read_document
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.contents import Contents
@@ -42,7 +42,7 @@ class _BaseRead(NamedTuple):
     sections: dict[str, Any]
     texts: dict[str, dict[str, Any]]
     written: dict[str, Any]
-    made: Kept
+    made: LruCache
 
     def section(self, name: str, changes: Mapping[str, Any]) -> Any:
         """Return a section with these changes, one object for all variants that have the same changes."""
@@ -50,7 +50,7 @@ class _BaseRead(NamedTuple):
         return self.made.once((name, repr(changes)), lambda: section(**{**self.texts[name], **changes}))
 
 
-_BASES = Kept(4)
+_BASES = LruCache(4)
 
 
 def quickly(variant: Variant) -> Row:
@@ -116,7 +116,7 @@ def _read(what: str) -> _BaseRead:
     if not {"dp", "data_parallel_size"} & set(written.get("parallel", {})):
         sections["parallel"] = base.parallel.model_copy(update={"dp": 0})
         texts["parallel"] = {name: value for name, value in document["parallel"].items() if name != "dp"}
-    return _BaseRead(contents, sections, texts, written, Kept(1024))
+    return _BaseRead(contents, sections, texts, written, LruCache(1024))
 
 
 _MOST_PLANNED = 300  # rows whose memory is planned, 10 ms each

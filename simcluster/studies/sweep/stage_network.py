@@ -12,9 +12,9 @@ from functools import cache, partial
 
 import numpy as np
 
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
-from simcluster.base.kept import Kept
+from simcluster.base.kept import LruCache
 from simcluster.collectives import Group
 from simcluster.engine.communication_kinds import CommunicationKinds
 from simcluster.engine.op_columns import GroupWork
@@ -100,7 +100,7 @@ class RepresentativeCalls:
             items = Items((ActionWork("", stage, 0, arrives=False),), np.zeros(1, dtype=np.int64), none, none)
             shapes, kinds = shapes_of(costs)
             template = StepTemplate(items, shapes, self.num_stages)
-            return step_seconds(template, costs, kinds, self.capacity, Kept(1))
+            return step_seconds(template, costs, kinds, self.capacity, LruCache(1))
         over, free = list[float](), defaultdict[str, float](float)
         for _, op in timed:
             free[op.lane] = max([free[op.lane], *map(over.__getitem__, op.after)]) + op.seconds
@@ -112,7 +112,7 @@ class RepresentativeCalls:
         work = op.work
         group = work.group(stage)
         if group is None:
-            seconds, sensitivity = on_grid(work.seconds), -1.0 if work.sensitivity is None else work.sensitivity
+            seconds, sensitivity = round_to_tick(work.seconds), -1.0 if work.sensitivity is None else work.sensitivity
             return seconds, TimedOp(seconds, sensitivity, None, op.lane, op.after)
         number, cost = self.communication(stage, op)
         meets = group[0] == "send" or cost.parties > 1 or self._shared[number]

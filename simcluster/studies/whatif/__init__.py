@@ -1,1 +1,1 @@
-"""What-if studies, which take more than one run: stragglers, mitigations, random durations, free ops."""
+"""What-if studies of a step: stragglers and mitigations, random durations, free ops, sensitivities."""

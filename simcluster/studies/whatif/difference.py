@@ -1,4 +1,4 @@
-"""The difference between two runs: by cause, by stage and in words."""
+"""The difference between two runs: by cause, by stage, and described in words."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
-from simcluster.base.tables import frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import rows_to_frame
 from simcluster.base.units import format_change, format_seconds
 from simcluster.model.recipes import Recipe
 from simcluster.results.account import WAITING_ENTRIES, Account, attribute_difference, stage_differences
@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, slower_ranks
 from simcluster.scenario.memory_plan import change_words, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ChangedSetting:
 
 
 @dataclass(frozen=True)
-class Difference(Shown):
+class Difference(Displayable):
     """The seconds by which a step of ``other`` is longer than one of ``base``, and their causes.
 
     ``causes`` and every stage's entries sum to ``seconds``; ``stages`` is empty where their numbers differ. ``recipe``
@@ -93,7 +93,7 @@ class Difference(Shown):
 
     @cached_property
     def causes(self) -> dict[str, float]:
-        """Difference in seconds per step by cause (``attribution.CAUSES``)."""
+        """Difference in seconds per step, by cause (``attribution.CAUSES``)."""
         return attribute_difference(self.base, self.other)
 
     @cached_property
@@ -106,7 +106,7 @@ class Difference(Shown):
         """Table with one row per cause, the largest first: seconds per step, and as a fraction of ``base``."""
         ordered = sorted(self.causes.items(), key=lambda cause: -abs(cause[1]))
         rows = [{"cause": name, "seconds": each, "of_base": each / self.base.step_time} for name, each in ordered]
-        return frame_of(rows, index="cause")
+        return rows_to_frame(rows, index="cause")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the difference as JSON-ready values, in seconds per step."""
@@ -142,7 +142,6 @@ class Difference(Shown):
         return " ".join(filter(None, (*said, describe_slower_ranks(self.slower, self.gpus), told(self.longer))))
 
     def _largest(self) -> list[tuple[str, float]]:
-        """Return the causes that make up nearly all of the change, largest first."""
         ordered = sorted(self.causes.items(), key=lambda item: -abs(item[1]))
         whole, found, covered = sum(abs(seconds) for _, seconds in ordered), [], 0.0
         for name, seconds in ordered[:_MOST_TOLD]:
@@ -194,7 +193,7 @@ def _side(side: Side) -> tuple[str, Account, SavedResult | Result]:
         side = read_result(side)
     if isinstance(side, SavedResult):
         return side.name, side.account, side
-    result = result_of(side, "diff")
+    result = to_result(side, "diff")
     return result.scenario.name, result.account, result
 
 
@@ -222,17 +221,17 @@ def _caused(cause: str, seconds: float) -> str:
 
 
 def phrase(cause: str) -> str:
-    """Return the text of a cause."""
+    """Describe a cause of a difference, as in "pipeline bubble" or "tp communication sharing links"."""
     axis, _, reason = cause.rpartition("_")
     return _REASONS[reason].format(axis=axis) if reason in _REASONS else PHRASES[cause]
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeChange:
-    """Change of the memory recipe between two scenarios; ``default`` if neither names one.
+    """Change of the memory recipe (bytes per parameter) between two scenarios.
 
-    ``alone`` is by how many seconds the first one's step is longer with the second one's recipe and nothing else
-    changed, as simulated; None where nothing else differs, or where that is not possible.
+    ``default`` if neither names one. ``alone`` is by how many seconds the first one's step is longer with the second
+    one's recipe and nothing else changed, as simulated; None where nothing else differs, or where that is not possible.
     """
 
     before: Recipe
@@ -245,7 +244,7 @@ class RecipeChange:
         return {"before": self.before.name, "after": self.after.name, "default": self.default, "alone_s": self.alone}
 
     def in_words(self) -> str:
-        """Return one or two sentences on the change."""
+        """Describe the change in one or two sentences."""
         why = ", which follows from the precision" if self.default else ""
         text = (
             f"Another recipe, {self.after.name} for {self.before.name}{why}: {change_words(self.before, self.after)}."
@@ -257,9 +256,9 @@ class RecipeChange:
 
 
 def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: float) -> RecipeChange | None:
-    """Return the change of the recipe between two scenario documents; None if it is the same or cannot be read.
+    """Return the change of memory recipe between two scenario documents; None if there is none.
 
-    ``step_time`` is the step time of ``base`` in seconds.
+    None also if a document cannot be read. ``step_time`` is the step time of ``base`` in seconds.
     """
     try:
         first, second = from_document(base), from_document(other)
@@ -273,7 +272,6 @@ def recipe_change(base: Mapping[str, Any], other: Mapping[str, Any], step_time: 
 
 
 def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
-    """Return by how much the first scenario's step is longer with the second one's recipe alone (s)."""
     name = recipe_of(second).name
     try:
         changed = from_document(first.document(), [("training.memory_recipe", name)])
@@ -286,5 +284,4 @@ def _alone(first: Scenario, second: Scenario, step_time: float) -> float | None:
 
 
 def _step_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the document without the keys that a step does not depend on."""
     return {key: value for key, value in scenario.document().items() if key not in ("name", "measured")}

@@ -1,4 +1,4 @@
-"""Steps simulated for rare work: the write of a checkpoint, and the outer step of separately trained workers."""
+"""Extra simulated steps for rare work: writing a checkpoint, and the outer step of DiLoCo."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
 MOST = 32
-"""Steps that are added for a write; a longer one is not simulated to its end."""
+"""Most steps that are added; a longer write is not simulated to its end."""
 _NEVER = 10**9
 
 
 def with_steps_beside(scenario: Scenario) -> Scenario:
-    """Add to a scenario with a checkpoint the steps that its write overlaps, at least one.
+    """Add to a scenario with a checkpoint the steps that overlap with writing it, at least one.
 
     A scenario with several steps keeps them. The step without a checkpoint is simulated for it.
     """
@@ -27,11 +27,11 @@ def with_steps_beside(scenario: Scenario) -> Scenario:
 
 
 def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
-    """Return the seconds by which an outer step delays training, all its parts in series; 0 without outer steps.
+    """Return the seconds by which a DiLoCo outer step delays training; 0 without outer steps.
 
-    ``step`` are the seconds of a step without one, if they are known. One part is simulated: after the first step that
-    leaves ``beside`` others between it and the last one, which waits for it, and the same steps without. With none
-    between, that is a single step, and the sum is all exposed.
+    All its parts in series. ``step`` are the seconds of a step without one, if they are known. One part is simulated:
+    after the first step that leaves ``beside`` others between it and the last one, which waits for it, and the same
+    steps without. With none between, that is a single step, and the sum is all exposed.
     """
     outer = scenario.training.outer
     if outer is None:
@@ -48,6 +48,6 @@ def outer_seconds(scenario: Scenario, step: float | None = None) -> float:
 
 
 def played_apart(scenario: Scenario) -> bool:
-    """Return whether the outer step is too rare to be among the simulated steps."""
+    """Return whether the DiLoCo outer step is too rare to be among the simulated steps."""
     outer = scenario.training.outer
     return outer is not None and outer.every > scenario.steps

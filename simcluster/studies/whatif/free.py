@@ -1,7 +1,7 @@
-"""Step time if one kind of op took no time, by simulation.
+"""What-if study: the simulated step time if one kind of op took no time.
 
-A free op takes no time and moves nothing, but its place in the order, and the waits for it, stay: a free collective is
-still a meeting.
+A free op takes no time and moves nothing, but its place in the order, and the waits for it, stay: a free collective
+still synchronizes its ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.planning.ops import Op, StageProgram
@@ -22,7 +22,7 @@ from simcluster.results.result import Result
 from simcluster.results.span_states import COMPUTE_KINDS, EXPOSED, HOST_STREAMS
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.only_faster import told
 
 COMMUNICATION = "communication"
@@ -30,7 +30,7 @@ _PARTS_OF_BACKWARD = ("input_grad", "weight_grad")
 
 
 @dataclass(frozen=True, slots=True)
-class Free(Shown):
+class Free(Displayable):
     """A kind of op, its seconds per step on the critical path, and the step time if it took no time.
 
     ``estimate`` is the step time less ``on_path``, from the critical path alone. Simulated, the step takes longer where
@@ -56,7 +56,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     communication. Raises InputError for a kind that it lacks, and where all these steps would take too long to
     simulate.
     """
-    result = result_of(result, "what_if_free")
+    result = to_result(result, "what_if_free")
     there = kinds_of(result)
     wrong = [kind for kind in kinds if kind not in there]
     if wrong:
@@ -68,7 +68,10 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
 
 
 def steps_with_parts_free(scenario: Scenario) -> int:
-    """Return the number of steps simulated by default: forward, backward, optimizer, each axis, all communication."""
+    """Return how many steps ``what_if_free`` simulates by default.
+
+    Forward, backward, optimizer, each axis, all communication.
+    """
     sizes = scenario.parallel.tp, scenario.parallel.pp, scenario.dp, scenario.parallel.cp, scenario.parallel.ep
     return 4 + sum(size > 1 for size in sizes)
 
@@ -80,7 +83,7 @@ def _without(result: Result, kind: str, on_path: float) -> Free:
 
 
 def kinds_of(run: Run) -> list[str]:
-    """Return all kinds of op in a run that can be free: compute, axes with their kinds, and communication."""
+    """Return the kinds of op of a run that can be made free: compute, axes, kinds on an axis, communication."""
     spans = run.spans
     pairs = dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True))
     there = dict.fromkeys(name for stream, kind in pairs for name in _names(spans.words[stream], spans.words[kind]))
@@ -90,7 +93,7 @@ def kinds_of(run: Run) -> list[str]:
 
 
 def path_seconds(run: Run) -> dict[str, float]:
-    """Return the seconds per step on the critical path of each kind of op that can be free."""
+    """Return the seconds per step on the critical path, by each kind of op that can be made free."""
     found = dict.fromkeys(kinds_of(run), 0.0)
     path, spans = run.critical_path, run.spans
     for code, part in zip(path.number.tolist(), (path.end - path.start).tolist(), strict=True):
@@ -100,12 +103,12 @@ def path_seconds(run: Run) -> dict[str, float]:
 
 
 def freed(programs: Iterable[StageProgram], kind: str) -> list[StageProgram]:
-    """Return the programs with all ops of one kind free."""
+    """Return the stages' ops with all ops of a given kind taking no time."""
     return freed_where(programs, lambda op: kind in _names(op.stream, op.kind))
 
 
 def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) -> list[StageProgram]:
-    """Return the programs with the chosen ops free."""
+    """Return the stages' ops with the ``chosen`` ops taking no time."""
     made_free = cache(lambda segment: segment.with_works(lambda op: op.work.free() if chosen(op) else op.work))
     return [
         StageProgram(program.stage, {
@@ -117,7 +120,6 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
 
 
 def _names(stream: str, kind: str) -> list[str]:
-    """Return all names of the kind of an op."""
     if stream in HOST_STREAMS:
         return [stream, kind_of(stream, kind)]
     if stream != "compute":

@@ -1,7 +1,7 @@
-"""Error of the sweep of replicas, whose links and interference are those of the run without chance.
+"""Error of the Monte Carlo sweep, which keeps the transfer times of the step without randomness.
 
-A drawn replica is simulated twice with the same draws: as events, and as a longest path whose transfers take as long as
-without chance.
+A random replica is simulated twice with the same draws: as events, and as a longest path whose transfers take as long
+as without randomness.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import all_on_grid
-from simcluster.base.shown import Shown
+from simcluster.base.clock import round_all_to_tick
+from simcluster.base.shown import Displayable
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.faults import SAME_OPS, placed
 from simcluster.faults.capacities import apply_permanent_faults
@@ -32,23 +32,23 @@ _MOST_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenLinks(Shown):
-    """A drawn replica's step time (s): with links as in the run without chance, and by events."""
+class FrozenLinks(Displayable):
+    """Step time (s) of a random replica: with transfer times as without randomness, and exact."""
 
     frozen: float
     events: float
 
     @property
     def off(self) -> float:
-        """Relative error of the step time with frozen links."""
+        """Relative error of the step time with frozen transfer times."""
         return self.frozen / self.events - 1
 
 
 def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2) -> tuple[FrozenLinks, ...]:
-    """Simulate ``cases`` replicas of a scenario both ways; ``base`` is the run without chance.
+    """Simulate a few random replicas by the Monte Carlo sweep and exactly; return both step times.
 
-    Empty where the sweep is not used, or where draws make ranks do other ops (stalls of hosts) or links carry less at
-    times.
+    ``cases`` replicas; ``base`` is the result without randomness. Empty where the sweep is not used, or where draws
+    make ranks do other ops (stalls of hosts) or links carry less at times.
     """
     scenario = scenario.model_copy(update={"faults": placed(scenario.faults)})
     others = any(fault.kind not in SAME_OPS and (fault.by_chance or "program" in fault.effects())
@@ -61,12 +61,12 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2)
 
 
 def soon_told(scenario: Scenario) -> bool:
-    """Return whether a few replicas can be simulated as events in a few seconds."""
+    """Return whether a random replica can be simulated exactly within a fraction of a second."""
     return estimated_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
 
 
 def _frozen(run: Scenario, base: Result) -> float:
-    """Return the step time (s) with the links of the run without chance and the computation of this replica."""
+    """Return a replica's step time (s) with its own compute times, and transfers as without randomness."""
     programs, layout = stage_programs(base.job), base.job.plan
     sweep = StageSweep(programs, layout)
     planned = planned_seconds(base, sweep)
@@ -86,7 +86,7 @@ def _frozen(run: Scenario, base: Result) -> float:
 def _computation(
     scenario: Scenario, base: Result, programs: list[StageProgram], sweep: StageSweep
 ) -> list[Floats]:  # fmt: skip
-    """Return the seconds of each stage's ops with nothing concurrent [op, place]."""
+    """Return the seconds of each stage's ops on each rank, [op, rank], with nothing concurrent."""
     cluster = apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed)
     disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(slowness(scenario))
     found = []
@@ -94,12 +94,11 @@ def _computation(
         retimed = (disturbed.retimed_program(rank, programs[stage]) for rank in ranks.tolist())
         alone = np.stack([_seconds(program) for program in retimed], axis=1)
         computes = np.array([op.work.sensitivity is not None for _, op in ops])
-        found.append(all_on_grid(alone * np.where(computes[:, None], slow[ranks], 1.0)))
+        found.append(round_all_to_tick(alone * np.where(computes[:, None], slow[ranks], 1.0)))
     return found
 
 
 def _seconds(program: StageProgram) -> Floats:
-    """Return the seconds of a program's ops, those of a segment found once."""
     items = [item for own in program.lanes.values() for item in own]
     segments = {id(item.segment): [op.work.seconds for op in item.segment.ops] for item in items}
     return np.array([seconds for item in items for seconds in segments[id(item.segment)]])

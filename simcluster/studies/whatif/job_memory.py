@@ -1,4 +1,4 @@
-"""Memory of a job's ranks by part and stage, and the same job by ZeRO stage, as simulated."""
+"""Simulated memory of a job's ranks by category and stage, also under the other ZeRO stages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
-from simcluster.base.tables import frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import rows_to_frame
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.kept_parts import PeakTensor, list_peak_tensors
@@ -16,7 +16,7 @@ from simcluster.planning.residency import residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ PARTS = ("parameters", "gradients", "optimizer", "activations", "other")
 
 
 def parts_of(held: Footprint) -> dict[str, float]:
-    """Return the bytes of a footprint by part; they sum to its total.
+    """Return the bytes of a memory footprint by category; they sum to its total.
 
     ``other`` includes the buffers of libraries and parameters that ZeRO 3 has gathered.
     """
@@ -35,7 +35,7 @@ def parts_of(held: Footprint) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ZeroRung:
-    """The job under one ZeRO stage: bytes of its fullest GPU and step time (s), or why it is invalid."""
+    """A job under one ZeRO stage: bytes of its fullest GPU and step time (s), or why it is invalid."""
 
     zero: int
     own: bool
@@ -46,11 +46,12 @@ class ZeroRung:
 
 
 @dataclass(frozen=True, slots=True)
-class JobMemory(Shown):
-    """Peak memory (bytes) of each stage's fullest rank, the GPU's ``capacity``, and the rungs of ZeRO.
+class JobMemory(Displayable):
+    """Peak memory (bytes) of each stage's fullest rank, and of the job under each ZeRO stage.
 
-    No rungs where one replica has nothing to shard over. ``kept`` are the tensors that make up the activations of the
-    ``fullest`` stage, by the plan; none where part of them is in the host's memory.
+    ``capacity`` is the GPU's. No ``rungs`` (ZeRO stages) where one replica has nothing to shard over. ``kept`` are the
+    tensors that make up the activations of the ``fullest`` stage, by the plan; none where part of them is in the host's
+    memory.
     """
 
     scenario: Scenario = field(repr=False)
@@ -63,7 +64,7 @@ class JobMemory(Shown):
     @property
     def table(self) -> pd.DataFrame:
         """Table with one row per stage: bytes of its fullest rank by part, and their total."""
-        return frame_of(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
+        return rows_to_frame(({"stage": stage, **_row(held)} for stage, held in enumerate(self.stages)), index="stage")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the memory as JSON-ready values, documented in CONTRACT.md under "Walls and states"."""
@@ -89,7 +90,7 @@ class JobMemory(Shown):
 @checked
 def job_memory(scenario: ResultLike) -> JobMemory:
     """Simulate the memory of a scenario, and of each other ZeRO stage if it has replicas to shard over."""
-    result = result_of(scenario, "job_memory")
+    result = to_result(scenario, "job_memory")
     scenario = result.scenario
     rungs = tuple(_rung(scenario, zero, result) for zero in range(4)) if scenario.dp * scenario.parallel.cp > 1 else ()
     fullest_of: dict[int, Footprint] = {}  # by stage

@@ -1,4 +1,4 @@
-"""The largest value of a scenario setting with which the job still fits: doubled until it does not, then bisected.
+"""Search for the largest value of a setting with which a job fits: doubled, then bisected.
 
 Values that are invalid (layers that stages do not share evenly, a micro batch that does not divide the batch) are
 skipped, and reported. Planned bytes decide whether a value fits; the job is simulated only where they leave it open,
@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.documents.suggestions import divisors
@@ -32,7 +32,7 @@ _FLAT = 3  # doublings after which memory should have grown
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(Shown):
+class Largest(Displayable):
     """The largest ``value`` at ``path`` that fits, and the ``next_value`` that is valid and does not fit.
 
     ``memory`` and ``next_memory`` are bytes of the fullest GPU, as simulated, of the ``capacity`` that it has.
@@ -108,11 +108,11 @@ def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Large
 
 
 class _NotMonotoneError(InputError):
-    """Error of a path with which memory does not grow."""
+    """Error raised when memory does not grow with the value at a path."""
 
 
 class _Tries:
-    """Values that were tried: the planned bytes of each, or why it is invalid."""
+    """Values of a setting that were tried: the planned bytes of each, or why it is invalid."""
 
     def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...], path: str) -> None:
         self._base, self._overrides, self.path = base, overrides, path
@@ -125,7 +125,7 @@ class _Tries:
         self._plan(self.own, own)
 
     def scenario(self, value: int) -> Scenario:
-        """Return the scenario with this value; InputError if it is invalid."""
+        """Return the scenario with this value of the setting; InputError if it is invalid."""
         return self._base.scenario((*self._overrides, (self.path, value)))
 
     def simulated(self, value: int) -> float:
@@ -155,7 +155,7 @@ class _Tries:
         return low, None
 
     def narrowed(self, low: int, high: int | None) -> tuple[int, int | None]:
-        """Bisect between a value that fits and one that does not until no valid value is between them."""
+        """Bisect between a value that fits and one that does not, until no valid value is between them."""
         while high is not None:
             middle = self._between(low, high, (low + high) // 2)
             if middle is None:
@@ -164,7 +164,6 @@ class _Tries:
         return low, high
 
     def _is_valid(self, value: int) -> bool:
-        """Return whether a value is valid; then its planned bytes are known."""
         if value not in self._planned and value not in self.refused:
             self._in_vain += 1
             try:
@@ -179,7 +178,6 @@ class _Tries:
         return value in self._planned
 
     def _fits(self, value: int) -> bool:
-        """Return whether a job with this value fits, simulated only where planning leaves it open."""
         planned = self._planned[value]
         if planned <= self.capacity:
             return True
@@ -221,7 +219,6 @@ class _Tries:
 
 
 def _own(scenario: Scenario, path: str) -> int:
-    """Return the scenario's value at a path; InputError unless it is a whole number above zero."""
     here: Any = scenario.document()
     for part in path.split("."):
         here = here[int(part)] if isinstance(here, list) else (here or {}).get(part)

@@ -1,4 +1,4 @@
-"""Mitigations of a job's stragglers and their step times, all simulated.
+"""Mitigations of a job's stragglers, such as replacing a slow node, and their simulated step times.
 
 Where a job continues with fewer replicas, the replica whose node has failed leaves with all of its ranks; its other
 nodes are idle and replace the next that fails. Other ranks stay where they are: moved up into the gap they would leave
@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.faults.spec import FaultSpec, acting_faults
@@ -26,13 +26,13 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import plan_of, schedule_of
 from simcluster.schedules import schedules_with
 from simcluster.step.planned import collective_options
-from simcluster.step.simulate import ResultLike, result_of, simulate_loading, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_loading, simulate_scenario, to_result
 from simcluster.studies.multi_job import Placed, simulate_placed
 
 
 @dataclass(frozen=True, slots=True)
-class Mitigation(Shown):
-    """A change of the job against its stragglers.
+class Mitigation(Displayable):
+    """A change of a job that reduces the cost of its stragglers, with its simulated step time (s).
 
     ``step_time`` in seconds for ``samples`` sequences with ``gpus`` GPUs; ``pays`` is the saved fraction of the job's
     time for the same sequences (0.1: 10 % less; negative: more), and ``pays_per_gpu`` that of GPU time.
@@ -54,7 +54,7 @@ class Mitigation(Shown):
 @checked
 def what_pays(result: ResultLike) -> Records[Mitigation]:
     """Simulate each possible mitigation of a scenario's or result's stragglers; return them best first."""
-    result = result_of(result, "what_pays")
+    result = to_result(result, "what_pays")
     found = []
     changes = list(_changes(result.scenario))
     require_time_for(result.scenario, len(changes), "what_pays", ops=result.ops_played)
@@ -75,7 +75,6 @@ def _of(result: Result, what: str, scenario: Scenario, step_time: float, note: s
 
 
 def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
-    """Yield each mitigation: its text, the changed job, and a note."""
 
     def as_placed(changes: Mapping[str, Any]) -> FewerReplicas:
         return FewerReplicas(scenario.model_copy(update=changes), None)
@@ -98,14 +97,13 @@ def _changes(scenario: Scenario) -> Iterator[tuple[str, FewerReplicas, str]]:
 
 
 def slow_machines(scenario: Scenario) -> list[int]:
-    """Return the nodes that have a slow GPU, ascending."""
+    """Return the numbers of the nodes that have a slow GPU, ascending."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     slow = [fault for fault in acting_faults(scenario.faults, "slowness") if not fault.everywhere]
     return sorted(dict.fromkeys(hosts[rank] for fault in slow for rank in fault.chosen(hosts)))
 
 
 def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
-    """Return whether a fault slows down the GPUs of this node alone."""
     hosts = scenario.cluster.built.host_of[: scenario.gpus]
     return "slowness" in fault.effects() and {hosts[rank] for rank in fault.chosen(hosts)} == {machine}
 
@@ -114,17 +112,17 @@ def _slows(fault: FaultSpec, scenario: Scenario, machine: int) -> bool:
 
 
 class FewerReplicas(NamedTuple):
-    """A job with fewer replicas, whose ranks run on ``gpus`` or (None) on the cluster's first GPUs."""
+    """A job reduced to fewer replicas, and the GPUs of its ranks (None: the cluster's first ones)."""
 
     scenario: Scenario
     gpus: tuple[int, ...] | None
 
 
 def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
-    """Return the job with ``machines`` fewer nodes, whose first replicas leave; None if none is left.
+    """Return the job after losing ``machines`` nodes, with as many replicas as still fit; None if none fit.
 
-    It continues with as many replicas as there are nodes for. Where nodes have ranks of several replicas that are not
-    all on the same ones, ranks move up into the gap (``without_machine``).
+    The first replicas leave. Where nodes have ranks of several replicas that are not all on the same ones, ranks move
+    up into the gap (``without_machine``).
     """
     hosts = scenario.cluster.built.hosts[: scenario.gpus]
     each = len(hosts) // len(np.unique(hosts))
@@ -141,7 +139,7 @@ def fewer_of(scenario: Scenario, machines: int) -> FewerReplicas | None:
 
 
 def dropped(scenario: Scenario, machine: int) -> tuple[FewerReplicas | None, str]:
-    """Return the job without a node and the replicas that have ranks on it, and a note on idle GPUs.
+    """Return the job without a node and the replicas on it, and a note on idle GPUs.
 
     The others stay where they are, as in ``fewer_of``, where they have no faults; else ranks move up
     (``without_machine``). None for a job of a single replica.
@@ -182,7 +180,7 @@ def step_of(job: FewerReplicas) -> float:
 
 
 def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, str]:
-    """Return the same job with one replica fewer and without the node, and a note on its batch and idle GPUs.
+    """Return the job without a node and one replica, and a note on its batch and idle GPUs.
 
     Ranks move up into the gap (``with_ranks``). None for a job of a single replica.
     """
@@ -202,7 +200,7 @@ def without_machine(scenario: Scenario, machine: int) -> tuple[Scenario | None, 
 
 
 def with_ranks(scenario: Scenario, dp: int, kept: Sequence[int]) -> Scenario:
-    """Return the same job with ``dp`` replicas and the ranks that are ``kept``, in this order.
+    """Return the job reduced to ``dp`` replicas and the ranks in ``kept``, in this order.
 
     The global batch stays where the replicas can share it, else it is the nearest smaller one that they can. A fault of
     a rank moves with it.

@@ -1,9 +1,9 @@
-"""Distribution of the step time over many random replicas.
+"""Monte Carlo study: distribution of the step time over replicas with random durations.
 
-The step is planned and simulated once without chance. Then all replicas are simulated at once with their durations
-(``replica_sweep``), links and interference as in the run without chance: exact where transfers do not delay each other.
-``method="events"`` simulates replica by replica on the engine instead, as are scenarios that the sweep is not proved
-for (``studies.scopes``), such as those with random stalls and loads on links.
+The step is planned and simulated once without randomness. Then all replicas are simulated at once with their durations
+(``replica_sweep``), links and interference as in the run without randomness: exact where transfers do not delay each
+other. ``method="events"`` simulates replica by replica on the engine instead, as are scenarios that the sweep is not
+proved for (``studies.scopes``), such as those with random stalls and loads on links.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
+from simcluster.base.gc_paused import pause_gc
 from simcluster.base.processes import map_in_processes
 from simcluster.documents.argument_types import checked
 from simcluster.faults import placed
@@ -24,7 +24,7 @@ from simcluster.results.distribution import Distribution, half_width
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.step.planned import plan
+from simcluster.step.planned import plan_step
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
 from simcluster.studies.whatif.replica_sweep import seed_of, sweep_replicas
@@ -35,7 +35,7 @@ _LOOK = 10  # replicas by events between checks of how precise the mean is
 
 
 @checked
-@collector_off()
+@pause_gc()
 def monte_carlo(
     scenario: ScenarioLike,
     *,
@@ -92,24 +92,23 @@ def monte_carlo(
 
 
 def _of_document(document: Mapping[str, Any], numbers: Sequence[int]) -> list[float]:
-    """Return the step times of replicas in another process, to which a built scenario cannot be sent."""
+    """Return the step times of replicas of a scenario's document, which can be sent to another process."""
     return _by_events(from_document(document), numbers)
 
 
 def _by_events(scenario: Scenario, numbers: Sequence[int]) -> list[float]:
-    """Return the step times of replicas simulated by events; the job is planned once if no plan needs the seed."""
     seeded = scenario.data or scenario.model.moe  # lengths of documents, tokens of experts
-    planned = None if seeded else plan(scenario)
+    planned = None if seeded else plan_step(scenario)
     return [simulate_scenario(one_replica(scenario, number), planned=planned).step_time for number in numbers]
 
 
 def one_replica(scenario: Scenario, number: int) -> Scenario:
-    """Return the scenario of one replica, with its seed."""
+    """Return the scenario of random replica ``number``, with its own seed."""
     return scenario.model_copy(update={"seed": seed_of(scenario.seed, number), "replicas": 1})
 
 
 def without_chance(scenario: Scenario) -> Scenario:
-    """Return the scenario without randomness, simulated once; documents are spread evenly."""
+    """Return the scenario without randomness; the lengths of its documents are spread evenly."""
     data = scenario.data and scenario.data.without_chance
     placed_faults = scenario.model_copy(update={"faults": placed(scenario.faults), "replicas": 1, "data": data})
     return placed_faults.without(*(place for place, fault in enumerate(scenario.faults) if fault.by_chance))

@@ -1,4 +1,4 @@
-"""Check whether a scenario only has fewer faults or faster parts than another, and why it is slower then."""
+"""Explanation of a step that is slower although its scenario only has faster parts or fewer faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LESS_IS_FASTER = ("launch", "latency")
 
 
 def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenario) -> list[SlowerOps]:
-    """Explain why run ``after`` is slower although its scenario only has fewer faults or faster parts.
+    """Find why run ``after`` is slower although its scenario only has faster parts or fewer faults.
 
     Returns the ops that take longer on its longest path; none if the scenario differs otherwise or is not slower.
     """
@@ -27,13 +27,13 @@ def slower_although_faster(before: Run, after: Run, one: Scenario, other: Scenar
 
 
 def told(longer: Iterable[SlowerOps]) -> str:
-    """Return the ops that take longer as a sentence; "" if there are none."""
+    """Describe in one sentence the ops that take longer; "" if there are none."""
     words = describe_slower_ops(list(longer))
     return f"None of the changes slows anything down in isolation: {words}." if words else ""
 
 
 def only_faster(one: Scenario, other: Scenario) -> bool:
-    """Return whether the other scenario only has fewer faults and links and GPUs that are no slower."""
+    """Return whether scenario ``other`` differs from ``one`` only by fewer faults or faster GPUs and links."""
     apart = ("name", "measured", "faults", "cluster", "run", "prices")
     mine, theirs = ({k: v for k, v in each.document().items() if k not in apart} for each in (one, other))
     new_faults = Counter(map(_what, other.faults)) - Counter(map(_what, one.faults))

@@ -49,7 +49,7 @@ def preflight(result: Result) -> list[Point]:
 
 
 def checklist(result: Result, again: Again | None = None) -> Checklist:
-    """Check a simulated job; return the checklist with remedies of each point and of the whole job.
+    """Check a simulated job; return the checklist, with remedies of each point and of the whole job.
 
     ``again`` makes the scenarios that are tried, so that they are what a user's command makes of the same values; by
     default they are the result's scenario with these values. Failed points are tried first; where a step takes minutes
@@ -70,7 +70,7 @@ def worst(points: Sequence[Point]) -> Verdict:
 
 
 def _remedies(result: Result, check: Check, point: Point, trials: Trials) -> list[Remedy]:
-    """Return the remedies of a point, best first: by step time, or by verdict first for a point that is a rule."""
+    """Return the remedies of a point, best first: by step time, or by verdict if the point is a rule."""
     if point.verdict == "pass":
         return []
     found = []
@@ -91,7 +91,7 @@ def _remedy(result: Result, values: Values, other: Result, then: tuple[Verdict, 
 
 
 def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[Remedy, ...]:
-    """Return the best remedies of the whole job: those of all points, and combinations with the best one."""
+    """Return the best remedies of the whole job: those of single points, and combinations with the best."""
     single = [replace(remedy, then=None) for point in points for remedy in point.remedies if remedy.change < _WORTH - 1]
     if not single:
         return ()
@@ -107,7 +107,6 @@ def _fastest(result: Result, points: Sequence[Point], trials: Trials) -> tuple[R
 
 
 def _further(result: Result, best: Remedy, trials: Trials) -> Iterator[Remedy]:
-    """Yield changes that, added to a remedy, make the step shorter still."""
     base = trials.play(best.values)
     if base is None:
         return

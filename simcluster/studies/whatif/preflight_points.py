@@ -1,4 +1,4 @@
-"""The points of a launch checklist: the check of each, the number of its verdict, and changes to try.
+"""The points of the launch checklist: how each is checked, and changes to try.
 
 Only steps that a number needs are simulated here.
 """
@@ -45,7 +45,7 @@ _KAPLAN_PARAMETERS, _KAPLAN_LOSS_POWER = 8.8e13, 0.076
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of the checklist: its verdict, the number ``found`` and the ``rule`` that it is compared with.
+    """One point of the launch checklist: its verdict, the number ``found``, and the ``rule`` it is held to.
 
     ``advice`` says what to do where no change of the scenario can be tried; ``tries`` are those that can be, most
     promising first.
@@ -161,7 +161,7 @@ def _bubble(result: Result) -> Point:
 
 
 def _sharding(result: Result) -> Point:
-    """Check ZeRO under a pipeline.
+    """Check that ZeRO does not reduce or gather in every microbatch of a pipeline.
 
     DeepSpeed (runtime/pipe/engine.py): "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"; why: its issue
     4164. Megatron-LM's distributed optimizer shards the optimizer's state. PyTorch's pipeline stages sum gradients up
@@ -226,12 +226,11 @@ def _last_stage(result: Result) -> Point:
 
 
 def _computing(result: Result) -> list[float]:
-    """Return the compute seconds of each stage, averaged over its ranks."""
     return [sum(stage[name] for name in COMPUTE_KINDS) for stage in result.breakdown_of_stages]
 
 
 def _above(result: Result) -> float:
-    """Return the relative excess of the slowest stage's compute time over the mean of the others."""
+    """Return by what fraction the slowest stage computes longer than the mean of the others."""
     own = sorted(_computing(result))
     return own[-1] / (sum(own[:-1]) / (len(own) - 1)) - 1 if len(own) > 1 else 0.0
 
@@ -269,5 +268,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def checks_of(scenario: Scenario) -> tuple[Check, ...]:
-    """Return the checks for a scenario; a mixture of experts has one more."""
+    """Return the checks that apply to a scenario; a mixture of experts has one more."""
     return (*CHECKS, _experts) if scenario.model.moe else CHECKS

@@ -1,8 +1,8 @@
-"""Candidate changes that may make a step shorter or save memory, and their simulated results.
+"""Candidate changes that may shorten a step or save memory, and their simulated results.
 
 Candidates are guesses by the causes of a long step, most promising first; only simulation decides
-(``studies.whatif.preflight``), and rules of a scenario may reject them. Each is whole, so that a command with it gives
-the same.
+(``studies.whatif.preflight``), and rules of a scenario may reject them. Each lists all values that it changes, so that
+a command with them gives the same.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _WORTH_TRYING = 0.03  # of the step: nothing is tried for an axis that exposes l
 
 
 def graded(value: float, warn: float, fail: float) -> Verdict:
-    """Return the verdict on a number by its warning and failure thresholds."""
+    """Return the verdict on a number: fail above one threshold, warn above another, else pass."""
     return "fail" if value > fail else "warn" if value > warn else "pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A simulated change of the scenario, with all values that differ, dp included.
+    """A simulated change of the scenario: all values that differ, step time (s) and memory (bytes).
 
-    ``step_time`` is its step in seconds, ``before`` that of the unchanged scenario; ``memory`` the bytes on its fullest
-    GPU. ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
+    ``values`` include dp. ``before`` is the step time of the unchanged scenario; ``memory`` is on the fullest GPU.
+    ``then`` is verdict and number of the point that it is for; None where it is for the whole job.
     """
 
     values: Values
@@ -75,9 +75,9 @@ class Remedy:
 
 
 class Trials:
-    """Simulated changes of one scenario: each once, and at most ``most``, fewer where a step takes minutes.
+    """Cache of simulated changes of one scenario; simulates at most ``most``, each once.
 
-    ``again`` makes the changed scenarios, by default from the scenario itself.
+    Fewer where a step takes minutes. ``again`` makes the changed scenarios, by default from the scenario itself.
     """
 
     def __init__(self, result: Result, again: Again | None, most: int) -> None:
@@ -98,11 +98,11 @@ class Trials:
         if changed is None:
             return None
 
-        def now(path: str) -> object:
+        def value_now(path: str) -> object:
             section, key = path.split(".")
             return getattr(getattr(base, section), key)
 
-        whole = {path: value for path, value in values.items() if path != "parallel.dp" and value != now(path)}
+        whole = {path: value for path, value in values.items() if path != "parallel.dp" and value != value_now(path)}
         if changed.dp != base.dp:
             whole["parallel.dp"] = changed.dp
         key = tuple(sorted((path, str(value)) for path, value in whole.items()))
@@ -124,7 +124,7 @@ class Trials:
 
 
 def written(values: Values) -> Iterator[str]:
-    """Yield each value of a change as ``path=value`` for the command line."""
+    """Yield each value of a change as ``path=value``, for the command line."""
     for path, value in values.items():
         if isinstance(value, tuple | list):
             text = f"[{', '.join(map(str, value))}]"
@@ -139,7 +139,7 @@ def written(values: Values) -> Iterator[str]:
 
 
 def against_exposed(result: Result) -> tuple[Values, ...]:
-    """Return changes against exposed communication, alternating between axes, the most exposed axis first."""
+    """Return changes that may hide communication, alternating between axes, the most exposed axis first."""
     exposed = {axis: result.times.breakdown[f"exposed_{axis}"] / result.step_time for axis in _OF_AXIS}
     axes = sorted((axis for axis in exposed if exposed[axis] > _WORTH_TRYING), key=lambda axis: -exposed[axis])
     lists = [list(_OF_AXIS[axis](result.scenario)) for axis in axes]
@@ -148,9 +148,9 @@ def against_exposed(result: Result) -> tuple[Values, ...]:
 
 
 def against_bubble(result: Result, *, uneven: bool) -> tuple[Values, ...]:
-    """Return changes against pipeline bubble: recut stages if ``uneven``, more chunks, smaller microbatches.
+    """Return changes that may shrink the pipeline bubble; if stages are ``uneven``, balance them first.
 
-    Fewer stages and a schedule that splits the backward come last.
+    Then more chunks and smaller microbatches. Fewer stages and a schedule that splits the backward come last.
     """
     scenario = result.scenario
     cut = [scenario.pipeline.recut("auto")] if uneven else []
@@ -173,7 +173,7 @@ def against_sharding(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def against_memory(scenario: Scenario) -> tuple[Values, ...]:
-    """Return changes against a GPU that is nearly full, cheapest in time first."""
+    """Return changes that save memory on a GPU that is nearly full, cheapest in time first."""
     parallel, training = scenario.parallel, scenario.training
     found: list[Values] = []
     if parallel.tp > 1 and not parallel.sequence_parallel:
@@ -189,7 +189,7 @@ def against_memory(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
-    """Return changes that limit tensor parallelism to ``domain`` ranks: more replicas, or more stages instead."""
+    """Return changes that limit tensor parallelism to ``domain`` ranks, with more replicas or more stages."""
     tp, pp = scenario.parallel.tp, scenario.parallel.pp
     sizes = [size for size in reversed(divisors(tp)) if size <= domain][:2]
     return tuple(
@@ -198,7 +198,7 @@ def into_domain(scenario: Scenario, domain: int) -> tuple[Values, ...]:
 
 
 def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
-    """Return expert parallelism of the most ranks that share experts inside a node, then of fewer."""
+    """Return changes that shard the experts: over the most ranks of a node that divide them, then fewer."""
     moe, plan, hosts = scenario.model.moe, scenario.parallel, scenario.cluster.built.host_of
     ranks = math.gcd(moe.experts if moe else 1, scenario.dp * plan.tp)
     sizes = [size for size in reversed(divisors(ranks)) if 1 < size <= hosts.count(hosts[0])]
@@ -207,12 +207,11 @@ def sharing_experts(scenario: Scenario) -> tuple[Values, ...]:
 
 
 def _split(tp: int) -> Values:
-    """Return tensor parallelism of ``tp`` ranks; for 1, without options that need several."""
+    """Return the values for tensor parallelism of ``tp`` ranks; for 1, without options that need several."""
     return {"parallel.tp": tp, **({"parallel.sequence_parallel": False, "overlap.tensor": False} if tp == 1 else {})}
 
 
 def _chunks(scenario: Scenario) -> list[Values]:
-    """Return interleaved schedules that the layers and the microbatches allow, fewest chunks first."""
     pp, now = scenario.parallel.pp, (scenario.pipeline.schedule, scenario.pipeline.chunks)
     if scenario.microbatches % pp or pp == 1:
         return []
@@ -224,7 +223,6 @@ def _chunks(scenario: Scenario) -> list[Values]:
 
 
 def _fewer_stages(scenario: Scenario) -> list[Values]:
-    """Return the next smaller pipeline; one of one stage has a schedule without chunks."""
     plain = {"pipeline.schedule": "1f1b", "pipeline.chunks": 1} if scenario.pipeline.chunks > 1 else {}
     sizes = divisors(scenario.parallel.pp)[-2:-1]
     return [{"parallel.pp": size, **(plain if size == 1 else {})} for size in sizes]

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.base.processes import cores, map_in_processes
+from simcluster.base.processes import count_cores, map_in_processes
 from simcluster.engine.stage_sweep import Duration, StageSweep
 from simcluster.faults import FaultSpec, Jitter, SequenceLengths, Speeds
 from simcluster.faults.capacities import apply_permanent_faults
@@ -56,7 +56,7 @@ def sweep_replicas(
     job = _job(scenario, base)
     blocks = range(math.ceil(scenario.replicas / BLOCK))
     work = sum(len(planned.seconds) * len(planned.sort) for planned in job.planned) * scenario.replicas
-    workers = min(processes or (cores() if work > _WORTH_A_PROCESS else 1), len(blocks))
+    workers = min(processes or (count_cores() if work > _WORTH_A_PROCESS else 1), len(blocks))
     turn = len(blocks) if enough is None else workers
     times = np.zeros(0)
     for first in range(0, len(blocks), turn):

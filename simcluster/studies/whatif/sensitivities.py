@@ -1,4 +1,4 @@
-"""Sensitivity of the step time to each resource of the cluster, to a measured step, and to random durations.
+"""Sensitivity of the step time to each resource of the cluster, to a measured time, and to randomness.
 
 One percent more of a rate, or one percent less of a time, is a scenario like any other (``cluster.scale``), and so is
 one percent less of it: where another resource is as narrow the two differ.
@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
-from simcluster.base.tables import Records, frame_of
+from simcluster.base.shown import Displayable
+from simcluster.base.tables import Records, rows_to_frame
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.path_estimate import path_seconds_under
@@ -24,7 +24,7 @@ from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scale import Scale
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ _NOTHING = 1e-6  # of the step: a resource on which it does not depend
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity(Shown):
-    """Step times with a fraction ``by`` (0.01: 1 %) more of a resource, and with as much less of it.
+class Sensitivity(Displayable):
+    """Step time with a little more of a resource, and with as much less of it.
 
     More is ``1 + by`` times the rate and less the rate over that; of latency and launch time, where less is better, the
     other way round. ``estimate`` is the step's seconds with more to first order, along the unchanged critical path
@@ -79,7 +79,7 @@ class Sensitivity(Shown):
 
     @property
     def gain(self) -> float:
-        """Percent by which the step gets shorter per percent more of the resource, as simulated."""
+        """Percent of the step time saved per percent more of the resource, as simulated."""
         return (self.before - self.step_time) / self.before / self.by
 
     @property
@@ -89,7 +89,7 @@ class Sensitivity(Shown):
 
     @property
     def one_sided(self) -> bool:
-        """Whether less of the resource costs another part of the step than more of it saves.
+        """Whether less of the resource costs more (or less) time than more of it saves.
 
         A time that depends on the resource shrinks to 1 / (1 + by) of itself, and grows by ``by``; both must show that
         the same part of the step does.
@@ -101,7 +101,7 @@ class Sensitivity(Shown):
 
     @property
     def estimated_gain(self) -> float | None:
-        """Gain estimated from the critical path alone."""
+        """Percent saved per percent more of the resource, estimated from the critical path alone."""
         return None if self.estimate is None else (self.before - self.estimate) / self.before / self.by
 
     @property
@@ -110,7 +110,7 @@ class Sensitivity(Shown):
         return None if self.price is None else self.gain / self.price
 
     def note(self) -> str:
-        """Return the links that limit the gain, and that the two sides differ; or ""."""
+        """Describe the links that limit the gain, and a gain that differs from the loss; "" for neither."""
         parts = [self.held.in_words()] if self.held else []
         if self.one_sided and self.loss is not None:
             parts.append(f"1 % less costs {self.loss:.3f} %, 1 % more gives {self.gain:.3f} %")
@@ -144,11 +144,11 @@ def sensitivity(
         if name not in RESOURCES:
             raise InputError(f"unknown resource {name!r}{did_you_mean(name, RESOURCES)}; use {listed(RESOURCES)}")
     if not 0 < by <= 1:
-        raise InputError(f"by how much: {by!r} must be above 0 and at most 1, as in 0.01 for one percent")
+        raise InputError(f"by: {by!r} must be above 0 and at most 1, as in 0.01 for one percent")
     for name, price in prices.items():
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
-    base, chosen = result_of(scenario, "sensitivity"), resources or RESOURCES
+    base, chosen = to_result(scenario, "sensitivity"), resources or RESOURCES
     require_time_for(base.scenario, 2 * len(chosen), "sensitivity", ops=base.ops_played)
     found = [_of(base, name, by, prices.get(name)) for name in chosen]
     found.sort(key=lambda each: -each.gain)
@@ -179,7 +179,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
 
 @dataclass(frozen=True, slots=True)
 class MoreMemory:
-    """A recomputation mode that more memory would allow: its bytes per GPU and step time."""
+    """A recomputation mode that more GPU memory would allow: its bytes per GPU and step time (s)."""
 
     recompute: str
     bytes: float
@@ -200,9 +200,10 @@ def more_memory(base: Result) -> list[MoreMemory]:
 
 @dataclass(frozen=True, slots=True)
 class GapCause:
-    """A resource, the ``part`` of the step that depends on it, and the ``factor`` on it that alone would close a gap.
+    """A resource, and the factor on it that alone would explain a gap to the measured step time.
 
-    ``factor`` is on the rate, of latency and launch on the time; None where none closes it.
+    ``part`` is the fraction of the step that depends on the resource. ``factor`` is on the rate, of latency and launch
+    on the time; None where none explains it.
     """
 
     resource: str
@@ -210,7 +211,7 @@ class GapCause:
     factor: float | None
 
     def in_words(self) -> str:
-        """Return a sentence such as: peak FLOP/s would have to be 0.870 x the modelled value (61.2% of the step)."""
+        """Describe the cause: peak FLOP/s would have to be 0.870 x the modelled value (61.2% of the step)."""
         name, part = RESOURCES[self.resource], f"{self.part:.1%} of the step"
         if self.factor is None:
             return f"{name} alone cannot close the gap ({part})"
@@ -222,7 +223,7 @@ class GapCause:
 
 
 def gap_causes(found: Sequence[Sensitivity], gap: float) -> list[GapCause]:
-    """Return the factor on each resource that alone would explain a ``gap``, measured less simulated (s).
+    """Return for each resource the factor that alone would explain a gap (s), measured less simulated.
 
     Most of the step first. A part p of the step S depends on a resource: S (1 - p) + S p / x at x times its rate. So a
     gap g is explained by x = 1 / (1 + g / (S p)), and of latency or launch, where times are asked for, by 1 + g / (S p)
@@ -274,19 +275,20 @@ def inflation(
                 "inflation": found.mean / found.planned, "interval": (high - low) / 2 / found.planned,
                 "barrier": barrier(scenario.gpus, sigma, per), "method": found.method,
             })  # fmt: skip
-    return frame_of(rows)
+    return rows_to_frame(rows)
 
 
 def barrier(ranks: int, sigma: float, per: Per = "step") -> float:
-    """Return the factor by which one barrier of ``ranks`` prolongs random compute: the largest factor's mean.
+    """Return the factor by which a barrier of ``ranks`` prolongs random compute times.
 
-    A speed of mean 1 makes seconds of 1 / speed, which is lognormal as well, with mean exp(sigma^2).
+    The mean of the largest of the ranks' factors. A speed of mean 1 makes seconds of 1 / speed, which is lognormal as
+    well, with mean exp(sigma^2).
     """
     return largest_lognormal(ranks, sigma) * (math.exp(sigma**2) if per == "gpu" else 1.0)
 
 
 def largest_lognormal(count: int, sigma: float) -> float:
-    """Return the mean of the largest of ``count`` lognormal factors of mean 1, integrated; MODELLING.md G.2.
+    """Return the mean of the largest of ``count`` lognormal factors of mean 1 (MODELLING.md G.2).
 
     >>> round(largest_lognormal(1, 0.05), 12), round(largest_lognormal(64, 0.05), 4)
     (1.0, 1.1232)

@@ -1,4 +1,4 @@
-"""Cost of each straggler of a simulated job: the step is simulated without each cause.
+"""Cost of each straggler of a job: the step is simulated again without each cause.
 
 Next to the exact cost is the estimate for recorded jobs (``interop.replay``) from the trace of the same run alone,
 which is all that is known of a real job.
@@ -15,8 +15,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
-from simcluster.base.satellites import provided
-from simcluster.base.shown import Shown
+from simcluster.base.satellites import load_provided
+from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.faults import Fault
@@ -25,8 +25,8 @@ from simcluster.planning.ops import StageProgram
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario
-from simcluster.step.planned import Planned, plan
-from simcluster.step.simulate import ResultLike, result_of, simulate_scenario
+from simcluster.step.planned import PlannedStep, plan_step
+from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.free import freed_where
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause(Shown):
-    """A cause of a longer step, with the step times without it and with it alone.
+class Cause(Displayable):
+    """A cause of a longer step, with the step times (s) without it and with it alone.
 
     ``without`` is the step's seconds without it and with all other causes, ``alone`` those with it and without all
     others (None where that is not known). ``estimate`` is the trace's estimate of ``without``, None where it has none.
@@ -69,11 +69,12 @@ class Cause(Shown):
 
 
 @dataclass(frozen=True)
-class Stragglers(Shown):
-    """A job's stragglers: ``step_time`` with them, ``clean`` without (s); delays equal on all ranks are in both.
+class Stragglers(Displayable):
+    """A job's stragglers: step time (s) with and without them, their causes, slowdown by worker.
 
-    ``by_worker[dp rank, stage]`` is the slowdown by the faults of that worker's GPUs alone, exactly;
-    ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of ``interop.replay``).
+    Delays equal on all ranks are in both times. ``by_worker[dp rank, stage]`` is the slowdown by the faults of that
+    worker's GPUs alone, exactly; ``estimated.by_worker`` the estimator's (``estimated`` is a ``Straggling`` of
+    ``interop.replay``).
     """
 
     step_time: float
@@ -110,18 +111,21 @@ def stragglers(result: ResultLike) -> Stragglers:
 
     Raises InputError where all these steps would take too long to simulate.
     """
-    result = result_of(result, "stragglers")
+    result = to_result(result, "stragglers")
     require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.ops_played)
     return _Counterfactuals(result).found()
 
 
 def steps_without_causes(scenario: Scenario) -> int:
-    """Return the number of steps simulated: without each fault, with it alone, with none; two more of a pipeline."""
+    """Return how many steps ``stragglers`` simulates.
+
+    Without each fault, with it alone, with none; two more of a pipeline.
+    """
     return 2 * len(scenario.faults) + 1 + 2 * (scenario.parallel.pp > 1)
 
 
 class _Counterfactuals:
-    """Steps of a result's scenario with some of its faults, each simulated once."""
+    """Simulator of a result's scenario with some of its faults, each combination once."""
 
     def __init__(self, result: Result) -> None:
         self._result, self._scenario = result, result.scenario
@@ -144,25 +148,23 @@ class _Counterfactuals:
         )
 
     @cached_property
-    def _planned(self) -> Planned:
-        return plan(self._scenario)  # the same for all faults
+    def _planned(self) -> PlannedStep:
+        return plan_step(self._scenario)  # the same for all faults
 
     @cached_property
     def _estimator(self) -> Any:
-        return provided("estimator of recorded jobs")(self._result, self._scenario.name)
+        return load_provided("estimator of recorded jobs")(self._result, self._scenario.name)
 
     def _without(self, *places: int) -> float:
-        """Return the step time (s) without these faults."""
         if places not in self._known:
             self._known[places] = simulate_scenario(self._scenario.without(*places), planned=self._planned).step_time
         return self._known[places]
 
     def _only(self, *places: int) -> float:
-        """Return the step time (s) with these faults only."""
         return self._without(*(place for place in range(len(self._scenario.faults)) if place not in places))
 
     def _workers(self, fault: Fault) -> tuple[tuple[int, int], ...]:
-        """Return (dp rank, stage) of the workers that have a fault; none if it slows down others, too."""
+        """Return (dp rank, stage) of the workers with a fault; none if the fault slows down others, too."""
         if fault.everywhere:
             return ()
         places = [self._plan.coordinates(rank) for rank in fault.chosen(self._hosts)]
@@ -205,5 +207,5 @@ class _Counterfactuals:
 
 
 def headless(programs: Sequence[StageProgram]) -> list[StageProgram]:
-    """Return the programs with a free LM head and loss: their ops take no time, but stay in their places."""
+    """Return the stages' ops with a free LM head and loss, which take no time but stay in their places."""
     return freed_where(programs, lambda op: op.name.startswith(("lm_head", "loss")))

@@ -1,4 +1,4 @@
-"""Verification of folding: each span of a run on representatives compared with a run on all ranks."""
+"""Verification of folding: each span simulated on representative ranks is compared with all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
-from simcluster.base.telling import phase
+from simcluster.base.telling import report_phase
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import FOLDING
 from simcluster.step.simulate import simulate_scenario
@@ -20,8 +20,9 @@ MOST_RANKS = 512
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of a folded run with one of all ranks: ``ranks`` of a job of ``total`` ranks, by an ``engine``.
+    """Result of comparing a simulation of representative ranks with a simulation of all ranks.
 
+    ``ranks`` are those of the compared job, ``total`` those of the whole one, and ``engine`` simulated both.
     ``difference`` names the first op that differs, "" if none does.
     """
 
@@ -45,17 +46,17 @@ class Verification:
 
 
 def verify(scenario: Scenario) -> Verification:
-    """Simulate a scenario folded and rank by rank by its engine (auto: compiled); compare all spans.
+    """Compare every span of a folded simulation with a simulation of every rank.
 
     A job of many ranks is compared with fewer replicas. Raises InputError where no number of replicas is small enough
     and valid, and for a scenario whose ranks are never folded.
     """
     obstacle = "engine: reference" if scenario.engine == "reference" else FOLDING.obstacle(scenario)
     if obstacle:
-        raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); leave --verify out")
+        raise InputError(f"--verify: every rank of this job is simulated already ({obstacle}); omit --verify")
     part = with_fewer_replicas(scenario)
     folded, whole = simulate_scenario(part), simulate_scenario(part, folded=False)
-    with phase("verifying"):
+    with report_phase("verifying"):
         each = (_first_difference(folded.timeline_of(rank), whole.timeline_of(rank)) for rank in range(part.gpus))
         found = next(filter(None, each), "")
     return Verification(whole.record.engine, part.gpus, scenario.gpus, len(folded.weights), len(whole.spans), found)
@@ -82,7 +83,6 @@ def with_fewer_replicas(scenario: Scenario) -> Scenario:
 
 
 def _first_difference(folded: pd.DataFrame, whole: pd.DataFrame) -> str:
-    """Return where two timelines of a rank differ first, "" for equal ones."""
     if folded.equals(whole):
         return ""
     if len(folded) != len(whole):
