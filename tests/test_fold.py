@@ -350,7 +350,7 @@ def test_colours_that_meet_by_chance_are_told_apart(monkeypatch: pytest.MonkeyPa
         checked.append(salt)
         return hash64(values, salt) & np.uint64(3) if 29 <= salt < 60 else hash64(values, salt)
 
-    monkeypatch.setattr("simcluster.symmetry.classes.mixed", poor)
+    monkeypatch.setattr("simcluster.symmetry.classes.hash64", poor)
     assert fold(ranks, found, []) == right
     assert max(checked) >= 200  # it had to begin again
     assert len(right.rank_representatives) == 8  # no two are as far from rank 5 on the same side of it

@@ -81,10 +81,7 @@ _SPARSE = 4  # numbers so much larger than there are of them are sorted
 
 
 def hash64(values: npt.NDArray[np.generic], salt: int = 0) -> Hashes:
-    """Hash values to well-spread 64-bit numbers, by the finalizer of splitmix64.
-
-    Steele et al., OOPSLA 2014.
-    """
+    """Hash values to well-spread 64-bit numbers (splitmix64's finalizer: Steele et al., OOPSLA 2014)."""
     found = values.astype(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (2 * salt + 1)) & 0xFFFFFFFFFFFFFFFF)
     found ^= found >> np.uint64(30)
     found *= np.uint64(0xBF58476D1CE4E5B9)

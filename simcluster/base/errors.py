@@ -23,10 +23,7 @@ class InputError(ValueError):
 
 @contextmanager
 def prefix_errors(place: str | Path) -> Iterator[None]:
-    """Prefix the message of an InputError raised in the block with ``place``, unless it names ``place``.
-
-    ``place`` is a file, or an argument of a function.
-    """
+    """Prefix an InputError raised in the block with ``place`` (a file, an argument) unless it names it."""
     try:
         yield
     except InputError as problem:

@@ -172,10 +172,7 @@ class PerLink:
         return np.flatnonzero(there[:-1])
 
     def among(self, links: Ints) -> PerLink:
-        """Return a column with the position of each number in ``links`` (ascending).
-
-        ``len(links)`` for numbers that are not in it.
-        """
+        """Return a column with each number's position in ``links`` (ascending); ``len(links)`` if absent."""
         if len(self.rest) + sum(each.size for each in self.values) <= len(self.rows.place) // _SPARSE:
             ends = np.append(links, -1)
 

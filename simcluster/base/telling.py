@@ -51,10 +51,7 @@ def confirmation_hint(remedy: str) -> str:
 
 
 def require_time_limit(seconds: float, what: str, remedy: str) -> None:
-    """Raise InputError if work of estimated ``seconds`` needs confirmation.
-
-    ``what`` describes the work, ``remedy`` says what would work instead.
-    """
+    """Raise InputError for work (``what``) of estimated ``seconds`` that needs confirmation."""
     if seconds > estimate_limit():
         raise InputError(f"{what}; {confirmation_hint(remedy)}")
 

@@ -55,10 +55,7 @@ _OTHER_SPELLINGS = {
 
 
 def parse_bytes(value: object) -> float:
-    """Parse a size in bytes from text such as "80 GB", "1GiB" or "16 Mbit".
-
-    InputError for "80 Gb", which people write for GB.
-    """
+    """Parse a size in bytes: "80 GB", "1GiB" or "16 Mbit"; reject "80 Gb", which people write for GB."""
     return _parse_quantity(value, "bytes")
 
 
