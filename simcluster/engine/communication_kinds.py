@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from simcluster.base.arrays import Int32s
-from simcluster.base.clock import on_grid
+from simcluster.base.clock import round_to_tick
 from simcluster.base.link_columns import LinkValues
 from simcluster.collectives import Phase
 from simcluster.collectives.description import repeated_rounds
@@ -89,7 +89,7 @@ class CommunicationKinds:
 
     def _rate(self, number: int, work: Work) -> float:
         """Return B/s that a GPU sends while its group has all links for itself and no other group is active."""
-        sent, alone = work.size, on_grid(work.seconds)
+        sent, alone = work.size, round_to_tick(work.seconds)
         if work.axis:
             sent *= work.load * bus_factor(cast(Any, work.moves), len(self.communicators.ranks(number)))
         if work.moves:

@@ -13,10 +13,10 @@ import numpy as np
 
 from simcluster.base import clock
 from simcluster.base.arrays import Floats
-from simcluster.base.clock import BeyondGridError, Profile, first_open
+from simcluster.base.clock import BeyondGridError, Profile, first_nonzero_time
 from simcluster.base.compilation import check_compiled
 from simcluster.base.errors import DeadlockError
-from simcluster.base.telling import phase, require_event_limit
+from simcluster.base.telling import report_phase, require_event_limit
 from simcluster.engine import events
 from simcluster.engine.events import Engine
 from simcluster.engine.op_times import KeptTimes, OpTimesReader
@@ -61,11 +61,11 @@ def simulate_tables(tables: Tables, describe: Callable[[int], str], *, keeps_tim
     BeyondGridError when the clock leaves its grid.
     """
     check_compiled()
-    engine = Engine(tables, 1.0 / clock.tick(), clock.exact_until(), keeps_times=keeps_times)
+    engine = Engine(tables, 1.0 / clock.tick_seconds(), clock.exact_time_limit(), keeps_times=keeps_times)
     changes = _Changes(tables)
     changes.load(engine)
     ops = int(tables.instances.op_first[-1])
-    with phase(lambda: f"simulating, {engine.ops_over() / max(ops, 1):.0%} of ops done"):
+    with report_phase(lambda: f"simulating, {engine.ops_over() / max(ops, 1):.0%} of ops done"):
         state = events.PAUSED
         while state in (events.PAUSED, events.NEEDS_CHANGES):
             state = engine.run(_SLICE)
@@ -101,7 +101,7 @@ class _Changes:
         """
         due, idle = engine.next_event(), not engine.links.under_way and not engine.ranks.computing_lanes
         if idle or (due == math.inf and not self._can_unblock(engine)):
-            self._tabulate_from(due if due < clock.exact_until() else math.inf)
+            self._tabulate_from(due if due < clock.exact_time_limit() else math.inf)
         self.load(engine)
 
     def load(self, engine: Engine) -> None:
@@ -118,7 +118,7 @@ class _Changes:
         capacities = self._tables.capacities
         usages = [self._tables.traffics[traffic].usage for traffic in engine.links.moving_traffics()]
         of_links = [[capacities[link] for link, _ in usage if link in capacities] for usage in usages]
-        return any(first_open(profiles, engine.queue.now) < math.inf for profiles in of_links)
+        return any(first_nonzero_time(profiles, engine.queue.now) < math.inf for profiles in of_links)
 
 
 def _changes_of(profile: Profile, number: int, instant: float) -> Iterator[Change]:

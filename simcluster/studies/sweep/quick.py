@@ -18,8 +18,8 @@ from itertools import chain, pairwise
 from typing import NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.base.gc_paused import collector_off
-from simcluster.base.kept import Kept
+from simcluster.base.gc_paused import pause_gc
+from simcluster.base.kept import LruCache
 from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Op
@@ -89,11 +89,11 @@ class QuickSteps:
     """Calculator of quick step times that caches all that variants share."""
 
     def __init__(self) -> None:
-        self._clusters, self._orders, self._templates = Kept(8), Kept(64), Kept(16)
+        self._clusters, self._orders, self._templates = LruCache(8), LruCache(64), LruCache(16)
 
     def _shared(self, cluster: ClusterSpec) -> _OnCluster:
         """Return the cache of the variants on this cluster, which also keeps the cluster, whose id is the key."""
-        return self._clusters.once(id(cluster), lambda: _OnCluster(cluster, Kept(1024)))
+        return self._clusters.once(id(cluster), lambda: _OnCluster(cluster, LruCache(1024)))
 
     def facts_of(self, scenario: Scenario) -> Facts:
         """Return the cached facts from which MFU and throughput of a scenario are computed."""
@@ -101,7 +101,7 @@ class QuickSteps:
         name = "facts", scenario.model, batch, scenario.gpus, scenario.software
         return self._shared(scenario.cluster).kept.once(name, lambda: facts_of(scenario, scenario.cluster.device))
 
-    @collector_off()
+    @pause_gc()
     def step(self, scenario: Scenario) -> float:
         """Return the step time (s) of a scenario; see ``quick_step``."""
         if why := QUICK.obstacle(scenario):
@@ -134,7 +134,7 @@ class _OnCluster(NamedTuple):
     """Networks and costs that variants on one cluster share."""
 
     cluster: ClusterSpec
-    kept: Kept
+    kept: LruCache
 
     def passes(self, scenario: Scenario) -> _PassCosts:
         """Return the cached pass costs of the scenario's model split and microbatch size."""

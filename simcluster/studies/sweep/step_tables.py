@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from simcluster.base.arrays import Ints
-from simcluster.base.kept import Kept
+from simcluster.base.kept import LruCache
 from simcluster.engine.events import TemplateOps
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import (
@@ -227,7 +227,7 @@ class StepTemplate:
 
 def step_seconds(
     template: StepTemplate, costs: Sequence[Costs], kinds: Sequence[CommunicationKind], capacity: Sequence[float],
-    kept: Kept,
+    kept: LruCache,
 ) -> float:  # fmt: skip
     """Simulate a step whose works have these costs and return its time (s); ``kept`` caches communication tables."""
     ops = [*chain.from_iterable(costs)]
