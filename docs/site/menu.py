@@ -44,7 +44,7 @@ MENU: dict[str, Any] = {  # None: the pages that are generated under this title
         "Contributing": "CONTRIBUTING.md",
         "Architecture": "ARCHITECTURE.md",
         "Extending": "extending.md",
-        "Accelerators": "ACCELERATORS.md",
+        "Fast paths": "ACCELERATORS.md",
         "Benchmarks and floors": "floors.md",
     },
 }
