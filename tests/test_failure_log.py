@@ -47,7 +47,7 @@ def test_drawn_lives_give_back_their_law_within_its_errors() -> None:
             drawn = ObservedLifetimes(
                 np.minimum(life, stop)[seen], (life < stop)[seen], since[seen], np.ones(int(seen.sum()))
             )
-            fit = drawn.weibull()
+            fit = drawn.fit_weibull()
             deviations.append([(fit.shape - 1.7) / fit.shape_error, (fit.scale - 3) / fit.scale_error])
     found = np.array(deviations)
     assert np.abs(found.mean(axis=0)).max() < 4 / 60**0.5
@@ -58,7 +58,7 @@ def test_the_gain_is_the_likelihood_that_scipy_has() -> None:
     from scipy.stats import expon, weibull_min
 
     drawn = lives(np.random.default_rng(2), 500, 0.7, 2.0, (0.5, 4.0))
-    fit, age, ended = drawn.weibull(), drawn.age, drawn.ended
+    fit, age, ended = drawn.fit_weibull(), drawn.age, drawn.ended
     both = [
         law.logpdf(age[ended]).sum() + law.logsf(age[~ended]).sum()
         for law in (weibull_min(fit.shape, scale=fit.scale), expon(scale=drawn.watched / drawn.failures))
@@ -89,7 +89,7 @@ def test_two_batches_are_told_apart_by_their_column() -> None:
     pooled = fits.total.lives
     assert pooled is not None
     assert abs(pooled.shape - 2.64) > 3 * pooled.shape_error
-    modes = {mode["name"]: mode for mode in fits.section()}
+    modes = {mode["name"]: mode for mode in fits.failures_section()}
     assert modes["GPU, old"]["law"]["shape"] == pytest.approx(2.64, abs=0.1)
     assert 3 * 8766 <= float(modes["GPU, old"]["law"]["youngest"].split()[0]) < 3.1 * 8766
     assert "law" not in modes["GPU, new"]
@@ -166,7 +166,7 @@ def test_what_was_watched_must_be_known(llama: Path) -> None:
         fit_failures(read_csv(llama), "log", gpus=8, days=1, by="batch")
     assert ObservedLifetimes(np.array([1.0]), np.array([True]), np.zeros(1), np.ones(1)).failures == 1
     with pytest.raises(InputError, match="no shape"):
-        ObservedLifetimes(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).weibull()
+        ObservedLifetimes(np.ones(3), np.array([True] * 3), np.zeros(3), np.ones(3)).fit_weibull()
 
 
 ENTRIES = watched_failures()

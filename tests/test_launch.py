@@ -36,7 +36,9 @@ OF_GOLDEN = FailureMode("any", "stop", 1 / (3 * HOUR))
 
 
 def saving_cost(steps: int, step: float = 13.71, checkpoint: float = 60.0) -> float:
-    return CheckpointOverhead.of(LongRun(CheckpointPattern(step, steps, SnapshotCost(checkpoint)), (OF_GOLDEN,))).whole
+    return CheckpointOverhead.of_run(
+        LongRun(CheckpointPattern(step, steps, SnapshotCost(checkpoint)), (OF_GOLDEN,))
+    ).whole
 
 
 @pytest.mark.parametrize(("steps", "percent"), [(10, 44.40), (50, 11.93), (83, 10.54), (100, 10.72), (200, 14.88)])
@@ -56,10 +58,10 @@ def test_what_is_written_behind_training_is_at_stake_for_longer() -> None:
     saving = SnapshotCost(5.0, write=100.0, slowed=0.1)
     run = LongRun(CheckpointPattern(2.0, 300, saving), (OF_GOLDEN,))
     waste = closed_forms.async_lost_share(600.0, 5.0, 100.0, 0.1, 3 * HOUR, 0.0)
-    assert CheckpointOverhead.of(run).whole == pytest.approx(waste, rel=1e-12)
+    assert CheckpointOverhead.of_run(run).whole == pytest.approx(waste, rel=1e-12)
     silent = replace(OF_GOLDEN, name="silent", effect="silent", lasts=FixedTime(seconds="1 h"))
-    assert CheckpointOverhead.of(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(
-        2 * CheckpointOverhead.of(run).again
+    assert CheckpointOverhead.of_run(replace(run, causes=(OF_GOLDEN, silent))).again == pytest.approx(
+        2 * CheckpointOverhead.of_run(run).again
     )
 
 
@@ -67,7 +69,7 @@ def test_copies_in_memory_and_on_storage_are_two_levels() -> None:
     deep = FailureMode("deep", "stop", 1 / (30 * HOUR), survives=STORAGE)
     pattern = CheckpointPattern(2.0, 100, SnapshotCost(20.0), memory=SnapshotCost(1.0), cycles=7)
     run = LongRun(pattern, (OF_GOLDEN, deep))
-    assert CheckpointOverhead.of(run).whole == pytest.approx(1 - two_level_efficiency(run), rel=1e-6)
+    assert CheckpointOverhead.of_run(run).whole == pytest.approx(1 - two_level_efficiency(run), rel=1e-6)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[Launch
     def again(values: Mapping[str, Any]) -> Scenario:
         return simcluster.load("tiny_3d", document | dict(values))
 
-    return Launch.of(again({}), states=states()), again
+    return Launch.from_scenario(again({}), states=states()), again
 
 
 def point(name: str, changes: Mapping[str, Any] | None = None, **run: Any) -> Point:
@@ -221,7 +223,7 @@ def test_a_loader_that_does_not_keep_up_is_told() -> None:
     for seconds, verdict in ((0.9 * step, "pass"), (1.05 * step, "warn"), (2 * step, "fail")):
         scenario = simcluster.load("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
         (check,) = [each for each in RUN_CHECKS if each.name == "data loader"]
-        found = check.point(Launch.of(scenario), launch()[1])
+        found = check.evaluate(Launch.from_scenario(scenario), launch()[1])
         assert found is not None
         assert found.verdict == verdict
         assert f"{max(0.0, 1 - step / seconds):.1%} of the step" in found.found

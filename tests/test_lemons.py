@@ -99,7 +99,7 @@ def test_a_new_machine_takes_its_time() -> None:
     run = run_of(bad)
     cause = replace(run.causes[0], rate=run.causes[0].rate / 1000, repair=FixedTime(seconds="1 s"))
     outcomes = simulate_runs(replace(run, causes=(cause,), spares=SpareNodes()), 1, 20)
-    waiting = outcomes.spent()["waiting"]
+    waiting = outcomes.seconds_by_category()["waiting"]
     few = outcomes.strikes[:, 0] - BAD  # of healthy ones
     np.testing.assert_allclose(waiting, BAD * 20 * DAY + few, rtol=1e-9)
 

@@ -25,7 +25,7 @@ NO_SAVING = CheckpointPattern(10.0, 60, SnapshotCost(0.0))
 
 
 def share(outcomes: Outcomes, fate: str) -> np.ndarray:
-    return np.asarray(outcomes.spent()[fate] / outcomes.wall)
+    return np.asarray(outcomes.seconds_by_category()[fate] / outcomes.wall)
 
 
 def run_of(cause: FailureMode, **changes: Any) -> LongRun:
@@ -68,7 +68,7 @@ def test_machines_that_fail_together_need_more_spares() -> None:
     singles, bursts = (simulate_runs(run_of(cause, spares=SpareNodes(hot=3)), 1, 60) for cause in (one, four))
     assert singles.strikes.mean() == pytest.approx(4 * bursts.strikes.mean(), rel=0.05)
     assert share(singles, "waiting").mean() < 1e-5
-    each = bursts.spent()["waiting"].sum() / bursts.strikes.sum()
+    each = bursts.seconds_by_category()["waiting"].sum() / bursts.strikes.sum()
     assert each == pytest.approx(3600.0, rel=1e-3)  # until they are back, but for where the run ends
     enough = simulate_runs(run_of(four, spares=SpareNodes(hot=4)), 1, 60)  # but for two bursts within the hour
     assert share(enough, "waiting").mean() < 0.03 * share(bursts, "waiting").mean()
@@ -78,7 +78,7 @@ def test_a_single_crew_repairs_one_after_the_other() -> None:
     """With no spares and nobody who fails meanwhile: the wait is that of the last of 4."""
     four = FailureMode("rack", "stop", 0.05 / DAY, machines=4, repair=fixed(3600.0))
     waits = [simulate_runs(run_of(four, spares=SpareNodes(crews=crews)), 1, 20) for crews in (1, 2, 4)]
-    each = [outcomes.spent()["waiting"].sum() / outcomes.strikes.sum() for outcomes in waits]
+    each = [outcomes.seconds_by_category()["waiting"].sum() / outcomes.strikes.sum() for outcomes in waits]
     np.testing.assert_allclose(each, [4 * 3600.0, 2 * 3600.0, 3600.0], rtol=1e-2)
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_diagnosis_is_gone_through_again() -> None:
     stop = FailureMode("gpu", "stop", 1 / DAY, detect=fixed(60.0))
     part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
     outcomes = simulate_runs(run_of(stop, restart=(part,), wrong=0.25), 1, 60)
-    spent = outcomes.spent()
+    spent = outcomes.seconds_by_category()
     each = spent["diagnosis"].sum(), outcomes.outages.sum() * 300.0
     assert each[0] / each[1] == pytest.approx(1 / 3, rel=4 * math.sqrt(4 / outcomes.outages.sum()))
 
@@ -145,9 +145,9 @@ def test_a_false_alarm_costs_a_restart_and_no_work() -> None:
     alarm = FailureMode("alarm", "alarm", 2 / DAY, repair=fixed(600.0))
     part = RestartPhase("restart", fixed(240.0), fixed(240.0), exposed=False)
     outcomes = simulate_runs(run_of(alarm, restart=(part,), spares=SpareNodes(hot=1)), 1, 20)
-    assert not outcomes.spent()["lost"].any()
-    assert not outcomes.spent()["detection"].any()
-    each = outcomes.spent()["restart"].sum() / outcomes.outages.sum()
+    assert not outcomes.seconds_by_category()["lost"].any()
+    assert not outcomes.seconds_by_category()["detection"].any()
+    each = outcomes.seconds_by_category()["restart"].sum() / outcomes.outages.sum()
     assert each == pytest.approx(240.0, rel=1e-3)
     rate = 2 / DAY  # those that come before the next checkpoint, in at most 10 min, are dealt with in one
     assert 1 - rate * 600 < outcomes.outages.sum() / outcomes.strikes.sum() < 1

@@ -244,7 +244,7 @@ def test_a_policy_is_what_train_says_of_it(scenario: Scenario, compared: PolicyC
     other = train(load("tiny_dp", {"run": {**RUN, "spares": {"warm": 0}}}), played=40)
     assert compared.tables["goodput"].loc["none", "mean"] == other.goodput
     assert compared.tables["dollars"].loc["none", "mean"] == pytest.approx(other.dollars, rel=1e-12)
-    gap = other.outcomes.spent()["productive"] / other.outcomes.wall
+    gap = other.outcomes.seconds_by_category()["productive"] / other.outcomes.wall
     gap = gap - compared.runs["as it is"].shares["productive"]
     assert compared.table.loc["none", "difference"] == pytest.approx(gap.mean(), rel=1e-9)
 

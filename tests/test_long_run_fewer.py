@@ -155,7 +155,7 @@ def test_time_with_a_replica_fewer_is_what_erlang_says() -> None:
     run = replace(run_of((1.25,) * 60, repair=DAY / 2), until=400 * DAY)
     outcomes = simulate_runs(run, 3, 40)
     share = 1 - np.exp(-0.5)  # of the time some machine is out, 0.5 are on average
-    slow = outcomes.spent()["slow"] / outcomes.wall / (1 - 1 / 1.25)
+    slow = outcomes.seconds_by_category()["slow"] / outcomes.wall / (1 - 1 / 1.25)
     half = 4 * slow.std(ddof=1) / np.sqrt(len(slow))
     assert abs(slow.mean() - share) < half + 600 / (DAY / 2)  # taken back at the next checkpoint, 10 min at most
     one, _ = simulate_with_log(replace(run, until=50 * DAY), 3)
@@ -169,7 +169,7 @@ def test_nobody_waits_for_a_spare_that_is_not_there() -> None:
     run = run_of((1.25,) * 60, repair=1000 * DAY)
     outcomes = simulate_runs(replace(run, until=30 * DAY, spares=SpareNodes(cold=1, ready=(0.0, 0.0, 600.0))), 1, 10)
     assert (outcomes.strikes[:, 0] > 9).all()
-    assert (outcomes.spent()["waiting"] == 600.0).all()
+    assert (outcomes.seconds_by_category()["waiting"] == 600.0).all()
 
 
 def test_what_does_not_run_does_not_fail() -> None:

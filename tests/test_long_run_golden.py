@@ -117,7 +117,7 @@ def test_goodput_baseline_of_another() -> None:
     waiting = known.erlang_b(5, 0.7 * nodes * 48 * HOUR / (1 + rate * down))
     # The form takes failures to be as dense after a wait as before, and the load to be that of a job without work lost.
     near(share(outcomes), alone * (1 - waiting), slack=5e-4)
-    near(outcomes.spent()["waiting"] / outcomes.wall, waiting, slack=5e-4)
+    near(outcomes.seconds_by_category()["waiting"] / outcomes.wall, waiting, slack=5e-4)
 
 
 # --- two levels, behind training, verified ----------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_spares_and_crews(spares: int, crews: int | None, law: TimeSpec) -> None
     waits = []
     for until in (12 * DAY, 40 * DAY):
         run = LongRun(every(1.0, SnapshotCost(0.0)), (cause,), until=until, spares=SpareNodes(hot=spares, crews=crews))
-        waits.append(simulate_runs(run, 8, 150).spent()["waiting"])
+        waits.append(simulate_runs(run, 8, 150).seconds_by_category()["waiting"])
     near((waits[1] - waits[0]) / (28 * DAY), known.shortage_share(spares, cause.rate, 2 * DAY, crews))
 
 
@@ -246,7 +246,7 @@ def test_airesim_as_published() -> None:
     hours, failures = hours_of(WORK / 32)
     near(outcomes.wall / HOUR, hours)
     near(outcomes.strikes[:, 0].astype(float), failures)
-    assert outcomes.spent()["waiting"].max() == 0
+    assert outcomes.seconds_by_category()["waiting"].max() == 0
 
 
 def test_airesim_with_lost_work() -> None:

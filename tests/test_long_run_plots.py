@@ -69,7 +69,7 @@ def words_of(figure: Figure) -> str:
 def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: TrainingRun) -> None:
     boxes = boxes_of(steady.log, steady.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
-    spent = {fate: float(each[0]) for fate, each in steady.outcomes.spent().items()}
+    spent = {fate: float(each[0]) for fate, each in steady.outcomes.seconds_by_category().items()}
     spent["productive"] += spent.pop("checkpoint")  # 5 s are too short for a box
     assert seconds.sum() == pytest.approx(steady.outcomes.wall[0], rel=1e-12)
     for fate, expected in spent.items():
@@ -79,7 +79,7 @@ def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: TrainingRun
 def test_boxes_with_a_slow_device_sum_to_the_wall(played: TrainingRun) -> None:
     boxes = boxes_of(played.log, played.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
-    spent = {fate: float(each[0]) for fate, each in played.outcomes.spent().items()}
+    spent = {fate: float(each[0]) for fate, each in played.outcomes.seconds_by_category().items()}
     assert seconds.sum() == pytest.approx(played.outcomes.wall[0], rel=1e-12)
     assert seconds["slow"] > spent["slow"] > 0  # all of what is slowed, not what it takes longer
     for fate in ("detection", "waiting", "restart", "pause", "maintenance"):
@@ -153,7 +153,7 @@ def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> 
     assert table.to_numpy().sum() == pytest.approx(1.0, abs=1e-12)
     assert table[CHECKPOINTS].sum() == table.loc[["write", "checkpoint", "verification"]].to_numpy().sum()
     assert table.loc["productive"].sum() == pytest.approx(
-        played.outcomes.spent()["productive"].sum() / played.outcomes.wall.sum()
+        played.outcomes.seconds_by_category()["productive"].sum() / played.outcomes.wall.sum()
     )
     figure = simcluster.plots.fates({"as planned": played})
     above, below = figure.axes

@@ -175,11 +175,11 @@ def test_the_compiled_simulation_agrees_with_simpy_run_by_run(block: int) -> Non
             assert "a write takes" in str(error)  # noqa: PT017
             continue
         many = simulate_runs(run, seed, 2)
-        np.testing.assert_allclose(sum(many.spent().values()), many.wall, rtol=1e-9)
+        np.testing.assert_allclose(sum(many.seconds_by_category().values()), many.wall, rtol=1e-9)
         for number in range(2):
             one, _ = simulate_with_log(run, seed, number)
             assert_same(one, many, number)
-            assert sum(one.spent().values())[0] == pytest.approx(one.wall[0], rel=1e-9)
+            assert sum(one.seconds_by_category().values())[0] == pytest.approx(one.wall[0], rel=1e-9)
             played += 1
     assert played > 20
 
@@ -248,13 +248,13 @@ def with_restart(run: LongRun, seconds: float) -> LongRun:
 
 def goodput(run: LongRun, count: int = 60) -> float:
     played = simulate_runs(run, 3, count)
-    return float((played.spent()["productive"] / played.wall).mean())
+    return float((played.seconds_by_category()["productive"] / played.wall).mean())
 
 
 def test_nothing_is_lost_without_failures_and_with_free_checkpoints() -> None:
     played = simulate_runs(with_rate(with_stall(PLAIN, 0.0), 0.0), 1, 3)
     assert played.wall == pytest.approx(60_000.0, rel=1e-9)
-    assert played.spent()["productive"] == pytest.approx(played.wall, rel=1e-12)
+    assert played.seconds_by_category()["productive"] == pytest.approx(played.wall, rel=1e-12)
     assert played.strikes.sum() == 0
 
 

@@ -105,7 +105,7 @@ def test_states_equal_scenarios_with_the_fault_written_by_hand() -> None:
     paces = {cause.name: cause.paces for cause in build_long_run(scenario, states).causes}
     plan_first = [0, 4]  # the first rank of each stage: tp 2, dp 2
     healthy = step_of()
-    assert states.healthy == healthy
+    assert states.healthy_step_time == healthy
 
     def by_hand(*faults: dict[str, Any]) -> float:
         return step_of(faults=list(faults)) / healthy
@@ -151,10 +151,10 @@ def test_a_state_is_played_once_and_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_more_than_fifty_states_are_refused() -> None:
     states = StepStates(tiny())
-    assert states.healthy
+    assert states.healthy_step_time
     states.used |= {f"state {number}": 1.0 for number in range(49)}
     with pytest.raises(InputError, match="more than 50 states"):
-        states.short_of(1)
+        states.short_step_time(1)
 
 
 def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
@@ -164,11 +164,11 @@ def test_a_neighbour_takes_its_share_of_what_lies_between_switches() -> None:
     scenario = tiny(run, **layout)
     states = StepStates(scenario)
     cause = build_long_run(scenario, states).causes[0]
-    cables = [{"kind": "slow_link", "between": list(cable), "factor": 0.25} for cable in states.parts.fabric.trunks]
+    cables = [{"kind": "slow_link", "between": list(cable), "factor": 0.25} for cable in states.devices.fabric.trunks]
     assert len(cables) > 1
     slowed = simulate(load("tiny_3d", {**layout, "faults": cables}))
     assert cause.paces is not None
-    assert cause.paces[0, 0] == slowed.step_time / states.healthy > 1
+    assert cause.paces[0, 0] == slowed.step_time / states.healthy_step_time > 1
     assert cause.label(0) == "another job"
     alone = load("tiny_dp", {"run": {"days": "1 d", **run}})
     assert build_long_run(alone, found := StepStates(alone)).causes == ()

@@ -84,10 +84,10 @@ def test_what_train_writes_is_replayed_as_it_is(
     assert first.wall[0] == pytest.approx(own.wall[0], abs=1e-6)
     np.testing.assert_allclose(first.fates[0], own.fates[0], rtol=0, atol=1e-6)
     assert (first.strikes == own.strikes[0]).all()  # in every run
-    assert again.logged["goodput"] == pytest.approx(own.spent()["productive"][0] / own.wall[0], rel=1e-9)
+    assert again.logged["goodput"] == pytest.approx(own.seconds_by_category()["productive"][0] / own.wall[0], rel=1e-9)
     assert again.logged["steps"] == pytest.approx(own.steps[0], rel=1e-9)
     for fate in ("detection", "waiting", "restart", "maintenance", "pause"):
-        assert again.logged[f"{fate}_h"] == pytest.approx(own.spent()[fate][0] / 3600, abs=1e-9)
+        assert again.logged[f"{fate}_h"] == pytest.approx(own.seconds_by_category()[fate][0] / 3600, abs=1e-9)
     assert again.what_if is None
     assert again.table["difference"].isna().all()
 
@@ -97,10 +97,11 @@ def test_what_people_log_is_replayed_nearly_so(scenario: Scenario, training: Tra
     again = simcluster.replay_failures(scenario, files / "incidents.csv", played=50)
     assert (again.as_it_was.outcomes.strikes == training.outcomes.strikes[0]).all()
     stood = sum(
-        training.outcomes.spent()[fate][0] for fate in ("detection", "waiting", "restart", "maintenance", "pause")
+        training.outcomes.seconds_by_category()[fate][0]
+        for fate in ("detection", "waiting", "restart", "maintenance", "pause")
     )
     assert again.logged["stood_h"] == pytest.approx(stood / 3600, rel=0.02)
-    own = training.outcomes.spent()["productive"][0] / training.outcomes.wall[0]
+    own = training.outcomes.seconds_by_category()["productive"][0] / training.outcomes.wall[0]
     assert again.as_it_was.goodput == pytest.approx(own, abs=0.004)
 
 
@@ -195,7 +196,7 @@ def test_rates_are_of_the_time_in_which_the_job_was_exposed(
     scenario: Scenario, training: TrainingRun, files: Path
 ) -> None:
     """From its own log to the second; from incidents nearly so."""
-    spent, parts = training.outcomes.spent(), training.outcomes.parts[0]
+    spent, parts = training.outcomes.seconds_by_category(), training.outcomes.parts[0]
     trained = training.outcomes.wall[0] - sum(
         spent[fate][0] for fate in ("detection", "waiting", "restart", "pause", "maintenance")
     )
@@ -314,7 +315,7 @@ def test_a_real_log_strikes_when_it_says(tmp_path: Path) -> None:
     loaded = 34200.0 + LOAD.mean  # of the half hour in which it stood, in which it could fail again
     assert struck["gpu"].at == pytest.approx((3600.0, loaded))  # type: ignore[union-attr]
     assert struck["flap"].at[0] == pytest.approx(3600.001)  # type: ignore[union-attr]
-    assert struck["flap"].lasted(0) == 42.0  # type: ignore[union-attr]
+    assert struck["flap"].recorded_duration(0) == 42.0  # type: ignore[union-attr]
     assert struck["host"].at == pytest.approx((loaded + 1e-3,))  # type: ignore[union-attr]
     one, many = simulate_with_log(run, 0)[0], simulate_runs(run, 0, 300)
     assert one.strikes[0].tolist() == [2, 1, 0, 2, 0, 0]

@@ -83,13 +83,13 @@ def test_the_cost_wall() -> None:
     hours, peak = 10e6 / 2, 989e12
     done = hours * 3600 * 0.35 * peak
     assert done == pytest.approx(6.2307e24)
-    held = PriceOfMfu.of(10e6, 0.35, 0.5)
+    held = PriceOfMfu.of_dollars(10e6, 0.35, 0.5)
     assert held.dollars == pytest.approx(2 * done / (3600 * 0.5 * peak)) == pytest.approx(7e6)
     assert held.lost == pytest.approx(3e6)
     assert held.more == pytest.approx(3 / 7)
-    assert PriceOfMfu.of(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
-    assert PriceOfMfu.of(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
-    assert PriceOfMfu.of(10e6, 0.5, 0.4).lost == 0
+    assert PriceOfMfu.of_dollars(10e6, 0.35, 1.0).lost == pytest.approx(6.5e6)
+    assert PriceOfMfu.of_dollars(10e6, 0.4, 1.0).lost == pytest.approx(6e6)
+    assert PriceOfMfu.of_dollars(10e6, 0.5, 0.4).lost == 0
 
 
 def test_dollars_are_hours_bytes_and_kwh_at_their_prices(training: TrainingRun, money: RunMoney) -> None:
@@ -152,9 +152,9 @@ def test_energy_is_power_over_the_wall(training: TrainingRun, energy: RunEnergy)
     assert energy.average == pytest.approx(1e3 * energy.total.sum() / hours.sum())
     assert energy.low < energy.average < energy.peak
     each = training.run.gpus / training.run.machines
-    assert energy.standing_by == pytest.approx(1.2 * 2 * each * (energy.draw.idle + energy.draw.beside))
+    assert energy.standing_by == pytest.approx(1.2 * 2 * each * (energy.draw.idle + energy.draw.node_share))
     assert energy.kwh["productive"][0] / energy.kwh["lost"][0] == pytest.approx(
-        training.outcomes.spent()["productive"][0] / training.outcomes.spent()["lost"][0]
+        training.outcomes.seconds_by_category()["productive"][0] / training.outcomes.seconds_by_category()["lost"][0]
     )
 
 
@@ -169,7 +169,7 @@ def test_the_building_draws_pue_times_its_machines(energy: RunEnergy) -> None:
 def test_the_curve_around_a_failure_has_every_fate_at_its_power(training: TrainingRun, energy: RunEnergy) -> None:
     log = training.log[training.log["what"] == "detection"]
     first = float(log["begin_s"].iloc[0])
-    table = energy.over(training.log, first - 4000.0, first + 900.0, every=0.05)
+    table = energy.sample_power(training.log, first - 4000.0, first + 900.0, every=0.05)
     mean = table.groupby("what")["watts"].mean()
     for fate in ("checkpoint", "detection", "restart"):
         assert mean[fate] == pytest.approx(energy.watts(fate) + energy.standing_by)

@@ -212,7 +212,7 @@ def changes(base: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def outcome(states: StepStates, base: dict[str, Any], **change: Any) -> tuple[Any, ...]:
     """Return all that a run comes to, and its notes."""
     scenario = load("tiny_dp", {"run": base, **change})
-    runs = simulate_policies({"": (scenario, [PreparedStage.of(scenario, states)])}, 3, RunSimulator())[""]
+    runs = simulate_policies({"": (scenario, [PreparedStage.of_scenario(scenario, states)])}, 3, RunSimulator())[""]
     assert isinstance(runs, TrainingRun)
     numbers = [runs.outcomes.columns()[name] for name in ("wall", "at", "steps", "fates", "strikes", "weekly")]
     money, energy = runs.money, runs.energy

@@ -145,7 +145,7 @@ def test_an_outer_step_takes_the_pseudo_gradients_over_the_wan(tiny: Tiny) -> No
     (row,) = amortised_rows(result)
     assert (row.name, row.seconds, row.every) == ("outer step", found, 100)
     assert amortised_answer(result)[1]["amortised"]["step_time_s"] == result.step_time + found / 100
-    assert StepStates(scenario).healthy == result.step_time + found / 100
+    assert StepStates(scenario).healthy_step_time == result.step_time + found / 100
     assert simulate(tiny(**over)).step_time > result.step_time + 4 * LATENCY  # nothing crosses in a step of its own
 
 

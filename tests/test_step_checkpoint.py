@@ -58,10 +58,10 @@ def test_a_step_beside_the_write_is_the_state_that_a_run_of_weeks_plays(to: str)
     weight = checkpoint_cost(result.scenario, checkpoint_of(result.scenario))
     states = StepStates(result.scenario.model_copy(update={"steps": 1}))
     assert states.scenario.checkpoint is None
-    state = states.writing("write", dict(weight.shares))
+    state = states.writing_step_time("write", dict(weight.shares))
     assert found.beside_s == pytest.approx(found.step_s)  # in flight all the time
-    assert state > states.healthy
-    assert found.step_s - states.healthy == pytest.approx(state - states.healthy, rel=0.25)
+    assert state > states.healthy_step_time
+    assert found.step_s - states.healthy_step_time == pytest.approx(state - states.healthy_step_time, rel=0.25)
     assert found.step_s == pytest.approx(state, rel=2e-4)
 
 

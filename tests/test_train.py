@@ -79,7 +79,7 @@ def plain() -> TrainingRun:
 
 
 def test_fates_sum_to_the_wall_of_every_run(training: TrainingRun) -> None:
-    spent = training.outcomes.spent()
+    spent = training.outcomes.seconds_by_category()
     assert np.allclose(sum(spent.values()), training.outcomes.wall, rtol=1e-12)
     assert all((seconds >= -1e-6).all() for seconds in spent.values())
     assert training.breakdown["mean_s"].sum() == pytest.approx(training.outcomes.wall.mean(), rel=1e-12)
@@ -124,7 +124,7 @@ def test_the_log_of_the_first_run_is_the_first_run(training: TrainingRun) -> Non
     assert log["end_s"].max() == pytest.approx(training.outcomes.wall[0])
     seconds = (log["end_s"] - log["begin_s"]).groupby(log["what"]).sum()
     for fate in ("detection", "restart", "waiting", "maintenance", "pause"):
-        assert seconds[fate] == pytest.approx(training.outcomes.spent()[fate][0], rel=1e-6)
+        assert seconds[fate] == pytest.approx(training.outcomes.seconds_by_category()[fate][0], rel=1e-6)
 
 
 def test_money_time_and_work(training: TrainingRun) -> None:
@@ -319,7 +319,7 @@ def test_the_log_that_ships_is_what_it_says_it_is(llama: TrainingRun) -> None:
     again = simulate_runs(with_logged_failures(llama.run, read_event_log(resolve_log_path("simulated_54_days"))), 0, 4)
     played = simulate_runs(llama.run, 1, 1)
     assert (again.strikes == played.strikes[0]).all()
-    shares = [each.spent()["productive"][0] / each.wall[0] for each in (again, played)]
+    shares = [each.seconds_by_category()["productive"][0] / each.wall[0] for each in (again, played)]
     assert shares[0] == pytest.approx(shares[1], abs=5e-4)
 
 

@@ -108,5 +108,5 @@ def test_any_junk_is_a_result_or_one_message(changes: list[tuple[tuple[Any, ...]
     except InputError:
         return
     assert -1e-9 <= found.goodput <= 1 + 1e-9
-    assert sum(found.outcomes.spent().values()) == pytest.approx(found.outcomes.wall)
+    assert sum(found.outcomes.seconds_by_category().values()) == pytest.approx(found.outcomes.wall)
     assert found.summary()

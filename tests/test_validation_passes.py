@@ -67,10 +67,10 @@ def test_checkpoint_and_loader_of_the_scenario_are_not_in_it() -> None:
 def test_the_overhead_is_that_of_its_batches(every: int, batches: int, overhead: float) -> None:
     """E f / V with f = F / (F + B) = 1/3."""
     pattern = CheckpointPattern(13.71, 83, SnapshotCost(60.0), validation=batches * 13.71 / 3 / every)
-    spent = simulate_runs(LongRun(pattern, (), goal=8300), 0, 1).spent()
+    spent = simulate_runs(LongRun(pattern, (), goal=8300), 0, 1).seconds_by_category()
     assert spent["validation"] / spent["productive"] == pytest.approx(overhead, abs=5e-5)
     assert spent["productive"] == pytest.approx(8300 * 13.71)
-    assert sum(spent.values()) == pytest.approx(8300 * pattern.each + 100 * 60.0)
+    assert sum(spent.values()) == pytest.approx(8300 * pattern.step_with_validation + 100 * 60.0)
 
 
 def test_a_run_plays_one_batch_forward_and_takes_that_of_every_so_many_steps() -> None:
@@ -80,7 +80,7 @@ def test_a_run_plays_one_batch_forward_and_takes_that_of_every_so_many_steps() -
     one = simulate_validation(scenario).step_time
     assert states.asked["a batch of validation"] == one
     assert run.pattern.validation == 50 * one / 1000
-    assert run.pattern.step == states.healthy
+    assert run.pattern.step == states.healthy_step_time
     measured = running(validation={"every": 200, "seconds": "3 s"})
     assert build_long_run(measured, StepStates(measured)).pattern.validation == pytest.approx(0.015)
 

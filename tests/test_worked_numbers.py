@@ -74,7 +74,7 @@ def test_best_intervals_as_played(checkpoint: float, between: float, restart: fl
     kept = outcomes.steps * run.pattern.step / outcomes.wall
     error = float(kept.std(ddof=1)) / math.sqrt(len(kept))
     assert abs(kept.mean() - played) < 4 * error < 0.005 * played
-    saved = outcomes.spent()["checkpoint"] / outcomes.wall
+    saved = outcomes.seconds_by_category()["checkpoint"] / outcomes.wall
     assert float(np.mean(saved)) == pytest.approx(played * checkpoint / work, rel=0.005)  # 4.640 % in the first case
 
 

@@ -62,7 +62,7 @@ class WatchedFailures:
 
     @property
     def device(self) -> str:
-        """Unit that the failure rate is counted per: "gpu", or a kind of network device."""
+        """Unit that the failure rate is observed_exposure per: "gpu", or a kind of network device."""
         kinds = {cause.of for cause in self.causes}
         return kinds.pop() if kinds <= {"nic", "cable", "switch"} and len(kinds) == 1 else "gpu"
 
@@ -73,15 +73,15 @@ class WatchedFailures:
         return sum(cause.rate(devices[cause.name], hosts, gpus) for cause in self.causes)
 
     @property
-    def counted(self) -> tuple[float, float]:
-        """Observed time (s), and number of GPUs or devices, over which the published failures were counted."""
+    def observed_exposure(self) -> tuple[float, float]:
+        """Observed time (s), and number of GPUs or devices, over which the published failures were observed_exposure."""
         found = self.published
         return parse_seconds(found["within"]), float(found.get("gpus") or found["devices"])
 
     @property
-    def interval(self) -> tuple[float, float] | None:
+    def rate_factors(self) -> tuple[float, float] | None:
         """Ends of the published or 95 % interval of the failure count over the modelled count; None if unknown."""
-        seconds, devices = self.counted
+        seconds, devices = self.observed_exposure
         expected = self.rate(int(devices)) * seconds
         if "between" in self.published:
             low, high = self.published["between"]

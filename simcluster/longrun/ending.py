@@ -93,12 +93,14 @@ def mean_outage_seconds(run: LongRun) -> tuple[float, float]:
     stops = [cause for cause in run.causes if cause.stops]
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
     shares = [(cause.rate / rate, cause.survives) for cause in stops] if rate else [(1.0, STORAGE)]
-    each = [(sum(share * part.law(level).mean for share, level in shares), part.exposed) for part in run.restart]
+    each = [
+        (sum(share * part.duration_law(level).mean for share, level in shares), part.exposed) for part in run.restart
+    ]
     return detect + sum(s for s, exposed in each if not exposed), sum(s for s, exposed in each if exposed)
 
 
 def estimate_kept_share(run: LongRun) -> float:
-    """Return the share of time spent on work that is kept; 0 if almost no segment succeeds."""
+    """Return the estimated share of a run's time spent on work that is kept; 0 if it hardly progresses."""
     pattern, stops = run.pattern, [cause for cause in run.causes if cause.stops]
     rate = sum(_persistent_rate(run, cause) for cause in stops)
     if not rate:
@@ -112,7 +114,7 @@ def estimate_kept_share(run: LongRun) -> float:
 
 def _segment_share(run: LongRun, steps: int, saving: SnapshotCost, rate: float) -> float:
     down, exposed = mean_outage_seconds(run)
-    work, stall = min(steps, run.goal) * run.pattern.each, saving.stall + run.pattern.verify
+    work, stall = min(steps, run.goal) * run.pattern.step_with_validation, saving.stall + run.pattern.verify
     if rate * max(exposed, work + stall + saving.write) > _NEVER:
         return 0.0
     return closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, exposed, down, rate)

@@ -78,11 +78,11 @@ class FailureFits:
     source: str
     notes: tuple[str, ...]
 
-    def section(self) -> list[dict[str, Any]]:
+    def failures_section(self) -> list[dict[str, Any]]:
         """Return the ``failures`` section of a run; causes that were never observed are omitted."""
-        return [self._mode(each) for each in self.causes if each.count]
+        return [self._failure_document(each) for each in self.causes if each.count]
 
-    def _mode(self, fit: CauseFit) -> dict[str, Any]:
+    def _failure_document(self, fit: CauseFit) -> dict[str, Any]:
         mode: dict[str, Any] = {"name": fit.name, "of": fit.of}
         if self.gpus is not None and self.seconds is not None and fit.lives is None:
             mode |= {
@@ -202,7 +202,6 @@ def _cause_fit(
 
 
 def _defective_device_note(found: Sequence[RowFailures], gpus: int) -> list[str]:
-    """Return a note on the device with more failures than chance explains among ``gpus`` devices."""
     from scipy.stats import poisson
 
     devices: dict[str, float] = {}
@@ -252,7 +251,7 @@ def _fit_lives(lives: ObservedLifetimes, cause: str, batch: str, of: str) -> Cau
     alive, notes, law = lives.age[~lives.ended], [], None
     oldest = (float(alive.min()), float(alive.max())) if len(alive) else (0.0, 0.0)
     try:
-        law = lives.weibull()
+        law = lives.fit_weibull()
     except InputError as problem:
         notes.append(f"no shape: {problem}")
     return _cause_fit((cause, batch), of, lives.failures, lives.watched, notes, law, oldest)

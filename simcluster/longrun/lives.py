@@ -28,7 +28,7 @@ class PartLifetimes:
     oldest: float = 0.0
 
     @cached_property
-    def table(self) -> tuple[Floats, Floats]:
+    def hazard_table(self) -> tuple[Floats, Floats]:
         """Times (s) from now, and the cumulative hazard of a random initial part at each."""
         ages = self.youngest + (self.oldest - self.youngest) * (np.arange(_AGES) + 0.5) / _AGES
         scale, shape = self.law.scale, self.law.shape
@@ -38,7 +38,7 @@ class PartLifetimes:
         kept = left > 0
         return at[kept], -np.log(left[kept])
 
-    def first(self, since: Floats, failed: int, unit: Floats) -> Floats:
+    def next_failure(self, since: Floats, failed: int, unit: Floats) -> Floats:
         """Return the exposed seconds at which the next of the initial parts fails; infinity if none is left.
 
         From order statistics drawn one by one: ``failed`` of them have ended before ``since``; ``unit`` are exponential
@@ -50,7 +50,7 @@ class PartLifetimes:
         if self.youngest == self.oldest:  # in closed form
             scale, shape, age = self.law.scale, self.law.shape, self.youngest
             return scale * (((age + since) / scale) ** shape + unit / left) ** (1 / shape) - age
-        at, known = self.table
+        at, known = self.hazard_table
         return np.interp(np.interp(since, at, known) + unit / left, known, at)
 
 
@@ -96,7 +96,7 @@ class ObservedLifetimes:
         """Total observed time (s)."""
         return float((self.weight * (self.age - self.since)).sum())
 
-    def weibull(self) -> WeibullFit:
+    def fit_weibull(self) -> WeibullFit:
         """Return the fitted Weibull law; InputError for fewer than two failures, or all at one age."""
         from scipy.optimize import brentq
 

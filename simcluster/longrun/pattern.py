@@ -61,22 +61,22 @@ class CheckpointPattern:
     validation: float = 0.0
 
     def __post_init__(self) -> None:
-        for saving in self._savings:
-            least = min_interval_steps(saving, self.each)
+        for saving in self._snapshot_costs:
+            least = min_interval_steps(saving, self.step_with_validation)
             if self.steps < least:
-                work = self.steps * self.each + saving.slowed * saving.write
+                work = self.steps * self.step_with_validation + saving.slowed * saving.write
                 raise InputError(
                     f"run.checkpoint: a write takes {saving.write:.4g} s, the work between two snapshots {work:.4g} s; "
                     f"write less often (every {least} steps) or faster (to)"
                 )
 
     @property
-    def each(self) -> float:
+    def step_with_validation(self) -> float:
         """Time (s) per step, including its share of validation."""
         return self.step + self.validation
 
     @cached_property
-    def _savings(self) -> list[SnapshotCost]:
+    def _snapshot_costs(self) -> list[SnapshotCost]:
         between = self.memory or self.storage
         return [between] * (self.cycles - 1) + [self.storage]
 
@@ -88,40 +88,46 @@ class CheckpointPattern:
         def on_grid(seconds: float) -> float:
             return round(seconds * _GRID) / _GRID
 
-        for saving, before in zip(self._savings, [self._savings[-1], *self._savings[:-1]], strict=True):
-            beside = before.write * (1 - before.slowed) / self.each
-            work = (self.steps - beside) * self.each
+        for saving, before in zip(
+            self._snapshot_costs, [self._snapshot_costs[-1], *self._snapshot_costs[:-1]], strict=True
+        ):
+            beside = before.write * (1 - before.slowed) / self.step_with_validation
+            work = (self.steps - beside) * self.step_with_validation
             cycle = [("write", before.write, beside), ("work", work, self.steps - beside)]
             cycle += [("verify", self.verify, 0.0), ("stall", saving.stall, 0.0)]
             rows.append([(what, on_grid(seconds), steps) for what, seconds, steps in cycle])
         return rows
 
     @cached_property
-    def _table(self) -> dict[str, Floats]:
+    def _cumulative(self) -> dict[str, Floats]:
         known = {what: [0.0] for what in ("at", "steps", "write", "verify", "stall")}
         for what, seconds, steps in (phase for cycle in self.phases for phase in cycle):
-            more = {"at": seconds, "steps": steps, what: seconds - steps * self.each if what == "write" else seconds}
+            more = {
+                "at": seconds,
+                "steps": steps,
+                what: seconds - steps * self.step_with_validation if what == "write" else seconds,
+            }
             for name, values in known.items():
                 values.append(values[-1] + more.get(name, 0.0))
         return {name: np.array(values) for name, values in known.items()}
 
     @cached_property
-    def ends(self) -> Floats:
+    def interval_bounds(self) -> Floats:
         """Times (s) within a pattern at which its intervals between snapshots begin, and the last ends."""
-        return self._table["at"][::4]
+        return self._cumulative["at"][::4]
 
     @cached_property
     def period(self) -> float:
         """Duration (s) of one whole pattern."""
-        return float(self.ends[-1])
+        return float(self.interval_bounds[-1])
 
-    def end(self, snapshot: Ints) -> Floats:
+    def snapshot_end(self, snapshot: Ints) -> Floats:
         """Return the nominal time (s) at which snapshot n has been taken; snapshot 0 is the run's start."""
         if self.cycles == 1:
             return np.asarray(snapshot * self.period)
-        return np.asarray(snapshot // self.cycles * self.period + self.ends[snapshot % self.cycles])
+        return np.asarray(snapshot // self.cycles * self.period + self.interval_bounds[snapshot % self.cycles])
 
-    def _split(self, at: Floats) -> tuple[Ints, Floats]:
+    def _split_patterns(self, at: Floats) -> tuple[Ints, Floats]:
         """Return the number of whole patterns before a nominal time, and the seconds since the last one."""
         whole = np.floor(at / self.period).astype(np.int64)
         rest = at - whole * self.period
@@ -130,52 +136,52 @@ class CheckpointPattern:
             return whole, rest
         return np.where(early, whole - 1, whole), np.where(early, rest + self.period, rest)
 
-    def spent(self, what: str, at: Floats) -> Floats:
+    def spent_until(self, what: str, at: Floats) -> Floats:
         """Return the total ``steps``, or seconds of ``write``, ``verify`` or ``stall``, by a nominal time.
 
         The seconds of ``write`` are part of the work.
         """
-        whole, rest = self._split(at)
-        more: Floats = np.interp(rest, self._table["at"], self._table[what])
-        return whole * float(self._table[what][-1]) + more
+        whole, rest = self._split_patterns(at)
+        more: Floats = np.interp(rest, self._cumulative["at"], self._cumulative[what])
+        return whole * float(self._cumulative[what][-1]) + more
 
-    def at_steps(self, steps: float) -> float:
+    def time_at_steps(self, steps: float) -> float:
         """Return the nominal time (s) at which ``steps`` steps are done."""
         each = self.steps * self.cycles
         whole = int(np.ceil(steps / each)) - 1 if steps else 0
-        known, rest = self._table["steps"], steps - whole * each
+        known, rest = self._cumulative["steps"], steps - whole * each
         place = max(1, int(np.searchsorted(known, rest * (1 - 1e-15))))
         share = (rest - known[place - 1]) / (known[place] - known[place - 1])
-        begun = self._table["at"]
+        begun = self._cumulative["at"]
         return whole * self.period + float(begun[place - 1] + share * (begun[place] - begun[place - 1]))
 
     @cached_property
     def safe_within(self) -> Floats:
         """Times (s) within a pattern at which its snapshots are completely written, the initial one first."""
-        return np.array([end + cycle[0][1] for end, cycle in zip(self.ends[:-1], self.phases, strict=True)])
+        return np.array([end + cycle[0][1] for end, cycle in zip(self.interval_bounds[:-1], self.phases, strict=True)])
 
-    def taken(self, at: Floats) -> Ints:
+    def count_taken(self, at: Floats) -> Ints:
         """Return the number of snapshots taken by a nominal time, completely written or not."""
-        whole, rest = self._split(at)
-        return whole * self.cycles + np.searchsorted(self.ends[1:-1], rest, side="right")
+        whole, rest = self._split_patterns(at)
+        return whole * self.cycles + np.searchsorted(self.interval_bounds[1:-1], rest, side="right")
 
-    def safe(self, at: Floats) -> Ints:
+    def latest_safe(self, at: Floats) -> Ints:
         """Return the number of the latest snapshot completely written by a nominal time; -1 if none."""
-        whole, rest = self._split(at)
+        whole, rest = self._split_patterns(at)
         return whole * self.cycles + np.searchsorted(self.safe_within, rest, side="right") - 1
 
-    def next_end(self, at: Floats) -> Floats:
+    def next_snapshot_end(self, at: Floats) -> Floats:
         """Return the nominal time (s) at which the next snapshot will have been taken."""
-        return self.end(self.taken(at) + 1)
+        return self.snapshot_end(self.count_taken(at) + 1)
 
-    def next_verified(self, at: Floats) -> Floats:
+    def next_verification_end(self, at: Floats) -> Floats:
         """Return the nominal time (s) at which the next verification of a snapshot ends."""
         stalls = np.array([cycle[-1][1] for cycle in self.phases])
-        snapshot = self.taken(at) + 1
-        found = self.end(snapshot) - stalls[(snapshot - 1) % self.cycles]
-        later = self.end(snapshot + 1) - stalls[snapshot % self.cycles]
+        snapshot = self.count_taken(at) + 1
+        found = self.snapshot_end(snapshot) - stalls[(snapshot - 1) % self.cycles]
+        later = self.snapshot_end(snapshot + 1) - stalls[snapshot % self.cycles]
         return np.asarray(np.where(found >= at, found, later))
 
-    def begun(self, at: Floats) -> Floats:
+    def latest_snapshot_end(self, at: Floats) -> Floats:
         """Return the nominal time (s) at which the latest snapshot was taken."""
-        return self.end(self.taken(at))
+        return self.snapshot_end(self.count_taken(at))

@@ -52,7 +52,7 @@ class DevicePower(Spec):
         return np.asarray(self.idle + (self.full - self.idle) * np.clip(utilisation, 0.0, 1.0), dtype=np.float64)
 
     @property
-    def beside(self) -> float:
+    def node_share(self) -> float:
         """Power (W) of the rest of a node, per GPU."""
         return (self.node or 0.0) / self.gpus
 
@@ -103,7 +103,7 @@ class PowerCurve:
         """Mean power over the step (W)."""
         return self.joules / float(self.instants[-1] - self.instants[0])
 
-    def smoothed(self, window: float) -> Floats:
+    def smoothed_watts(self, window: float) -> Floats:
         """Return the mean power (W) in a sliding window (s), at the positions where its slope changes."""
         energy = np.concatenate([[0.0], np.cumsum(self.watts * np.diff(self.instants))])
         begin, end = float(self.instants[0]), float(self.instants[-1])
@@ -115,7 +115,7 @@ class PowerCurve:
 
     def swing(self, window: float = 0.0) -> float:
         """Return the peak-to-peak power (W), averaged over a window (s) if given."""
-        watts = self.smoothed(window) if window else self.watts
+        watts = self.smoothed_watts(window) if window else self.watts
         return float(watts.max() - watts.min())
 
 
@@ -150,7 +150,7 @@ def power_curve(
     instants, place = np.unique(np.concatenate([[0.0, until], at[order]]), return_inverse=True)
     level = np.cumsum(np.bincount(place[2:], step_up[order], minlength=len(instants)))
     gpus = sum(weights.values())
-    watts = gpus * (draw.idle + draw.beside) + (draw.full - draw.idle) * level
+    watts = gpus * (draw.idle + draw.node_share) + (draw.full - draw.idle) * level
     inside = instants < until
     return PowerCurve(np.append(instants[inside], until), np.asarray(watts[inside], dtype=np.float64))
 
@@ -163,7 +163,7 @@ def category_watts(fate: str, draw: DevicePower, step: float, gpus: int) -> floa
     """
     if fate in _TRAINS:
         return step
-    return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.beside)
+    return gpus * (float(draw.watts(draw.waiting if fate in _WAITS else 0.0)) + draw.node_share)
 
 
 def step_power(result: Result, draw: DevicePower | None = None, *, computing: bool = False) -> PowerCurve:

@@ -24,7 +24,7 @@ class RandomStream:
         self.seed, self.run, self.what, self.draws = seed, run, what, draws
         self._blocks: list[Floats] = []
 
-    def of(self, occurrence: int) -> Floats:
+    def uniforms_for(self, occurrence: int) -> Floats:
         """Return the random numbers of an occurrence, an array of shape (1, draws)."""
         block, place = divmod(occurrence, BLOCK)
         while block >= len(self._blocks):

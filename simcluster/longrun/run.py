@@ -43,7 +43,7 @@ class RecordedFailures:
             return math.inf
         return self.at[occurrence] - (self.at[occurrence - 1] if occurrence else 0.0)
 
-    def lasted(self, occurrence: int) -> float:
+    def recorded_duration(self, occurrence: int) -> float:
         """Return the recorded duration (s) of a failure; nan if unknown."""
         return self.lasts[occurrence] if occurrence < len(self.lasts) else math.nan
 
@@ -122,7 +122,7 @@ class RestartPhase:
     storage: TimeSpec
     exposed: bool = True
 
-    def law(self, level: int) -> TimeSpec:
+    def duration_law(self, level: int) -> TimeSpec:
         """Return the law of the phase's duration for a snapshot in memory (0) or on storage (1)."""
         return self.storage if level == STORAGE else self.memory
 
@@ -196,7 +196,7 @@ class LongRun:
     @property
     def goal_at(self) -> float:
         """Nominal time (s) at which the last step is done."""
-        return self.pattern.at_steps(self.goal) if math.isfinite(self.goal) else math.inf
+        return self.pattern.time_at_steps(self.goal) if math.isfinite(self.goal) else math.inf
 
     @property
     def end_at(self) -> float:
@@ -205,14 +205,14 @@ class LongRun:
         return self.goal_at + self.pattern.verify + saving.stall + saving.write
 
     @property
-    def faster(self) -> list[int]:
+    def faster_counts(self) -> list[int]:
         """Largest number of missing nodes with which the job is faster, by the number missing now; -1 if none."""
         paces = (1.0, *self.short)
         fewer = [[few for few in range(missing) if paces[few] < pace] for missing, pace in enumerate(paces)]
         return [max(each, default=-1) for each in fewer]
 
     @property
-    def exposed(self) -> Floats:
+    def exposure_shares(self) -> Floats:
         """Share of the failure rates that applies, by the number of missing nodes (0, 1, ...).
 
         1 throughout where a log sets the failure times.
@@ -255,7 +255,7 @@ class Outcomes:
         """Return all fields as arrays by name, for other processes and for storage."""
         return {name: getattr(self, name) for name in (*_COLUMNS, "weekly")}
 
-    def spent(self) -> dict[str, Floats]:
+    def seconds_by_category(self) -> dict[str, Floats]:
         """Return each run's seconds by time category (productive, checkpoint, lost, ...), which sum to ``wall``."""
         pattern, goal = self.run.pattern, self.run.goal_at
         until = np.minimum(self.at, goal)
@@ -263,10 +263,10 @@ class Outcomes:
         verified = np.minimum(closing, pattern.verify)
         stalled = np.minimum(closing - verified, pattern.storage.stall)
         own = {
-            "checkpoint": pattern.spent("stall", until) + stalled,
-            "write": pattern.spent("write", until) + closing - verified - stalled,
-            "verification": pattern.spent("verify", until) + verified,
-            "validation": pattern.validation * pattern.spent("steps", until),
+            "checkpoint": pattern.spent_until("stall", until) + stalled,
+            "write": pattern.spent_until("write", until) + closing - verified - stalled,
+            "verification": pattern.spent_until("verify", until) + verified,
+            "validation": pattern.validation * pattern.spent_until("steps", until),
         }
         productive = self.at - sum(own.values())
         return (
@@ -275,7 +275,7 @@ class Outcomes:
             | {fate: self.fates[:, number].sum(axis=1) for number, fate in enumerate(FATES)}
         )
 
-    def by_week(self) -> tuple[Floats, Floats]:
+    def weekly_goodput(self) -> tuple[Floats, Floats]:
         """Return goodput and length (s) of each week, [run, week]; a run's last week may be partial."""
         week, weeks = self.run.week, max(1, math.ceil(float(self.wall.max()) / self.run.week - 1e-9))
         lasts = np.clip(self.wall[:, None] - np.arange(weeks) * week, 0.0, week)

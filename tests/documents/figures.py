@@ -93,7 +93,7 @@ def _replayed() -> Figures:
     run, log = _llama().run, read_event_log(resolve_log_path("simulated_54_days"))
     spares = (run.spares, replace(run.spares, warm=16))
     played = [simulate_runs(with_logged_failures(replace(run, spares=each), log, run), 0, 200) for each in spares]
-    goodput = [float((each.spent()["productive"] / each.wall).mean()) for each in played]
+    goodput = [float((each.seconds_by_category()["productive"] / each.wall).mean()) for each in played]
     return f"{played[0].strikes.sum(axis=1).max()}", f"{100 * (goodput[0] - goodput[1]):.1f}"
 
 

@@ -94,7 +94,6 @@ def calibration_remarks(table: MeasuredTable) -> list[str]:
 
 
 def _yaml_lines(data: Mapping[str, Any], notes: Mapping[str, str], above: str = "") -> Iterator[str]:
-    """Yield a mapping as lines of YAML, with a comment after each fitted constant."""
     indent = "  " * (above.count(".") if above else 0)
     for key, value in data.items():
         path = f"{above}{key}"

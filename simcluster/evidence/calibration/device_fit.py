@@ -278,7 +278,6 @@ def measurement_source(machine: MeasuredMachine) -> str:
 
 
 def _fastest_attention(table: MeasuredTable) -> str | None:
-    """Return the name of the fused attention kernel with the highest forward rate."""
     rates: dict[str, float] = {}
     for each in table.timed_measurements:
         kernel = kernel_of_case(each.case) if each.case.kind == "attention" and not each.case.backward else None

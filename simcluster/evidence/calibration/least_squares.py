@@ -113,7 +113,6 @@ def least_squares(
     high = np.array([each.to_search(each.high) for each in parameters])
 
     def slopes_at(point: Floats) -> Floats:
-        """Return finite differences of the residuals, with the same step for every constant."""
         here, columns = wanted(point), []
         for place, x in enumerate(point):
             other = point.copy()
@@ -143,7 +142,6 @@ def _standard_errors(
     parameters: Sequence[FitParameter], values: Sequence[float], slopes: Floats, weights: Floats, residuals: Floats,
     edges: Sequence[bool],
 ) -> tuple[float | None, ...]:  # fmt: skip
-    """Return robust (Huber-White sandwich) standard errors of the fitted constants, for independent rows."""
     free = len(slopes) - len(parameters)
     seen = [
         place for place in range(len(parameters)) if not edges[place] and np.abs(slopes[:, place]).max() > _NO_SLOPE

@@ -161,7 +161,6 @@ def _parse_line(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _check_fields(kind: type, given: Mapping[str, Any], where: str, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of a dataclass read from a file; InputError for unknown names or wrong types."""
     types = {each.name: each.type for each in fields(kind)}
     for name in needed:
         if name not in given:
@@ -196,7 +195,7 @@ class TableFile:
             return
         write_text(path, _format_line({"format": FORMAT, **asdict(machine)}) + "\n")
 
-    def add(self, measurement: Measurement) -> None:
+    def append(self, measurement: Measurement) -> None:
         """Append a measurement to the file; its line is on disk when this returns."""
         row = {key: value for key, value in asdict(measurement).items() if key != "case" and value}
         append_line(self._path, _format_line({"case": measurement.case.to_dict(), **row}))

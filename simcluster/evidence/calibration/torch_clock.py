@@ -39,7 +39,7 @@ class TimingEffort:
 class HostClock:
     """Timer of work on the CPU."""
 
-    def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
+    def time_case(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
         """Return the time (s) per call of every batch on the CPU, and the number of calls in a batch."""
         prepared.run(0)
         start = perf_counter()
@@ -60,7 +60,7 @@ class HostClock:
             place += calls
         return found, calls
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Return at once, as work on the CPU is synchronous."""
 
 
@@ -70,15 +70,15 @@ class CudaClock:
     def __init__(self) -> None:
         self._torch = import_torch()
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait until the GPU has finished all work."""
         self._torch.cuda.synchronize()
 
-    def time(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
+    def time_case(self, prepared: PreparedCase, pace: TimingEffort) -> tuple[list[float], int]:
         """Return the time (s) per call of every batch on the GPU, and the number of calls in a batch."""
         for place in range(3):
             prepared.run(place)
-        self.wait()
+        self.synchronize()
         (once,) = self._time_batches(lambda: [prepared.run(place) for place in range(5)], 5, 1)
         calls = pace.calls_per_batch(once)
         batch = self._capture_graph(prepared, calls) if prepared.graph and once < _GRAPH_BELOW else None
@@ -88,7 +88,7 @@ class CudaClock:
         end = perf_counter() + pace.warm_up
         while perf_counter() < end:
             batch()
-            self.wait()
+            self.synchronize()
         (once,) = self._time_batches(batch, calls, 1)
         return self._time_batches(batch, calls, pace.num_batches(once * calls)), calls
 
@@ -101,7 +101,7 @@ class CudaClock:
                 for place in range(calls):
                     prepared.run(place)
         except RuntimeError:
-            self.wait()
+            self.synchronize()
             return None
         replay: Callable[[], object] = graph.replay
         return replay
@@ -112,7 +112,7 @@ class CudaClock:
             start.record()
             batch()
             end.record()
-        self.wait()
+        self.synchronize()
         return [start.elapsed_time(end) / 1e3 / calls for start, end in events]
 
 
@@ -180,7 +180,7 @@ class Sensor:
     def __init__(self, device: Any) -> None:
         self._process = _start_query(_QUERY, device) if device.type == "cuda" else None
 
-    def read(self) -> dict[str, float]:
+    def read_sensors(self) -> dict[str, float]:
         """Return the GPU's clock (Hz), power (W) and temperature (C); empty if unavailable."""
         answer = _finish_query(self._process) if self._process else []
         if len(answer) != 3:

@@ -62,7 +62,7 @@ class KernelBench:
             if case in table.measured_cases:
                 continue
             measurement = self.measure(case)
-            table.add(measurement)
+            table.append(measurement)
             progress(done, len(cases), measurement)
 
     def measure(self, case: KernelCase) -> Measurement:
@@ -89,8 +89,8 @@ class KernelBench:
 
     def _time_case(self, case: KernelCase, prepared: PreparedCase) -> Measurement:
         sensor = Sensor(self.device)
-        seconds, calls = self._clock.time(prepared, self._pace)
-        return summarize_batches(case, seconds, calls, sensed=sensor.read())
+        seconds, calls = self._clock.time_case(prepared, self._pace)
+        return summarize_batches(case, seconds, calls, sensed=sensor.read_sensors())
 
     def _measure_launch(self, case: KernelCase) -> Measurement:
         torch, device, dtype = self._torch, self.device, torch_dtype(case.dtype)
@@ -107,7 +107,6 @@ class KernelBench:
         return self._time_issue(case, calls[case.op])
 
     def _linear_step(self, x: Any) -> Callable[[], object]:
-        """Return a call that runs a linear layer forward and backward, with autograd's overhead."""
         torch = self._torch
         layer = torch.nn.Linear(x.shape[1], x.shape[1], bias=False, device=self.device, dtype=x.dtype)
         x.requires_grad_(True)
@@ -119,20 +118,18 @@ class KernelBench:
         return both
 
     def _time_issue(self, case: KernelCase, call: Callable[[], object]) -> Measurement:
-        """Time the host's issue of a call, while the GPU's queue is not full."""
         found = []
         for repeat in range(2 + self._pace.fewest):
-            self._clock.wait()
+            self._clock.synchronize()
             start = perf_counter()
             for _ in range(_ISSUED_CALLS):
                 call()
             if repeat >= 2:
                 found.append((perf_counter() - start) / _ISSUED_CALLS)
-        self._clock.wait()
+        self._clock.synchronize()
         return summarize_batches(case, found, _ISSUED_CALLS)
 
     def _prepare_copy(self, op: str, size: float) -> PreparedCase:
-        """Prepare a copy of ``size`` B between page-locked host and device memory, or within the device."""
         torch = self._torch
         there = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         here = torch.empty(int(size), dtype=torch.uint8, pin_memory=self.on_gpu)
@@ -162,7 +159,7 @@ class KernelBench:
         thread = threading.Thread(target=copy)
         thread.start()
         try:
-            seconds, _ = self._clock.time(prepared, self._pace)
+            seconds, _ = self._clock.time_case(prepared, self._pace)
         finally:
             over.set()
             thread.join()
@@ -170,13 +167,13 @@ class KernelBench:
 
     def _overlap_on_gpu(self, prepared: PreparedCase, copying: PreparedCase, alone: float) -> list[float]:
         torch = self._torch
-        one_copy = sorted(self._clock.time(copying, self._pace)[0])[0]
+        one_copy = sorted(self._clock.time_case(copying, self._pace)[0])[0]
         side, found = torch.cuda.Stream(), []
         calls = self._pace.calls_per_batch(alone)
         copies = math.ceil(2 * alone * calls / one_copy) + 1
         for _ in range(5 * self._pace.fewest):
             start, end, over = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-            self._clock.wait()
+            self._clock.synchronize()
             with torch.cuda.stream(side):
                 for _ in range(copies):
                     copying.run(0)
@@ -185,7 +182,7 @@ class KernelBench:
             for place in range(calls):
                 prepared.run(place)
             end.record()
-            self._clock.wait()
+            self._clock.synchronize()
             if start.elapsed_time(over) > start.elapsed_time(end):
                 found.append(start.elapsed_time(end) / 1e3 / calls)
             else:

@@ -60,7 +60,7 @@ def prepare_case(case: KernelCase, device: Any, cache: float) -> PreparedCase:
 
 
 def num_tensor_sets(case: KernelCase, cache: float, *, on_gpu: bool) -> int:
-    """Return the number of sets of tensors that exceed the cache three times, within the memory limit."""
+    """Return the number of sets of tensors that fill the cache three times, within the memory limit."""
     size = max(case_bytes(case), 1.0)
     most = (_MAX_GPU_BYTES if on_gpu else _MAX_HOST_BYTES) / size
     return max(1, min(_MAX_ROUNDS, math.ceil(3 * cache / size), math.floor(most)))

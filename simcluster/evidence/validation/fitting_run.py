@@ -176,7 +176,6 @@ def _run_fit(
 
 
 def _current_values(fit: FitDeclaration, samples: Sequence[FitSample]) -> tuple[float, ...]:
-    """Return the built-in value of each constant; InputError if rows that share a constant differ."""
     found = []
     for name, constant in fit.constants.items():
         values = [(each.label, each.run.current_value(path)) for each in samples for path in constant.path]

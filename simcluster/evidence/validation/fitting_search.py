@@ -159,7 +159,7 @@ class RowResponses:
         """Return the distance (in steps of the fit, largest over constants) to the nearest simulated point."""
         return min((float(self.step_distances(values, each).max()) for each in self._inside), default=np.inf)
 
-    def snap(self, values: Values) -> Values:
+    def snap_to_point(self, values: Values) -> Values:
         """Return the nearest simulated point if it is close enough, else the values unchanged."""
         near = min(self._inside, key=lambda each: float(self.step_distances(values, each).max()))
         return near if self.step_distances(values, near).max() <= MIN_POINT_DISTANCE else values
@@ -175,7 +175,6 @@ class RowResponses:
         return np.array([each.to_search(value) for each, value in zip(self._constants, values, strict=True)])
 
     def _normalize(self, values: Sequence[float]) -> Floats:
-        """Return a point in search coordinates, scaled to -1..1 between the bounds."""
         return 2.0 * (self._search_values(values) - self._low) / (self._high - self._low) - 1.0
 
 
@@ -237,7 +236,7 @@ def _fit_all_rows(responses: RowResponses) -> tuple[FitSolution, float, bool]:
     error = nearby_error = np.inf
     for _ in range(_MAX_ROUNDS):
         found, points = _fit_interpolated(responses, every), responses.num_points
-        found = replace(found, values=responses.snap(found.values))
+        found = replace(found, values=responses.snap_to_point(found.values))
         error = responses.check_point(found.values)
         if error > TOLERANCE and responses.num_points > points:
             continue
@@ -279,7 +278,6 @@ def _relative_move(responses: RowResponses, centre: Values, found: FitSolution) 
 def _fit_folds(
     responses: RowResponses, folds: Sequence[Fold], whole: Values, *, rounds: int
 ) -> tuple[tuple[Values, ...], float | None]:
-    """Return the constants fitted without each fold; solutions far from all points are simulated."""
     off: dict[int, float] = {}  # last errors of simulated folds
     found = [_fit_interpolated(responses, fold.others, whole).values for fold in folds]
     for _ in range(rounds):

@@ -169,7 +169,7 @@ class Report:
         return [point for part in self.parts for point in part.points]
 
     def worst_points(self, count: int) -> list[ScoredPoint]:
-        """Return the ``count`` points with the largest errors, without degraded sets and small sizes."""
+        """Return the ``count`` points of largest error, without degraded measurements and small messages."""
         small = self.study.small if isinstance(self.study, CollectiveStudy) else 0.0
         counted = (point for part in self.parts if part.role != "degraded" for point in part.points)
         return sorted((each for each in counted if each.size >= small), key=lambda point: -point.log_error)[:count]
@@ -255,7 +255,7 @@ class OverallScores:
 
 
 def score_overall(reports: Sequence[Report]) -> OverallScores:
-    """Return the scores over all rows of all studies, without degraded sets and small sizes."""
+    """Return the scores over all rows of all studies, without degraded measurements and small messages."""
 
     def counted(kind: type[AnyStudy], *roles: Role) -> list[ScoredPoint]:
         found = []

@@ -63,7 +63,6 @@ def interval_table(residuals: Sequence[Residual], level: float = LEVEL) -> dict[
 
 
 def _study_rows(residuals: Sequence[Residual]) -> list[dict[str, Any]]:
-    """Return a table of the prediction errors of each study, by kind of run."""
     found: dict[tuple[str, str], list[Residual]] = {}
     for each in residuals:
         found.setdefault((each.study, each.kind.groups[0]), []).append(each)

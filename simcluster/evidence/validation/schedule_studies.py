@@ -64,7 +64,7 @@ def plan_schedules(file: StudyFile, study: ScheduleStudy, table: tuple[Row, ...]
 
     def task(row: Row) -> ScheduleTask | str:
         try:
-            return _RowReader(study, row).task()
+            return _RowReader(study, row).read_task()
         except InputError as problem:
             return str(problem)
 
@@ -96,15 +96,15 @@ class _RowReader:
         for name, formula in study.derive.items():
             self._cells[name] = parse_formula(formula).value(self._cells)
 
-    def task(self) -> ScheduleTask:
+    def read_task(self) -> ScheduleTask:
         study = self._study
-        stages, chunks = self._count("stages", study.stages), self._count("chunks", study.chunks)
-        measured = self._number("measured", study.measured)
+        stages, chunks = self._evaluate_count("stages", study.stages), self._evaluate_count("chunks", study.chunks)
+        measured = self._evaluate_number("measured", study.measured)
         if not measured > 0:
             raise InputError(
                 f"measured {study.measured!r} gives {measured:g} s; it must be above zero: leave the row out"
             )
-        schedule, microbatches = self._schedule(stages), self._count("microbatches", study.microbatches)
+        schedule, microbatches = self._read_schedule(stages), self._evaluate_count("microbatches", study.microbatches)
         route = [*range(stages)]
         if chunks > 1:  # in a loop, a V, or back and forth
             route = [stage for stage, _ in make_schedule(schedule, stages, microbatches, chunks).routes[0]]
@@ -113,43 +113,45 @@ class _RowReader:
             "stages": stages, "microbatches": microbatches, "chunks": chunks, "schedule": schedule,
             "costs": self._slice_costs(route, chunks), "blocking_sends": bool(self._evaluate(study.blocking_sends)),
             "rendezvous": bool(self._evaluate(study.rendezvous)), "optimizer_sync": sync,
-            "sync": self._number("sync", study.sync), "steps": _NUM_STEPS if sync == "post_validation" else 1,
+            "sync": self._evaluate_number("sync", study.sync), "steps": _NUM_STEPS if sync == "post_validation" else 1,
         }  # fmt: skip
         return ScheduleTask(pipeline, measured)
 
     def _evaluate(self, formula: str, **more: int) -> Any:
         return parse_formula(formula).value({**self._cells, **more})
 
-    def _schedule(self, stages: int) -> str | Interleaved | ZbAuto:
+    def _read_schedule(self, stages: int) -> str | Interleaved | ZbAuto:
         study, word = self._study, self._row.texts[self._study.schedule.column]
         known = study.schedule.values.get(word)
         if known is None:
             names = ", ".join(study.schedule.values)
             raise InputError(f"the study does not say which schedule {word!r} is; it knows {names}")
         if known.name == "interleaved" and known.group_size:
-            return Interleaved(name="interleaved", group_size=self._count("group_size", known.group_size))
+            return Interleaved(name="interleaved", group_size=self._evaluate_count("group_size", known.group_size))
         if known.name != "zb-auto":
             return known.name
         costs = study.costs
         return ZbAuto(
             name="zb-auto",
-            memory_limit=self._count("memory_limit", known.memory_limit) if known.memory_limit else None,
-            weight_memory=self._number("weight_memory", known.weight_memory) if known.weight_memory else 1.0,
-            forward=self._number("forward", costs.forward),
-            input=self._number("input_grad", costs.input_grad),
-            weight=self._number("weight_grad", costs.weight_grad),
+            memory_limit=self._evaluate_count("memory_limit", known.memory_limit) if known.memory_limit else None,
+            weight_memory=self._evaluate_number("weight_memory", known.weight_memory) if known.weight_memory else 1.0,
+            forward=self._evaluate_number("forward", costs.forward),
+            input=self._evaluate_number("input_grad", costs.input_grad),
+            weight=self._evaluate_number("weight_grad", costs.weight_grad),
             latency=math.fsum(self._send_seconds(range(stages))) / max(stages - 1, 1),
         )
 
     def _send_seconds(self, route: Sequence[int]) -> list[float]:
         formula = self._study.costs.send
-        return [self._number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)]
+        return [
+            self._evaluate_number("send", formula, from_stage=one, to_stage=other) for one, other in pairwise(route)
+        ]
 
     def _slice_costs(self, route: Sequence[int], chunks: int) -> tuple[Costs, ...]:
         """Return the pass times of each model slice: the mean slice's, scaled by relative size and slowdown."""
         slices = len(route)
-        slower = 1 + self._number("slowdown", self._study.slowdown)
-        seconds = {name: self._number(name, formula) for name, formula in self._study.costs if name != "send"}
+        slower = 1 + self._evaluate_number("slowdown", self._study.slowdown)
+        seconds = {name: self._evaluate_number(name, formula) for name, formula in self._study.costs if name != "send"}
         forward, input_grad, weight_grad = (
             [seconds[kind] / chunks * slower * size for size in self._slice_sizes(kind, slices)]
             for kind in get_args(PassKind)
@@ -167,19 +169,19 @@ class _RowReader:
         given = self._study.slices.get(kind)
         if given is None or slices == 1:
             return [1.0] * slices
-        first, inner, last = (self._number(kind, text) for text in (given.first, given.inner, given.last))
+        first, inner, last = (self._evaluate_number(kind, text) for text in (given.first, given.inner, given.last))
         sizes = [first, *[inner] * (slices - 2), last]
         if min(sizes) < 0 or not sum(sizes):
             raise InputError(f"the slices of {kind} have sizes {first:g}, {inner:g}, {last:g}; none may be below zero")
         return [size * slices / math.fsum(sizes) for size in sizes]
 
-    def _number(self, what: str, formula: str, **more: int) -> float:
+    def _evaluate_number(self, what: str, formula: str, **more: int) -> float:
         value = self._evaluate(formula, **more)
         if not is_number(value):
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a number")
         return float(value)
 
-    def _count(self, what: str, formula: str) -> int:
+    def _evaluate_count(self, what: str, formula: str) -> int:
         value = self._evaluate(formula)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(f"{what} {formula!r} gives {value!r}; it must be a whole number from 1 on")

@@ -241,7 +241,6 @@ def _row_task(file: StudyFile, study: ScenarioStudy, row: Row) -> RowTask | str:
 
 
 def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[str, Any]]:
-    """Yield the scenario changes (path, value) of one table cell; none for an empty cell."""
     cell, text = row.cells[name], row.texts[name]
     if cell is None:
         return

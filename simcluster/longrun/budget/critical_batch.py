@@ -73,25 +73,25 @@ class RepeatedData:
     unique: float
 
     @property
-    def fading(self) -> RepetitionDecay:
+    def decay_constants(self) -> RepetitionDecay:
         """Decay constants of the value of repeated data."""
         found = self.law.repeated or loss_law("muennighoff").repeated
         assert found is not None
         return found
 
     @property
-    def borrowed(self) -> bool:
+    def borrows_constants(self) -> bool:
         """Whether the decay constants are taken from another law."""
         return self.law.repeated is None
 
     def tokens(self, seen: float) -> float:
         """Return how many fresh tokens are worth as much as ``seen`` tokens of these data."""
-        return effective_amount(seen, self.unique, self.fading.tokens)
+        return effective_amount(seen, self.unique, self.decay_constants.tokens)
 
     def parameters(self, count: float) -> float:
         """Return how many of ``count`` parameters are effective when trained on these data."""
         return effective_amount(
-            count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.fading.parameters
+            count, min(count, max(1.0, self.law.best_for_tokens(self.unique))), self.decay_constants.parameters
         )
 
     def loss(self, parameters: float, seen: float) -> float:
@@ -107,5 +107,7 @@ class RepeatedData:
             return fresh
         return max(
             self.unique,
-            required_amount(self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.fading.tokens),
+            required_amount(
+                self.law.tokens_to(loss, self.parameters(parameters)), self.unique, self.decay_constants.tokens
+            ),
         )

@@ -148,7 +148,6 @@ def _huber_loss(point: Floats, logs: Floats) -> tuple[float, Floats]:
 
 
 def _exp_or_error(power: float) -> float:
-    """Return e to a power; InputError on overflow, when the rows do not determine a constant."""
     if not power < _MOST_POWER:
         raise InputError(
             "the rows do not determine the constants: without some of them one overflows; give runs of more "
@@ -223,7 +222,7 @@ class ComputeLaw:
         power = math.log(self.a / (loss - self.L_inf)) / self.alpha
         return math.exp(power) if power < 700 else None
 
-    def beyond(self, compute: float) -> float:
+    def extrapolation_factor(self, compute: float) -> float:
         """Return the factor by which a compute lies outside the range of the fitted runs; 1 if inside."""
         return max(1.0, compute / self.compute[1], self.compute[0] / compute)
 

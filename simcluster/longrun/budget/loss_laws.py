@@ -97,7 +97,7 @@ class LossLaw(Spec):
 
     def tokens_to(self, loss: float, parameters: float) -> float:
         """Return the number of tokens until a model of this size reaches a loss; infinity if it never does."""
-        left = self._room(loss) - self.A / parameters**self.alpha
+        left = self._remaining_loss(loss) - self.A / parameters**self.alpha
         return _invert_power_law(self.B, left, self.beta)
 
     def optimum(self, compute: float) -> ModelSize:
@@ -117,7 +117,7 @@ class LossLaw(Spec):
         Minimises 6 N D(N, L) + 2 N served. Without serving this is the optimum, in closed form; with it the model is
         smaller and trained longer, and the zero of the derivative is found by bisection.
         """
-        room = self._room(loss)
+        room = self._remaining_loss(loss)
         if room <= 0:
             return None
         share = self.alpha / (self.alpha + self.beta)  # of the loss left to the token term
@@ -140,16 +140,15 @@ class LossLaw(Spec):
                 high = left
         return size(high)
 
-    def beyond(self, size: ModelSize) -> str:
+    def describe_extrapolation(self, size: ModelSize) -> str:
         """Return how far a model lies outside the law's range, such as "N x 3.3, D x 12"; empty if inside."""
         return _describe_outside({"N": (size.parameters, self.parameters), "D": (size.tokens, self.tokens)})
 
-    def range_words(self) -> str:
+    def describe_range(self) -> str:
         """Return the range of model sizes and tokens that the law was fitted on, as text."""
         return _describe_range({"parameters": self.parameters, "tokens": self.tokens})
 
-    def _room(self, loss: float) -> float:
-        """Return the loss that remains for the parameter and token terms; negative below the irreducible loss."""
+    def _remaining_loss(self, loss: float) -> float:
         above = loss - self.E
         return float(above ** (1 / self.power)) if above > 0 else -1.0
 
@@ -175,11 +174,11 @@ class TokenLaw(Spec):
         tokens = self.A * compute**self.alpha
         return ModelSize(compute / (FLOP_PER_TOKEN * tokens), tokens)
 
-    def beyond(self, size: ModelSize) -> str:
+    def describe_extrapolation(self, size: ModelSize) -> str:
         """Return how far a model's compute lies outside the law's range, as text; empty if inside."""
         return _describe_outside({"C": (size.compute, self.compute)})
 
-    def range_words(self) -> str:
+    def describe_range(self) -> str:
         """Return the range of compute that the law was fitted on, as text."""
         return _describe_range({"FLOP": self.compute})
 

@@ -146,7 +146,6 @@ def _check_inputs(
     tokens: object, mfu: object, achievable: object, price: object, days: object, budget: object, recipe: object,
     bytes_per_parameter: object, zero: int,
 ) -> None:  # fmt: skip
-    """Raise InputError for an input that lacks one it needs, or that another input excludes."""
     problems = (
         (days is not None and tokens is None,
          "the GPUs needed for a number of days depend on the tokens; give them, as in 2T"),
@@ -167,7 +166,6 @@ def _check_inputs(
 
 
 def _compute_limits(size: float, peak: float, gpus: int | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return times and costs by name; None if an input is missing."""
     known = {name: math.nan if value is None else value for name, value in given.items()}
     tokens, mfu, achievable, price = (known[name] for name in ("tokens", "mfu", "achievable", "price"))
     rate, count = peak * (1.0 if given["mfu"] is None else mfu), math.nan if gpus is None else gpus

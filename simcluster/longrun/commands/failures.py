@@ -62,7 +62,7 @@ def _failures_yaml(fits: FailureFits) -> str:
     lines = [
         f"  - {json.dumps(mode, ensure_ascii=False)}"
         f"  # {each.low / each.count:.2f} to {each.high / each.count:.2f} times the rate (95 %)"
-        for mode, each in zip(fits.section(), seen, strict=True)
+        for mode, each in zip(fits.failures_section(), seen, strict=True)
     ]
     return "\n".join(["failures:  # for the run: section of a scenario", *lines]) + "\n"
 
@@ -113,7 +113,7 @@ def _fits_document(fits: FailureFits) -> dict[str, Any]:
         "causes": [_cause_document(each) for each in fits.causes],
         "total": _cause_document(fits.total),
         "notes": list(fits.notes),
-        "failures": fits.section(),
+        "failures": fits.failures_section(),
     }
 
 
@@ -136,7 +136,7 @@ def _list_failures(gpus: int) -> list[dict[str, Any]]:
     rows = []
     for entry in watched_failures():
         job = 1 / entry.rate(gpus) if entry.device == "gpu" else None
-        low, high = entry.interval or (None, None)
+        low, high = entry.rate_factors or (None, None)
         rows.append({
             "name": entry.name, "device": entry.device, "mtbf_s": 1 / entry.rate(1), "job_mtbf_s": job,
             "rate_low": low, "rate_high": high, "causes": [cause.name for cause in entry.causes],

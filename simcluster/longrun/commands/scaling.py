@@ -80,7 +80,7 @@ def _loss_fit_figures(fit: LossFit) -> Figures:
         Fact("constants", constants, f" ({_DRAWS} bootstrap draws)"),
         Fact("objective", f"{fit.objective:.7g}", " (sum of Huber losses of the log loss, delta 1e-3)"),
         Fact("largest", f"error of a loss: {fit.worst:.2%}"),
-        Fact("range", law.range_words()),
+        Fact("range", law.describe_range()),
         Fact("as a law", f"{{form: NDC, {own}}}"),
     ]
     return Figures(facts, f"{law.formula()}   fitted to {fit.rows} rows, {fit.left_out} excluded")
@@ -117,7 +117,7 @@ def _compute_fit_figures(law: ComputeLaw, asked: Mapping[str, float]) -> Figures
         constants = "as many rows as constants: the law passes through them, and its uncertainty is unknown"
 
     def beyond(flops: float) -> str:
-        times = law.beyond(flops)
+        times = law.extrapolation_factor(flops)
         return f"extrapolated: C x {times:.3g} beyond the runs" if times > 1 else ""
 
     facts = [

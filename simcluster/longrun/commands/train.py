@@ -159,7 +159,6 @@ def parse_policies(args: argparse.Namespace, scenario: Scenario) -> dict[str, Po
 
 
 def _parse_changes(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield (path, value) of each change in text such as "run.spares.hot=8 run.noticed='5 min'"."""
     try:
         words = shlex.split(text)
     except ValueError as problem:

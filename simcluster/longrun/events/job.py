@@ -53,31 +53,31 @@ def _run_cause(
         if cause.struck is not None:
             left = _exposed_time_left(job, cause, cause.struck.gap(occurrence))
         else:
-            hazard = -math.log(float(job.uniform(name, "hazard", occurrence, 1)[0, 0]))
+            hazard = -math.log(float(job.uniform_numbers(name, "hazard", occurrence, 1)[0, 0]))
             if extra and batch is not None:
-                left = batch.to_go(hazard)
+                left = batch.exposure_until(hazard)
             elif parts is not None:
-                left = _exposed_time_left(job, cause, parts.next(hazard))
+                left = _exposed_time_left(job, cause, parts.next_gap(hazard))
             else:
                 left = _exposed_time_left(job, cause, hazard / cause.rate if cause.rate else math.inf)
-        yield from job.exposure.passes(left, stops=cause.stops)
+        yield from job.exposure.wait_for(left, stops=cause.stops)
         if parts is not None:
-            parts.ended(occurrence)
+            parts.replace_failed(occurrence)
         occurrence += 1
         _record_failure(job, number, cause, batch, extra)
         yield job.env.timeout(0)
 
 
 def _exposed_time_left(job: JobState, cause: FailureMode, seconds: float) -> Callable[[], float]:
-    until = job.exposure.seconds(stops=cause.stops) + seconds
-    return lambda: until - job.exposure.seconds(stops=cause.stops)
+    until = job.exposure.exposed_seconds(stops=cause.stops) + seconds
+    return lambda: until - job.exposure.exposed_seconds(stops=cause.stops)
 
 
 def _record_failure(job: JobState, number: int, cause: FailureMode, batch: DefectiveNodes | None, extra: bool) -> None:
     occurrence = int(job.strikes[number])
     job.strikes[number] += 1
-    job.record.struck(cause.name, job.now_at())
-    if batch is not None and batch.hit(job.uniform(cause.name, "bad", occurrence, 3)[0], extra):
+    job.record.log_failure(cause.name, job.nominal_time())
+    if batch is not None and batch.record_hit(job.uniform_numbers(cause.name, "bad", occurrence, 3)[0], extra):
         job.retired.add(number)
     match cause.effect:
         case "slow":
@@ -91,7 +91,7 @@ def _record_failure(job: JobState, number: int, cause: FailureMode, batch: Defec
             job.struck.append((number, occurrence))
         case _:
             assert_never(cause.effect)
-    job.wake()
+    job.interrupt_training()
 
 
 class DefectiveNodes:
@@ -108,16 +108,16 @@ class DefectiveNodes:
         """Extra failure rate of the remaining defective nodes (1/s of exposed time)."""
         return len(self.times) * self.each * (self.batch.times - 1)
 
-    def used(self) -> float:
+    def accumulated_hazard(self) -> float:
         """Return the extra hazard that the defective nodes have accumulated so far."""
-        return self._used + self.rate * (self.job.exposure.seconds(stops=self.cause.stops) - self._since)
+        return self._used + self.rate * (self.job.exposure.exposed_seconds(stops=self.cause.stops) - self._since)
 
-    def to_go(self, hazard: float) -> Callable[[], float]:
+    def exposure_until(self, hazard: float) -> Callable[[], float]:
         """Return a function that gives the exposed seconds until ``hazard`` more accumulates; inf without nodes."""
-        until = self.used() + hazard
-        return lambda: (until - self.used()) / self.rate if self.rate else math.inf
+        until = self.accumulated_hazard() + hazard
+        return lambda: (until - self.accumulated_hazard()) / self.rate if self.rate else math.inf
 
-    def hit(self, uniform: Floats, extra: bool) -> bool:
+    def record_hit(self, uniform: Floats, extra: bool) -> bool:
         """Decide whether a failure hits a defective node; return whether that node is retired."""
         bad, batch, now = len(self.times), self.batch, self.job.env.now
         if not bad or not (extra or uniform[0] < bad / self.machines):
@@ -126,7 +126,10 @@ class DefectiveNodes:
         self.times[which].append(now)
         retired = batch.retire > 0 and should_retire_node(self.times[which], batch.rule, batch.retire, batch.window)
         if retired or bool(uniform[2] < batch.cured):
-            self._used, self._since = self.used(), self.job.exposure.seconds(stops=self.cause.stops)
+            self._used, self._since = (
+                self.accumulated_hazard(),
+                self.job.exposure.exposed_seconds(stops=self.cause.stops),
+            )
             self.times[which] = self.times[-1]
             self.times.pop()
         return retired
@@ -141,21 +144,21 @@ class PartLifetimeSampler:
         self.first: float | None = None
         self.young: list[float] = []
 
-    def next(self, unit: float) -> float:
+    def next_gap(self, unit: float) -> float:
         """Return the exposed seconds to the next part failure; ``unit`` is exponential with mean 1."""
         if self.first is None:
-            self.first = float(self.lives.first(np.array([self.at]), self.failed, np.array([unit]))[0])
+            self.first = float(self.lives.next_failure(np.array([self.at]), self.failed, np.array([unit]))[0])
         found = min([self.first, *self.young])
         gap, self.at = found - self.at, found
         return gap
 
-    def ended(self, occurrence: int) -> None:
+    def replace_failed(self, occurrence: int) -> None:
         """Replace the part that has just failed by a new one."""
         if self.first == self.at:
             self.failed, self.first = self.failed + 1, None
         else:
             self.young.remove(self.at)
-        uniform = self.job.uniform(self.name, "life", occurrence, 1)
+        uniform = self.job.uniform_numbers(self.name, "life", occurrence, 1)
         self.young.append(self.at + float(self.lives.law.quantile(uniform)[0]))
 
 
@@ -177,10 +180,10 @@ def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcome
         job.env.run(until=job.env.any_of([job.process, job.env.timeout(run.until)]))
     else:
         job.env.run(until=job.process)
-    _log_training(job, job.now_at())
-    job.record.end(job.now_at())
-    at, log = job.now_at(), sorted(job.record.log + job.record.strikes, key=lambda row: row.begin)
-    numbers = np.array([job.env.now]), np.array([at]), np.array([job.kept(at)])
+    _log_training(job, job.nominal_time())
+    job.record.end_standstill(job.nominal_time())
+    at, log = job.nominal_time(), sorted(job.record.log + job.record.strikes, key=lambda row: row.begin)
+    numbers = np.array([job.env.now]), np.array([at]), np.array([job.steps_done(at)])
     counts = job.strikes[None, : len(run.causes)], job.outages[None]
     weeks = np.array([weekly]).reshape(1, -1)
     return Outcomes(run, *numbers, job.record.fates, job.record.parts, *counts, weeks), log
@@ -189,7 +192,7 @@ def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcome
 def _record_weeks(job: JobState, weekly: list[float]) -> SimProcess:
     while True:
         yield job.env.timeout(job.run.week)
-        weekly.append(job.kept(job.now_at()))
+        weekly.append(job.steps_done(job.nominal_time()))
 
 
 def _train(job: JobState) -> SimProcess:
@@ -199,14 +202,14 @@ def _train(job: JobState) -> SimProcess:
             yield from begins
             continue
         job.stretch = TrainingStretch(job.at, job.env.now, *worst_slowdown(job))
-        job.expose("all")
+        job.set_exposure("all")
         target = max(job.at, min(job.planned.at, job.wrong.verified_at, job.run.end_at))
         try:
             yield job.env.timeout((target - job.at) * job.stretch.pace)
             _log_training(job, target)
         except simpy.Interrupt:
-            _log_training(job, job.now_at())
-    job.record.end(job.now_at())
+            _log_training(job, job.nominal_time())
+    job.record.end_standstill(job.nominal_time())
 
 
 def _log_training(job: JobState, at: float) -> None:
@@ -215,12 +218,12 @@ def _log_training(job: JobState, at: float) -> None:
         return
     job.stretch = None
     if stretch.number >= 0:
-        job.record.add("slow", stretch.number, now - stretch.begun - (at - stretch.at))
+        job.record.add_seconds("slow", stretch.number, now - stretch.begun - (at - stretch.at))
     cause = job.names[stretch.number] if stretch.number >= 0 else ""
     if now > stretch.begun:
-        before, taken = job.run.pattern.taken(np.array([stretch.at, at])).tolist()
-        steps = job.kept(at) - job.kept(stretch.at)
-        job.record.trained(RunRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, taken - before))
+        before, taken = job.run.pattern.count_taken(np.array([stretch.at, at])).tolist()
+        steps = job.steps_done(at) - job.steps_done(stretch.at)
+        job.record.log_training(RunRow(stretch.begun, now, TRAINING, cause, stretch.which, at, steps, taken - before))
     job.at = at
 
 
@@ -235,11 +238,11 @@ def _next_outage(job: JobState) -> SimProcess | None:
         cause = job.run.causes[number]
         if cause.effect == "pause":
             return pause_job(job, number, occurrence)
-        return stop_job(job, number, job.safe(cause.survives))
+        return stop_job(job, number, job.latest_safe_snapshot(cause.survives))
     if job.at >= job.wrong.verified_at:
-        return stop_job(job, job.wrong.number, job.safe(MEMORY))
+        return stop_job(job, job.wrong.number, job.latest_safe_snapshot(MEMORY))
     if job.at >= job.planned.at:
-        taken = int(job.run.pattern.taken(np.array([job.at]))[0])
+        taken = int(job.run.pattern.count_taken(np.array([job.at]))[0])
         return stop_job(job, job.planned.number, taken, planned=True)
     return None
 
@@ -256,4 +259,4 @@ def _handle_due(job: JobState, what: str, number: int) -> SimProcess | None:
     if job.run.straggler == "checkpoint":
         plan_outage(job, number)
         return None
-    return stop_job(job, number, job.safe(job.run.causes[number].survives))
+    return stop_job(job, number, job.latest_safe_snapshot(job.run.causes[number].survives))

@@ -41,36 +41,36 @@ class RunRecord:
         self.strikes: list[RunRow] = []
         self._begun, self._doing = 0.0, ("", -1, "")
 
-    def add(self, fate: str, number: int, seconds: float) -> None:
+    def add_seconds(self, fate: str, number: int, seconds: float) -> None:
         """Add seconds to a time category, charged to cause ``number``."""
         self.fates[0, FATES.index(fate), number] += seconds
 
-    def lost(self, number: int, seconds: float, at: float) -> None:
+    def log_lost_work(self, number: int, seconds: float, at: float) -> None:
         """Log that a failure of cause ``number`` has undone ``seconds`` of training."""
-        self.add("lost", number, seconds)
+        self.add_seconds("lost", number, seconds)
         if seconds > 0:
             self.log.append(RunRow(self.env.now, self.env.now, "lost", self.names[number], "", at))
 
-    def struck(self, cause: str, at: float) -> None:
+    def log_failure(self, cause: str, at: float) -> None:
         """Log a failure of a cause."""
         self.strikes.append(RunRow(self.env.now, self.env.now, STRIKE, cause, "", at))
 
-    def begin(self, fate: str, number: int, which: str) -> None:
+    def begin_standstill(self, fate: str, number: int, which: str) -> None:
         """Record that the job stops training now, the time category, and the cause."""
         self._begun, self._doing = self.env.now, (fate, number, which)
 
-    def end(self, at: float) -> None:
+    def end_standstill(self, at: float) -> None:
         """Log the time without training that ends now."""
         (fate, number, which), self._doing = self._doing, ("", -1, "")
         seconds = self.env.now - self._begun
         if not fate or seconds <= 0:
             return
-        self.add(fate, number, seconds)
+        self.add_seconds(fate, number, seconds)
         if fate == "restart":
             self.parts[0, self.part_names.index(which)] += seconds
         self.log.append(RunRow(self._begun, self.env.now, fate, self.names[number], which, at))
 
-    def trained(self, row: RunRow) -> None:
+    def log_training(self, row: RunRow) -> None:
         """Log a period of training, merged with the previous one if nothing came between."""
         last = self.log[-1] if self.log else None
         if last is not None and last.what == row.what == TRAINING and last[3:5] == row[3:5] and last.end == row.begin:

@@ -27,12 +27,12 @@ class RepairShop:
         self.crews = [-math.inf] * (spares.crews or 0)
 
     @property
-    def out(self) -> int:
+    def nodes_out(self) -> int:
         """Number of nodes in repair now."""
         self.back = [back for back in self.back if back > self.env.now + TIME_TOLERANCE]
         return len(self.back)
 
-    def send(self, repair: float) -> None:
+    def send_to_repair(self, repair: float) -> None:
         """Send a node to repair, which occupies a crew for ``repair`` seconds."""
         start = self.env.now
         if self.crews:
@@ -41,20 +41,20 @@ class RepairShop:
             self.crews[crew] = start + repair
         self.back.append(start + repair)
 
-    def ready(self, needed: int) -> float:
+    def spare_delay(self, needed: int) -> float:
         """Return the seconds until ``needed`` spare nodes taken now are ready."""
-        times, out = self.spares.ready_times, self.out
+        times, out = self.spares.ready_times, self.nodes_out
         if not times or (self.short and out >= len(times)):
             return 0.0
         return times[min(out + needed - 1, len(times) - 1)]
 
-    def until(self, out: int) -> float:
+    def time_with_at_most(self, out: int) -> float:
         """Return the time at which at most ``out`` nodes are in repair; infinity if ``out`` is negative."""
         if out < 0:
             return math.inf
-        return sorted(self.back)[-1 - out] if self.out > out else self.env.now
+        return sorted(self.back)[-1 - out] if self.nodes_out > out else self.env.now
 
-    def next_back(self) -> float:
+    def next_return_time(self) -> float:
         """Return the time at which the next node returns from repair; infinity if none is there."""
         return min((back for back in self.back if back > self.env.now + TIME_TOLERANCE), default=math.inf)
 
@@ -75,27 +75,27 @@ class Exposure:
         self.changed = env.event()
         self._loaded, self._trained, self._since = 0.0, 0.0, 0.0
 
-    def is_on(self, *, stops: bool) -> bool:
+    def can_fail(self, *, stops: bool) -> bool:
         """Return whether a cause can fail now, given whether it ``stops`` the job."""
         return self.to == "all" or (stops and self.to == "stop")
 
-    def seconds(self, *, stops: bool) -> float:
+    def exposed_seconds(self, *, stops: bool) -> float:
         """Return the time (s) so far in which causes that stop the job, or other causes, could fail."""
-        more = (self.env.now - self._since) * self.pace if self.is_on(stops=stops) else 0.0
+        more = (self.env.now - self._since) * self.pace if self.can_fail(stops=stops) else 0.0
         return (self._loaded if stops else self._trained) + more
 
     def change(self, to: str, pace: float) -> None:
         """Change which failures can occur, and wake the causes that wait for this."""
-        self._loaded, self._trained = self.seconds(stops=True), self.seconds(stops=False)
+        self._loaded, self._trained = self.exposed_seconds(stops=True), self.exposed_seconds(stops=False)
         self.to, self.pace, self._since = to, pace, self.env.now
         changed, self.changed = self.changed, self.env.event()
         changed.succeed()
 
-    def passes(self, left: Callable[[], float], *, stops: bool) -> SimProcess:
+    def wait_for(self, left: Callable[[], float], *, stops: bool) -> SimProcess:
         """Wait until the exposed seconds that ``left`` returns have passed."""
         now = self.env.now
         while now + (seconds := left()) > now + TIME_TOLERANCE:
-            if not self.is_on(stops=stops):
+            if not self.can_fail(stops=stops):
                 yield self.changed
             elif self.pace == 1.0:
                 yield self.env.timeout(seconds)
@@ -144,7 +144,7 @@ class WrongWeights:
     verified_at: float = math.inf
     count: int = 0
 
-    def gone(self) -> None:
+    def reset(self) -> None:
         """Mark the weights as correct again."""
         self.since = self.verified_at = math.inf
 
@@ -169,7 +169,7 @@ class JobState:
         self.process: simpy.Process | None = None
         self.slow: list[SlowDevice] = []
         self.missing, self.watched = 0, math.inf
-        self.shares = run.exposed
+        self.shares = run.exposure_shares
         self.retired: set[int] = set()  # causes with a node to be replaced for good, not repaired
         self.planned, self.wrong = PlannedOutage(), WrongWeights()
         self.due: list[tuple[str, int]] = []
@@ -178,48 +178,48 @@ class JobState:
         self.outages = np.zeros(len(self.names), dtype=np.int64)
         self.repairs = np.zeros(len(self.names), dtype=np.int64)
 
-    def uniform(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
+    def uniform_numbers(self, name: str, what: str, occurrence: int, draws: int) -> Floats:
         """Return the random numbers of an occurrence of a named event, an array of shape (1, draws)."""
         stream = self._streams.get((name, what, draws))
         if stream is None:
             stream = self._streams[name, what, draws] = RandomStream(self.seed, self.number, f"{name}.{what}", draws)
-        return stream.of(occurrence)
+        return stream.uniforms_for(occurrence)
 
-    def draw(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
+    def draw_seconds(self, law: TimeSpec, name: str, what: str, occurrence: int) -> float:
         """Return a duration (s) drawn from a law, for an occurrence of a named event."""
         if not law.draws:
             return law.mean
-        return float(law.quantile(self.uniform(name, what, occurrence, law.draws))[0])
+        return float(law.quantile(self.uniform_numbers(name, what, occurrence, law.draws))[0])
 
-    def lasts(self, cause: FailureMode, occurrence: int) -> float:
+    def failure_duration(self, cause: FailureMode, occurrence: int) -> float:
         """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
-        known = math.nan if cause.struck is None else cause.struck.lasted(occurrence)
-        return self.draw(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
+        known = math.nan if cause.struck is None else cause.struck.recorded_duration(occurrence)
+        return self.draw_seconds(cause.lasts, cause.name, "lasts", occurrence) if math.isnan(known) else known
 
-    def safe(self, level: int) -> int:
+    def latest_safe_snapshot(self, level: int) -> int:
         """Return the number of the latest snapshot that is completely written at a tier."""
         pattern, goal = self.run.pattern, self.run.goal
         last = goal // pattern.steps if math.isfinite(goal) else goal
-        found = int(min(last, max(0, int(pattern.safe(np.array([self.at]))[0]))))
+        found = int(min(last, max(0, int(pattern.latest_safe(np.array([self.at]))[0]))))
         return max(self.least[level], found // pattern.cycles * pattern.cycles if level == STORAGE else found)
 
-    def now_at(self) -> float:
+    def nominal_time(self) -> float:
         """Return the current nominal time, also in the middle of a phase."""
         if self.stretch is None:
             return self.at
         return self.stretch.at + (self.env.now - self.stretch.begun) / self.stretch.pace
 
-    def kept(self, at: float) -> float:
+    def steps_done(self, at: float) -> float:
         """Return the number of steps done at a nominal time."""
-        steps = self.run.pattern.spent("steps", np.array([min(at, self.run.goal_at)]))
+        steps = self.run.pattern.spent_until("steps", np.array([min(at, self.run.goal_at)]))
         return min(float(steps[0]), self.run.goal)
 
-    def expose(self, to: str) -> None:
+    def set_exposure(self, to: str) -> None:
         """Change which failures can occur: "all" in training, "stop" while loading, or "" for none."""
         if to != self.exposure.to:
             self.exposure.change(to, float(self.shares[self.missing]))
 
-    def wake(self) -> None:
+    def interrupt_training(self) -> None:
         """Interrupt training to handle due events; while the job is stopped they wait until it resumes."""
         assert self.process is not None
         trains = self.exposure.to == "all" or (self.exposure.to and self.struck)
@@ -229,8 +229,8 @@ class JobState:
     def fall_due(self, what: str, number: int = -1) -> None:
         """Add a due event, which the job handles as soon as it trains."""
         self.due.append((what, number))
-        self.wake()
+        self.interrupt_training()
 
-    def forget(self, what: str) -> None:
+    def drop_due(self, what: str) -> None:
         """Drop all due events of the kind ``what``."""
         self.due = [due for due in self.due if due[0] != what]

@@ -52,12 +52,12 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
 
     result = simulate_scenario(again({}))
     found = checklist(result, again)
-    launch = Launch.of(result.scenario, result) if result.scenario.run else None
+    launch = Launch.from_scenario(result.scenario, result) if result.scenario.run else None
     points: list[Point] = []
     seen: dict[str, str] = {}
     for each in RUN_CHECKS if launch else ():
         assert launch is not None
-        point = each.point(launch, again)
+        point = each.evaluate(launch, again)
         if point is not None:  # what makes several of them fail is reported once
             first = seen.setdefault(point.found, point.name)
             points.append(point if first == point.name else replace(point, found=f"unknown: see {first}"))

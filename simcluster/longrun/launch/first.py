@@ -65,9 +65,9 @@ class FirstScenario(Displayable):
     def text(self, *, schema: bool = False, folder: str | Path = ".") -> str:
         """Return the commented file, paths relative to ``folder``; ``schema`` adds the schema line for editors."""
         head = [f"# yaml-language-server: $schema={SCHEMA_FILE}"] if schema else []
-        return "\n".join([*head, *self._head(), *self._body(Path(folder)), *_optional_lines()]) + "\n"
+        return "\n".join([*head, *self._head_lines(), *self._body_lines(Path(folder)), *_optional_lines()]) + "\n"
 
-    def _head(self) -> Iterator[str]:
+    def _head_lines(self) -> Iterator[str]:
         count = format_count(parameters(self.scenario.model).total)
         yield f"# {self.scenario.model.name}, {count} parameters, on {self.scenario.gpus} GPUs."
         yield f"# A layout that fits: {self.summary()}."
@@ -77,7 +77,7 @@ class FirstScenario(Displayable):
         yield "#   simcluster plan job.yaml     the best layout"
         yield "# All other keys of a scenario file: simcluster list, simcluster show NAME --full, simcluster schema."
 
-    def _body(self, folder: Path) -> Iterator[str]:
+    def _body_lines(self, folder: Path) -> Iterator[str]:
         document = apply_overrides(
             Document(dict(self.document), "<new>", Path()),
             {
@@ -136,7 +136,6 @@ def _optional_lines() -> Iterator[str]:
 def _add_layout(
     document: dict[str, Any], batch: int | None = None, headroom: float = HEADROOM, folder: Path = Path()
 ) -> tuple[dict[str, Any], FirstLayout, Scenario]:
-    """Return a scenario document with a layout that fits, the layout, and the scenario without it."""
     document |= {
         "parallel": {},
         "pipeline": {"schedule": "1f1b"},

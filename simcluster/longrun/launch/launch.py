@@ -39,7 +39,7 @@ class Launch:
     stage: int = 0
 
     @classmethod
-    def of(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
+    def from_scenario(cls, whole: Scenario, result: Result | None = None, states: StepStates | None = None) -> Launch:
         """Prepare the launch check of a scenario; InputError without a run, or for invalid stages."""
         section = run_section(whole)
         scenario, number = whole, 0
@@ -74,11 +74,11 @@ class Launch:
             return ()
 
     @cached_property
-    def played(self) -> TrainingRun | StagedTraining:
+    def simulated_runs(self) -> TrainingRun | StagedTraining:
         """Results of a few simulated runs; InputError if one never ends, or takes too long to simulate."""
         if self.stage:
             return train_stages(self.whole, played=RUNS)
-        stage = PreparedStage.of(self.scenario, self.states)
+        stage = PreparedStage.of_scenario(self.scenario, self.states)
         return simulate_policies({"": (self.scenario, [stage])}, RUNS, RunSimulator())[""]
 
 
@@ -104,28 +104,28 @@ class RunCheck:
     rule: str
     look: Callable[[Launch], Observation | None]
 
-    def point(self, launch: Launch, again: Again) -> Point | None:
+    def evaluate(self, launch: Launch, again: Again) -> Point | None:
         """Return the evaluated check with the changes that improve it; None if it does not apply."""
-        if (seen := self._seen(launch)) is None:
+        if (seen := self._observe(launch)) is None:
             return None
         point = Point(self.name, seen.verdict, seen.found, self.rule, seen.advice, seen.tries, for_time=False)
-        return replace(point, remedies=tuple(self._remedies(launch, seen, again)))
+        return replace(point, remedies=tuple(self._find_remedies(launch, seen, again)))
 
-    def _seen(self, launch: Launch) -> Observation | None:
+    def _observe(self, launch: Launch) -> Observation | None:
         try:
             return self.look(launch)
         except InputError as problem:
             return Observation("fail", " ".join(str(problem).split()))
 
-    def _remedies(self, launch: Launch, seen: Observation, again: Again) -> list[Remedy]:
+    def _find_remedies(self, launch: Launch, seen: Observation, again: Again) -> list[Remedy]:
         found = []
         for values in seen.tries if seen.verdict != "pass" else ():
             try:
-                then = self._seen(Launch.of(again(values), states=launch.states))
+                then = self._observe(Launch.from_scenario(again(values), states=launch.states))
             except InputError:
                 continue
             if then is not None and VERDICTS.index(then.verdict) < VERDICTS.index(seen.verdict):
-                step, memory = launch.states.healthy, launch.states.result.memory.total
+                step, memory = launch.states.healthy_step_time, launch.states.result.memory.total
                 found.append(Remedy(values, step, step, memory, (then.verdict, then.found)))
         return sorted(found, key=lambda each: VERDICTS.index(each.then[0]) if each.then else 0)
 

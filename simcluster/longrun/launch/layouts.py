@@ -137,7 +137,6 @@ def _candidates(base: Scenario, asked: int | None) -> Iterator[_Candidate]:
 
 
 def _gathers_overlap(base: Scenario) -> bool:
-    """Return whether a microbatch's matmuls take as long as gathering its parameters (2 bytes each)."""
     model, peak = base.model, base.cluster.device.peak
     count = parameters(model)
     flops = peak.bf16 or peak.fp16 or 1e14

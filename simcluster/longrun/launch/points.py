@@ -92,7 +92,7 @@ def _check_epochs(launch: Launch) -> Observation | None:
     if data.unique is None:
         return Observation("warn", "the number of unique tokens is not set", "set it: data.unique: 2T")
     if math.isinf(tokens):
-        tokens = launch.played.tokens
+        tokens = launch.simulated_runs.tokens
     epochs = tokens / data.unique
     worth = RepeatedData(loss_law("muennighoff"), data.unique).tokens(tokens) / data.unique
     found = f"{epochs:.3g} of {format_tokens(data.unique)} tokens"
@@ -103,7 +103,7 @@ def _check_epochs(launch: Launch) -> Observation | None:
 
 
 def _check_days(launch: Launch) -> Observation:
-    played = launch.played
+    played = launch.simulated_runs
     row = played.numbers.loc["days"].astype(float).to_dict()
     days = f"{row['mean']:.4g} days"
     if row["p95"] - row["p5"] > 1e-3 * row["mean"]:
@@ -132,18 +132,18 @@ def _check_failures(launch: Launch) -> Observation:
     known = [f"the catalogue's {section.failures.of}"] if section.failures.of else []
     known += [f"{len(section.failures.also)} of the scenario"] if section.failures.also else []
     stops = sum(cause.stops for cause in run.causes)
-    expected = launch.played.numbers["mean"].astype(float).to_dict()["failures"]
+    expected = launch.simulated_runs.numbers["mean"].astype(float).to_dict()["failures"]
     found = f"one in {1 / rate / 3600:.4g} h ({run.gpus / rate / 3600:,.0f} h per GPU){_describe_stage(launch)}"
     found += f", {_format_count(expected)} in the run on average: {stops} causes, {' and '.join(known)}"
     return Observation("pass", found)
 
 
 def _check_validation(launch: Launch) -> Observation:
-    spec, step = launch.section.validation, launch.states.healthy
+    spec, step = launch.section.validation, launch.states.healthy_step_time
     if spec is None:
         tries: Values = {"run.validation": {"every": "1000 steps", "batches": 50}}
         return Observation("warn", "none is planned", "set the interval and the number of batches", (tries,))
-    each = launch.states.validating(spec)
+    each = launch.states.validation_step_time(spec)
     share = each / (step + each)
     rarer = math.ceil(each * spec.every * (1 / _VALIDATION[0] - 1) / step)
     found = f"{share:.2%}: {format_seconds(each * spec.every)} every {spec.every:,} steps"
@@ -194,10 +194,10 @@ class CheckpointOverhead(NamedTuple):
     whole: float
 
     @classmethod
-    def of(cls, run: LongRun) -> CheckpointOverhead:
+    def of_run(cls, run: LongRun) -> CheckpointOverhead:
         """Return the first-order checkpoint cost of a long run."""
-        pattern, rates = run.pattern, RollbackRates.of(run.causes)
-        work = pattern.steps * pattern.each
+        pattern, rates = run.pattern, RollbackRates.of_causes(run.causes)
+        work = pattern.steps * pattern.step_with_validation
         near, last = pattern.memory or pattern.storage, pattern.storage
         seconds = [pattern.verify + saving.stall + saving.slowed * saving.write for saving in (near, last)]
         again = rates.memory * (work / 2 + near.write)
@@ -210,7 +210,7 @@ def _check_interval(launch: Launch) -> Observation:
     run = launch.run
     pattern, cost, saving, spec = (
         run.pattern,
-        CheckpointOverhead.of(run),
+        CheckpointOverhead.of_run(run),
         run.pattern.storage,
         launch.section.checkpoint,
     )
@@ -223,7 +223,7 @@ def _check_interval(launch: Launch) -> Observation:
         best = best_steps(run)
     except InputError:  # nothing fails
         return Observation(graded(cost.whole, *_OVERHEAD), found, "less often")
-    least = CheckpointOverhead.of(replace(run, pattern=replace(pattern, steps=best)))
+    least = CheckpointOverhead.of_run(replace(run, pattern=replace(pattern, steps=best)))
     better = least.whole < cost.whole  # the best is exact, the points are to first order
     at_best = f"; {least.whole:.2%} at the optimum, every {best:,} step{'s' * (best > 1)}"
     tries: list[Values] = [{"run.checkpoint.every": f"{best if better else pattern.steps} steps"}]
@@ -259,7 +259,7 @@ def _check_host(launch: Launch) -> Observation:
 
 
 def _check_spares(launch: Launch) -> Observation:
-    run, repairs = launch.run, RepairDemand.of(launch.run)
+    run, repairs = launch.run, RepairDemand.of_run(launch.run)
     if not repairs.rate:
         return Observation("pass", "no failure removes a node")
     load = f"{repairs.rate * repairs.repair:.3g} nodes in repair on average"

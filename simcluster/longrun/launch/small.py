@@ -69,9 +69,9 @@ class SmallVersion:
         small, model, cp = self.layout, self.scenario.model, self.whole.parallel.cp
         axes = f"tp {small.tp}, pp {small.pp}, dp {small.dp}{f', cp {small.cp}' * (cp > 1)}"
         layers = f"{model.layers} of {self.whole.model.layers} layers"
-        return f"{self.scenario.gpus} GPUs of one node ({axes}), {layers}: {self._expected()}"
+        return f"{self.scenario.gpus} GPUs of one node ({axes}), {layers}: {self._describe_expected()}"
 
-    def _expected(self) -> str:
+    def _describe_expected(self) -> str:
         result = self.result
         size = f"{result.memory.total / 1e9:.1f} GB on the fullest GPU"
         return f"expect {format_seconds(result.step_time)} per step, {size}, MFU {result.mfu:.1%}"
@@ -82,7 +82,7 @@ class SmallVersion:
         rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
             f"{self.whole.name}, on one node: the same code paths, for {STEPS} steps.",
-            f"As simulated: {self._expected()}.",
+            f"As simulated: {self._describe_expected()}.",
             "Run the job's launch script with the values below, take the median of the steps after the first 10,",
             'and write it below, as in measured: {step_time: "3.4 s"}: simcluster run then shows both.',
             "Not tested: the network between nodes, and everything that grows with the number of ranks.",

@@ -76,7 +76,7 @@ def shares_of(outcomes: Outcomes) -> pd.DataFrame:
     """
     whole = float(outcomes.wall.sum())
     table = pd.DataFrame(0.0, index=list(LOOKS), columns=["", CHECKPOINTS, *cause_names(outcomes.run)])
-    spent = outcomes.spent()
+    spent = outcomes.seconds_by_category()
     for fate in LOOKS:
         if fate in FATES:
             by_cause = outcomes.fates[:, FATES.index(fate)].sum(axis=0)
@@ -92,7 +92,7 @@ def weekly_goodput(outcomes: Outcomes) -> Floats:
     A partial last week counts from half a day on. A step lost after the end of its week is subtracted from the next
     one.
     """
-    good, lasts = outcomes.by_week()
+    good, lasts = outcomes.weekly_goodput()
     return np.where(lasts < min(DAY / 2, float(outcomes.wall.min())), np.nan, good)
 
 

@@ -130,7 +130,7 @@ def _finish_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def _goodputs(stages: Sequence[TrainingRun], wall: Floats) -> Floats:
-    useful = sum((stage.outcomes.spent()["productive"] for stage in stages), np.zeros(1))
+    useful = sum((stage.outcomes.seconds_by_category()["productive"] for stage in stages), np.zeros(1))
     return np.asarray(useful / wall)
 
 
@@ -177,7 +177,7 @@ def _draw_step(axes: Axes, energy: RunEnergy, scale: float, unit: str) -> None:
     at = np.linspace(0.0, end, _POINTS + 1)
     idle = energy.watts("restart") + energy.standing_by
     means = []  # of each instant to the next: no peak narrower than a pixel is drawn as wide as one
-    for curve in (energy.curve, energy.computing):
+    for curve in (energy.curve, energy.computation_curve):
         joules = np.concatenate([[0.0], np.cumsum(curve.watts * np.diff(curve.instants))])
         watts = np.diff(np.interp(at, curve.instants, joules)) / np.diff(at)
         means.append((energy.pue * watts + energy.standing_by) / scale)
@@ -203,7 +203,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
     Training is the band that each step goes through, and its mean.
     """
     shown, begin, end = _window(training)
-    table = energy.over(training.log, begin, end)
+    table = energy.sample_power(training.log, begin, end)
     at = (table["at_s"].to_numpy(np.float64) - begin) / 60
     watts, what = table["watts"].to_numpy(np.float64) / scale, table["what"].to_numpy(str)
     step = max(float(energy.curve.instants[-1]), (end - begin) / 400)
@@ -234,7 +234,7 @@ def _window(training: TrainingRun) -> tuple[str, float, float]:
     last, stands = float(rows["end_s"].max()), rows[rows["what"] != "training"]["begin_s"]
     if not len(stands):
         pattern = training.run.pattern
-        end = float(pattern.end(np.array(1)))
+        end = float(pattern.snapshot_end(np.array(1)))
         return "checkpoint", max(0.0, end - _BEFORE), min(last, end + pattern.storage.write + _AFTER)
     first = float(stands.iloc[0])
     trains = rows[(rows["what"] == "training") & (rows["begin_s"] > first)]["begin_s"]

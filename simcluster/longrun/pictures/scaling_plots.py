@@ -58,7 +58,7 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
 
 def _print_range(figure: Figure, found: Scaling) -> None:
     """Print below a plot on which runs its law was fitted."""
-    said = f"{found.law.name} was fitted on {found.law.range_words()}; beyond is extrapolated"
+    said = f"{found.law.name} was fitted on {found.law.describe_range()}; beyond is extrapolated"
     figure.supxlabel(said, fontsize=8, color=QUIET_TEXT, x=0.01, ha="left")
 
 
@@ -153,7 +153,7 @@ def _draw_sizes(axes: Axes, found: Scaling) -> None:
 
 def _cheapest(found: Scaling) -> pd.DataFrame:
     """Return loss and days of the best model for each of many budgets."""
-    best = [found.law.optimum(found.middle * float(factor)) for factor in np.geomspace(0.03, 30, 41)]
+    best = [found.law.optimum(found.central_compute * float(factor)) for factor in np.geomspace(0.03, 30, 41)]
     days = [found.asked.rate.days(size.compute) for size in best]
     return pd.DataFrame({"loss": [size.loss or 0.0 for size in best], "days": days})
 

@@ -252,7 +252,7 @@ def _run_title(name: str, runs: Sequence[TrainingRun], outages: int) -> str:
     wall = sum(float(training.wall[0]) for training in runs)
     productive = sum(float(training.outcomes.steps[0]) * training.run.pattern.step for training in runs)
     length = f"{wall / DAY:.3g} days" if wall > 2 * DAY else f"{wall / 3600:.3g} hours"
-    fates = [training.outcomes.spent() for training in runs]
+    fates = [training.outcomes.seconds_by_category() for training in runs]
     spent = {fate: sum(float(each[fate][0]) for each in fates) for fate in fates[0] if fate != "productive"}
     fate = max(spent, key=lambda name: spent[name])
     most = f"; most of the rest: {LOOKS[fate][0]}, {percent(spent[fate] / wall)}" if spent[fate] > 0 else ""

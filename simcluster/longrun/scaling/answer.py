@@ -107,7 +107,6 @@ _MODEL = ("parameters", "{parameters:count}"), ("tokens", "{tokens:count}")
 
 
 def _laws_table(found: Scaling) -> list[TableBlock]:
-    """Return a table of the best model by each law, without a loss if the law gives none."""
     rows = frame_rows(found.laws.rename(lambda name: f"{name}{' *' * (name == found.law.name)}"))
     columns = [
         ("best by", "{law}"), *_MODEL, ("per parameter", "{tokens_per_parameter:.3g}"), ("loss", "{loss:.4f}"),
@@ -156,5 +155,5 @@ def _epochs_table(found: Scaling) -> list[TableBlock]:
     columns = [("epochs", "{epochs}"), ("worth", "{worth:count}"), ("x unique", "{unique:.4g}"),
                ("of fresh", "{of_fresh:.0%}")]  # fmt: skip
     rows = [{**row, "epochs": f"{row['epochs']:g}"} for row in rows[:-1]] + endless
-    notes = [f"  {data.law.name} has no constants of repetition: used muennighoff's"] if data.borrowed else []
+    notes = [f"  {data.law.name} has no constants of repetition: used muennighoff's"] if data.borrows_constants else []
     return table_block(rows, columns, notes=notes)

@@ -149,7 +149,6 @@ def _make_request(
 
 
 def _count_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[str, ...]]:
-    """Return the parameter count of the scenario's model as the law counts it, and notes on the count."""
     count = parameters_of(scenario.model)
     size = float(count.active)
     notes = []
@@ -265,8 +264,8 @@ def expected_loss(scenario: Scenario, tokens: float) -> ExpectedLoss | None:
     reached = ModelSize(size, tokens, law.loss(size, tokens))
     best = law.optimum(reached.compute).loss
     words = f"{law.name}; the best model for its {format_flop(reached.compute)} reaches {best:.4f}"
-    if beyond := law.beyond(reached):
-        far = f"extrapolated: {beyond} outside the fitted runs ({law.range_words()})"
+    if beyond := law.describe_extrapolation(reached):
+        far = f"extrapolated: {beyond} outside the fitted runs ({law.describe_range()})"
         notes = (far, *notes)
     part = scenario.tokens_per_step / kaplan_critical_batch(reached.loss or 1.0)
     if part > _SMALL:

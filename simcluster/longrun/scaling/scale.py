@@ -97,9 +97,9 @@ class Scaling(Displayable):
     def notes(self) -> tuple[str, ...]:
         """Assumptions of the answer, and results outside the range that the law was fitted on."""
         fresh = "best and cheapest models are on fresh data; yours is on the unique tokens"
-        return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolated())
+        return (*self.asked.notes, *([fresh] if self.repeated is not None else []), *self._extrapolation_notes())
 
-    def _extrapolated(self) -> Iterator[str]:
+    def _extrapolation_notes(self) -> Iterator[str]:
         law, served, goal = self.law, self.asked.served, self.asked.loss
         models = {
             "the best model": self.best,
@@ -109,10 +109,12 @@ class Scaling(Displayable):
             "the model to serve": law.cheapest(goal, served) if served and goal is not None else None,
         }
         seen = [
-            f"{name} {beyond}" for name, size in models.items() if size is not None and (beyond := self._beyond(size))
+            f"{name} {beyond}"
+            for name, size in models.items()
+            if size is not None and (beyond := self._describe_extrapolation(size))
         ]
         if seen:
-            yield f"extrapolated: {law.name} was fitted on {law.range_words()}: {'; '.join(seen)}"
+            yield f"extrapolated: {law.name} was fitted on {law.describe_range()}: {'; '.join(seen)}"
         if law.parameters is None and law.tokens is None:
             yield f"the law {law.name} states no range (parameters: [LEAST, MOST], tokens: ...): it may be extrapolated"
         if law.rounded:
@@ -120,13 +122,13 @@ class Scaling(Displayable):
             yield f"rounded: {law.name} has exponents of two digits; {factor}"
         yield f"source: {law.source}" if law.source else "source: your constants"
 
-    def _beyond(self, size: ModelSize) -> str:
-        return self.law.beyond(size) if math.isfinite(size.tokens) else ""
+    def _describe_extrapolation(self, size: ModelSize) -> str:
+        return self.law.describe_extrapolation(size) if math.isfinite(size.tokens) else ""
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
     @property
-    def middle(self) -> float:
+    def central_compute(self) -> float:
         """Compute budget (FLOP) at the centre of the plots: the user's budget, or the cost of the loss."""
         if self.compute is not None:
             return self.compute
@@ -147,11 +149,11 @@ class Scaling(Displayable):
                 if own is not None and isinstance(law, LossLaw):
                     reached = RepeatedData(law, self.asked.unique or math.inf).loss(own.parameters, own.tokens)
                 loss = math.nan if best.loss is None else best.loss
-                rows.append([name, *_size_columns(best), loss, reached, law.beyond(best)])
+                rows.append([name, *_size_columns(best), loss, reached, law.describe_extrapolation(best)])
             size = math.sqrt(compute / FLOP_PER_TOKEN / 20)
             thumb = ModelSize(size, 20 * size)
             loss = self.law.loss(size, 20 * size)
-            rows.append([RULE_OF_THUMB, size, 20 * size, 20.0, loss, math.nan, self.law.beyond(thumb)])
+            rows.append([RULE_OF_THUMB, size, 20 * size, 20.0, loss, math.nan, self.law.describe_extrapolation(thumb)])
         return make_frame(rows, "law parameters tokens tokens_per_parameter loss own_loss beyond", "law")
 
     @cached_property
@@ -161,10 +163,10 @@ class Scaling(Displayable):
         From a thirtieth of the best model to thirty times it: compute, parameters, tokens, loss, beyond.
         """
         rows = []
-        for compute in (factor * self.middle for factor in _BUDGETS):
+        for compute in (factor * self.central_compute for factor in _BUDGETS):
             for size in (self.law.optimum(compute).parameters * np.geomspace(1 / 30, 30, _POINTS)).tolist():
                 tokens = compute / (FLOP_PER_TOKEN * size)
-                beyond = self.law.beyond(ModelSize(size, tokens))
+                beyond = self.law.describe_extrapolation(ModelSize(size, tokens))
                 rows.append([compute, size, tokens, self.loss_of(size, tokens), beyond])
         return make_frame(rows, "compute parameters tokens loss beyond")
 
@@ -176,14 +178,14 @@ class Scaling(Displayable):
         """
         rate, own = self.asked.rate, self.asked.parameters
         price = math.nan if self.asked.price is None else self.asked.price
-        best = self.law.optimum(self.middle)
+        best = self.law.optimum(self.central_compute)
         sizes = {float(f"{best.parameters * factor:.1g}") for factor in _SIZES}
         if own:
             sizes = {size for size in sizes if not 0.8 < size / own < 1.25} | {own}
         rows = []
         for size in sorted(sizes):
             for tokens in (best.tokens * np.geomspace(1 / 30, 300, _POINTS)).tolist():
-                flops, beyond = FLOP_PER_TOKEN * size * tokens, self.law.beyond(ModelSize(size, tokens))
+                flops, beyond = FLOP_PER_TOKEN * size * tokens, self.law.describe_extrapolation(ModelSize(size, tokens))
                 hours, days = rate.gpu_hours(flops), rate.days(flops)
                 rows.append([size, tokens, self.loss_of(size, tokens), flops, hours, days, hours * price, beyond])
         return make_frame(rows, "parameters tokens loss compute gpu_hours days dollars beyond")
@@ -199,7 +201,7 @@ class Scaling(Displayable):
             size = None if goal is None else self.law.cheapest(goal, served)
             if size is not None:
                 flops = size.compute + SERVING_FLOP * size.parameters * served
-                rows.append([served, *_size_columns(size), size.compute, flops, self.law.beyond(size)])
+                rows.append([served, *_size_columns(size), size.compute, flops, self.law.describe_extrapolation(size)])
         columns = "served parameters tokens tokens_per_parameter training_flop all_flop beyond"
         return make_frame(rows, columns, "served")
 
@@ -254,20 +256,20 @@ class Scaling(Displayable):
             "flops_per_gpu": rate.flops,
             "price_per_gpu_hour": asked.price,
             "critical_batch_tokens": asked.critical,
-            **{name: None if size is None else self._model(size) for name, size in models.items()},
+            **{name: None if size is None else self._model_document(size) for name, size in models.items()},
             **{name: frame_rows(table) for name, table in tables.items()},
             "notes": list(self.notes),
         }
         return dict(json_value(answer))
 
-    def _model(self, size: ModelSize) -> dict[str, Any]:
+    def _model_document(self, size: ModelSize) -> dict[str, Any]:
         rate, price = self.asked.rate, self.asked.price
         hours = rate.gpu_hours(size.compute)
         return {
             "parameters": size.parameters, "tokens": size.tokens, "tokens_per_parameter": size.tokens_per_parameter,
             "loss": size.loss, "floor": self.law.floor(size.parameters), "compute_flop": size.compute,
             "gpu_hours": hours, "days": rate.days(size.compute) if rate.gpus else None,
-            "dollars": None if price is None else hours * price, "beyond": self._beyond(size),
+            "dollars": None if price is None else hours * price, "beyond": self._describe_extrapolation(size),
         }  # fmt: skip
 
 

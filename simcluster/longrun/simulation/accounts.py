@@ -53,5 +53,4 @@ class Accounts:
         )  # fmt: skip
 
     def _kept_steps(self, at: Floats) -> Floats:
-        """Return the steps that are kept at nominal times."""
-        return np.minimum(self.run.pattern.spent("steps", np.minimum(at, self.run.goal_at)), self.run.goal)
+        return np.minimum(self.run.pattern.spent_until("steps", np.minimum(at, self.run.goal_at)), self.run.goal)

@@ -122,7 +122,6 @@ def register_draws(run: LongRun, cause: FailureMode, machines: int, draws: Draws
 
 
 def _register_pace(cause: FailureMode, draws: Draws) -> None:
-    """Register the draw of the pace at which a slow device lets the job run."""
     paces, of = cause.paces, cause.column
     if paces is None:
         draws.add_constant(1.0)

@@ -28,7 +28,6 @@ _LEAST = 1e-300
 
 
 def _to_exponential(uniform: Floats) -> Floats:
-    """Return exponential numbers of mean 1."""
     return np.asarray(-np.log(uniform[:, 0]))
 
 
@@ -194,7 +193,7 @@ class AgingParts:
         self.life, self.parts = draws.add_law(f"{cause}.life", lives.law), lives.count
         self.closed, self.age = lives.youngest == lives.oldest, lives.youngest
         self.scale, self.shape, self.one = lives.law.scale, lives.law.shape, np.empty(1)
-        self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.table)
+        self.seconds, self.hazards = ([], []) if self.closed else (column.tolist() for column in lives.hazard_table)
 
     def begin_run(self) -> cython.void:
         """Begin a new run with the initial parts."""

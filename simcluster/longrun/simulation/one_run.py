@@ -58,7 +58,7 @@ class OneRun:
         ready = np.repeat(spares.ready, [spares.hot, spares.warm, spares.cold])
         self.ready = self.buffers.given_doubles("ready", ready)
         self.paces = self.buffers.given_doubles("paces", [1.0, *run.short])
-        self.shares, self.faster = run.exposed.tolist(), run.faster
+        self.shares, self.faster = run.exposure_shares.tolist(), run.faster_counts
         self.queue, self.spares, self.short = RepairQueue(spares.crews or 0), spares.count, len(run.short)
         self.keep, self.verifies = run.pattern.keep, run.pattern.verify > 0
         self.leaves_slow, self.replaces_slow = run.straggler == "leave", run.straggler == "replace"
@@ -175,7 +175,7 @@ class OneRun:
     def failure_duration(self, cause: cython.int, occurrence: cython.int) -> cython.double:
         """Return the duration (s) of a failure, recorded in a log or drawn from the cause's law."""
         if self.struck[cause] is not None:
-            known: cython.double = self.struck[cause].lasted(occurrence)
+            known: cython.double = self.struck[cause].recorded_duration(occurrence)
             if known == known:  # not nan
                 return known
         return self.draws.draw(cause * self.stride + LASTS, occurrence)

@@ -26,7 +26,7 @@ class Snapshots:
         self.cycles, self.in_memory, self.period = pattern.cycles, pattern.memory is not None, pattern.period
         self.last = float(run.goal // pattern.steps) if math.isfinite(run.goal) else math.inf
         self.buffers = Buffers()
-        self.ends = self.buffers.given_doubles("ends", pattern.ends)
+        self.ends = self.buffers.given_doubles("ends", pattern.interval_bounds)
         self.safe_within = self.buffers.given_doubles("safe_within", pattern.safe_within)
         self.at = self.in_memory_at = self.stored_at = 0.0
         self.stalls = self.buffers.given_doubles("stalls", [cycle[3][1] for cycle in pattern.phases])

@@ -56,14 +56,14 @@ _AROUND = 6  # steps of the grid to either side of the closed form's interval
 def advise_on_memory_copies(bench: PolicyBench) -> Advice:
     """Advise on checkpoint copies in peers' memory (Gemini, SOSP 2023) against storage alone."""
     runs = {every: _run_with_copies(bench, every) for every in (1, *EVERY)}
-    goodput = bench.goodputs(runs)
+    goodput = bench.simulate_goodputs(runs)
     mean = {every: float(values.mean()) for every, values in goodput.items()}
     best = max(EVERY, key=lambda every: mean[every])
     gap = paired_difference(goodput[1], goodput[best])
     gpus = bench.scenario.gpus * gap.mean / mean[1]
     seconds = {every: run.pattern.steps * run.pattern.step for every, run in runs.items()}
     sentence = (
-        f"Copies in peers' memory are {gap.verdict('worth it', 'not worth it', 'no different')}: "
+        f"Copies in peers' memory are {gap.choose_text('worth it', 'not worth it', 'no different')}: "
         f"{format_points(gap.mean, gap.half_width)} of goodput with one snapshot in {best} on storage "
         f"({percent(mean[best])}, one every {duration(seconds[best])}) against storage alone ({percent(mean[1])}, "
         f"every {duration(seconds[1])}), as much as {gpus:,.1f} GPUs."
@@ -88,11 +88,10 @@ def advise_on_memory_copies(bench: PolicyBench) -> Advice:
         f"only a checkpoint on storage survives: {', '.join(deep) or 'no failure of this run'}",
         *excluded_note(runs[1]),
     )
-    return bench.advice("memory", sentence, table, picture, notes)
+    return bench.make_advice("memory", sentence, table, picture, notes)
 
 
 def _run_with_copies(bench: PolicyBench, every: int) -> LongRun:
-    """Return the run with one snapshot in ``every`` on storage, at its best checkpoint interval."""
     spec = bench.section.checkpoint
     if spec.to is None and (spec.memory is None or None in (spec.memory.stall, spec.memory.write)):
         raise InputError(
@@ -100,15 +99,15 @@ def _run_with_copies(bench: PolicyBench, every: int) -> LongRun:
             "run.checkpoint.to (storage bandwidth), e.g. 100 GB/s, or run.checkpoint.memory.stall and .write"
         )
     copies = (spec.memory or MemoryCopies()).model_copy(update={"storage_every": every}) if every > 1 else None
-    return bench.with_section(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
+    return bench.run_with(checkpoint=spec.model_copy(update={"every": "auto", "memory": copies}))
 
 
 def advise_on_interval(bench: PolicyBench) -> Advice:
     """Advise on the checkpoint interval: simulated goodput over intervals, the best one, and the scenario's."""
-    own = bench.with_section()
-    mine, seconds, nearby = own.pattern.steps, own.pattern.each, best_steps(own)
+    own = bench.run_with()
+    mine, seconds, nearby = own.pattern.steps, own.pattern.step_with_validation, best_steps(own)
     runs = _runs_at_intervals(own, [*(round(nearby * GRID**power) for power in range(-_AROUND, _AROUND + 1)), mine])
-    goodput = bench.goodputs(runs)
+    goodput = bench.simulate_goodputs(runs)
     mean = {steps: float(values.mean()) for steps, values in goodput.items()}
     best = max(mean, key=lambda steps: mean[steps])
     marks = [AdviceMark(best * seconds, mean[best], f"best: {duration(best * seconds)}")]
@@ -130,11 +129,10 @@ def advise_on_interval(bench: PolicyBench) -> Advice:
         lambda steps: {"steps": steps, "interval_s": steps * seconds},
         lambda steps: expected_efficiency(runs[steps]),
     )
-    return bench.advice("interval", sentence, table, _interval_plot(best * seconds, marks), excluded_note(own))
+    return bench.make_advice("interval", sentence, table, _interval_plot(best * seconds, marks), excluded_note(own))
 
 
 def _interval_plot(seconds: float, marks: Iterable[AdviceMark], **more: Any) -> AdvicePicture:
-    """Return a plot over checkpoint intervals, in minutes if ``seconds`` is long."""
     unit, word = (60.0, "min") if seconds > 120 else (1.0, "s")
     label = f"work between two checkpoints, {word}"
     return AdvicePicture("interval_s", label, marks=tuple(marks), x_unit=unit, log="x", **more)
@@ -160,18 +158,18 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     grid = [round(each) for each in np.geomspace(low, high, max(2, round(math.log2(high / low)) + 1))]
     runs = {name: _runs_at_intervals(run, [*grid, *best_of]) for name, run in autos.items()}
     goodput: dict[str, dict[int, Floats]] = {name: {} for name in autos}
-    for (name, steps), values in bench.goodputs(
+    for (name, steps), values in bench.simulate_goodputs(
         {(name, steps): run for name, at in runs.items() for steps, run in at.items()}
     ).items():
         goodput[name][steps] = values
     best = {name: max(found, key=lambda steps: float(found[steps].mean())) for name, found in goodput.items()}
     gap = paired_difference(*(goodput[name][best[name]] for name in autos))
-    seconds = {name: best[name] * autos["blocking"].pattern.each for name in autos}
+    seconds = {name: best[name] * autos["blocking"].pattern.step_with_validation for name in autos}
     mean = {name: float(goodput[name][best[name]].mean()) for name in autos}
     known = {name: expected_efficiency(runs[name][best[name]]) for name in autos}
     sentence = (
         "Asynchronous checkpoints "
-        f"{gap.verdict('are worth it', 'are not worth it', 'make no difference')}: "
+        f"{gap.choose_text('are worth it', 'are not worth it', 'make no difference')}: "
         f"{format_points(gap.mean, gap.half_width)} of goodput (closed form "
         f"{100 * (known['snapshot'] - known['blocking']):.2f}) against "
         f"blocking ({percent(mean['blocking'])} every {duration(seconds['blocking'])}, {percent(mean['snapshot'])} "
@@ -185,7 +183,7 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     marks = [AdviceMark(seconds[name], mean[name], f"{name}: {duration(seconds[name])}") for name in autos]
     rows = []
     for steps in sorted(set().union(*goodput.values())):
-        row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.each}
+        row = {"steps": steps, "interval_s": steps * autos["blocking"].pattern.step_with_validation}
         for name, found in goodput.items():
             there = steps in found
             row[name] = float(found[steps].mean()) if there else math.nan
@@ -196,11 +194,10 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
     picture = _interval_plot(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
-    return bench.advice("behind", sentence, rows_to_frame(rows), picture, notes)
+    return bench.make_advice("behind", sentence, rows_to_frame(rows), picture, notes)
 
 
 def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
-    """Return the run with blocking and with asynchronous checkpoints, each at its best interval."""
     spec = bench.section.checkpoint
     if (spec.stall is not None or spec.write is not None) and spec.to is None and spec.mode == "blocking":
         raise InputError(
@@ -210,7 +207,7 @@ def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:
 
     def with_mode(mode: str, **times: float | None) -> LongRun:
         changes = {"every": _RARE, "memory": None, "mode": mode, **times}
-        return bench.with_section(checkpoint=spec.model_copy(update=changes))
+        return bench.run_with(checkpoint=spec.model_copy(update=changes))
 
     unknown: dict[str, float | None] = {"stall": None, "write": None}
     snapshot = with_mode("snapshot", **({} if spec.mode == "snapshot" else unknown))
@@ -277,11 +274,9 @@ def advise(
 
 def _bench_assumptions(bench: PolicyBench) -> tuple[str, ...]:
     try:
-        run = bench.with_section()
+        run = bench.run_with()
     except InputError:
-        run = bench.with_section(
-            checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None})
-        )
+        run = bench.run_with(checkpoint=bench.section.checkpoint.model_copy(update={"every": "auto", "memory": None}))
     return tuple(list_assumptions(bench.section, run))
 
 

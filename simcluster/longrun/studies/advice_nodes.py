@@ -52,8 +52,8 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     Short for less than ``SHORT`` of the time. With time short of nodes and goodput over counts of the kind that the
     scenario has most of (hot, if none). Erlang B is shown where it holds.
     """
-    run = replace(bench.with_section(), short=())
-    repairs = RepairDemand.of(run)
+    run = replace(bench.run_with(), short=())
+    repairs = RepairDemand.of_run(run)
     if not repairs.rate:
         raise InputError(
             "run.failures: no failure removes a node, so no spare is needed; set the repair time, as in repair: 2 d"
@@ -66,7 +66,7 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
         )
     own = None if run.spares.unlimited else run.spares.count
     counts = {*(round(each) for each in np.linspace(0, 1.3 * expected + 3, _COUNTS)), *([] if own is None else [own])}
-    outcomes = bench.play_all({count: _run_with_spares(run, count) for count in sorted(counts)})
+    outcomes = bench.simulate_all({count: _run_with_spares(run, count) for count in sorted(counts)})
     fewest = _search_fewest_spares(bench, run, repairs, outcomes)
     rows = []
     for count, found in sorted(outcomes.items()):
@@ -93,7 +93,7 @@ def advise_on_spares(bench: PolicyBench) -> Advice:
     holds = "Erlang B is the long-run share"
     if not repairs.single:
         holds = "Erlang B does not hold where a failure takes several nodes, and is not shown"
-    return bench.advice(
+    return bench.make_advice(
         "spares", sentence, rows_to_frame(rows), picture, (f"runs begin with all spares free; {holds}",)
     )
 
@@ -121,7 +121,7 @@ def _search_fewest_spares(
 
     def enough(count: int) -> bool:
         if count not in outcomes:
-            outcomes[count] = bench.play(_run_with_spares(run, count))
+            outcomes[count] = bench.simulate(_run_with_spares(run, count))
         return float(_shortage_shares(_run_with_spares(run, count), repairs, outcomes[count]).mean()) < SHORT
 
     high = max(outcomes)
@@ -145,13 +145,13 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     failures, gpus = bench.section.failures, bench.scenario.gpus
 
     def with_rate(times: float) -> LongRun:
-        return bench.with_section(failures=failures.model_copy(update={"times": failures.times * times}))
+        return bench.run_with(failures=failures.model_copy(update={"times": failures.times * times}))
 
     runs = {times: with_rate(1 / times) for times in _RELIABLE}
     stop = mean_interruption(runs[1.0])
     if not stop.rate:
         raise InputError("run.failures: nothing stops the job, so fewer failures cannot help; set run.failures")
-    goodput = bench.goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
+    goodput = bench.simulate_goodputs({**runs, 1 / _MORE_GPUS: with_rate(_MORE_GPUS)})
     now = goodput[1.0]
     marginal = 1 + math.log(float(goodput[1 / _MORE_GPUS].mean() / now.mean())) / math.log(_MORE_GPUS)
     rows = []
@@ -172,7 +172,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
     picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
-    return bench.advice("nine", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
+    return bench.make_advice("nine", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
 
 
 # --- defective nodes --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
 
 def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     """Advise on retiring a node after N failures: goodput gained, and healthy nodes retired by chance."""
-    run = bench.with_section()
+    run = bench.run_with()
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
         raise InputError(
@@ -219,7 +219,7 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
         "retired healthy nodes are counted by closed form (failures of each a Poisson process), and cost nothing here",
         "a run has no more defective nodes than it begins with: a new node is as good as any",
     )
-    return bench.advice("lemons", sentence, table, picture, notes)
+    return bench.make_advice("lemons", sentence, table, picture, notes)
 
 
 def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
@@ -230,7 +230,7 @@ def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.Dat
 
     ways = {"ever": math.inf, "window": window}
     rules = {(count, way): retiring(count, limit) for count in _FAILURES for way, limit in ways.items()}
-    ended = bench.play_all({(0, ""): retiring(0, math.inf), **rules})
+    ended = bench.simulate_all({(0, ""): retiring(0, math.inf), **rules})
     before, wall = category_share(ended[0, ""]), float(ended[0, ""].wall.mean())
     each = mean_interruption(run).whole + run.pattern.period / run.pattern.cycles / 2
     busy = wall * float(before.mean())

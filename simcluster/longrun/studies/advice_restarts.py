@@ -66,12 +66,12 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     """Advise on the restart time: goodput over its length, the time allowed for a target, the costliest phase."""
     if not 0 < target < 1:
         raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
-    run = bench.with_section()
+    run = bench.run_with()
     stop = mean_interruption(run)
     if not run.restart or not stop.rate:
         raise InputError("run: nothing to advise on: set failures that stop the job, and a restart with parts")
     runs = {times: _scale_restart(run, times) for times in _restart_factors(run, target)}
-    goodput = bench.goodputs(runs)
+    goodput = bench.simulate_goodputs(runs)
     table = goodput_table(
         goodput,
         1.0,
@@ -94,7 +94,7 @@ def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     if math.isfinite(budget):
         marks.append(AdviceMark(budget, target, f"{percent(target, 1)}: {duration(budget)}"))
     picture = AdvicePicture("interruption_s", "detection and restart, min", marks=tuple(marks), x_unit=60.0)
-    return bench.advice("restart", sentence, table, picture, excluded_note(run), parts)
+    return bench.make_advice("restart", sentence, table, picture, excluded_note(run), parts)
 
 
 def _scale_restart(run: LongRun, times: float, only: str | None = None) -> LongRun:
@@ -135,13 +135,12 @@ def _interruption_budget(table: pd.DataFrame, target: float) -> float:
 
 
 def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFrame:
-    """Return a table of the goodput gained without each phase of an interruption, largest first."""
     quick = replace(run, causes=tuple(replace(cause, detect=ZERO_TIME) for cause in run.causes))
     variants = {"detection": (mean_interruption(run).detect, quick)}
     for part in run.restart:
         law = part.storage if run.pattern.memory is None else part.memory
         variants[part.name] = law.mean, _scale_restart(run, 0.0, part.name)
-    without = bench.goodputs({name: variant for name, (_, variant) in variants.items()})
+    without = bench.simulate_goodputs({name: variant for name, (_, variant) in variants.items()})
     rows = []
     for name, (mean, _) in variants.items():
         gap = paired_difference(now, without[name])
@@ -191,7 +190,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
         f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
         "by hand is first order: it excludes failures during the extra time of slow work",
     )
-    return bench.advice("straggler", sentence, table, picture, notes)
+    return bench.make_advice("straggler", sentence, table, picture, notes)
 
 
 def _run_with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, FailureMode, Floats]:
@@ -199,7 +198,7 @@ def _run_with_slow_node(bench: PolicyBench, slower: float) -> tuple[LongRun, Fai
     failures = bench.section.failures
     node = FailureSpec(name=_SLOW, of="host", effect="slow", mtbf="1 d", by=(1 + slower,), lasts="1 h")
     only = (*failures.only, _SLOW) if failures.only else ()
-    run = bench.with_section(failures=failures.model_copy(update={"also": (*failures.also, node), "only": only}))
+    run = bench.run_with(failures=failures.model_copy(update={"also": (*failures.also, node), "only": only}))
     slow = next(cause for cause in run.causes if cause.name == _SLOW)
     assert slow.paces is not None
     assert slow.column is not None
@@ -217,11 +216,11 @@ def _replacement_cost(run: LongRun, way: str, pace: float) -> float:
 
 def _slow_node_table(bench: PolicyBench, run: LongRun, slow: FailureMode, pace: float) -> pd.DataFrame:
     gpus, price = bench.scenario.gpus, bench.section.price
-    quiet = bench.play(run)
+    quiet = bench.simulate(run)
     long, goodput = float(quiet.wall.mean()), float(category_share(quiet).mean())
     lasts = {("left", hours): hours * 3600 * pace / goodput for hours in _HOURS if hours * 3600 < long / 20}
     lasts |= {(way, 0.0): long / 200 for way in ("at_once", "checkpoint")}
-    slowed = bench.play_all(
+    slowed = bench.simulate_all(
         {which: _run_with_slow_periods(run, slow, which[0], seconds) for which, seconds in lasts.items()}
     )
     costs = {which: _cost_per_slow_period(outcomes, quiet, len(run.causes)) for which, outcomes in slowed.items()}
@@ -246,7 +245,11 @@ def _run_with_slow_periods(run: LongRun, slow: FailureMode, way: str, lasts: flo
 
 
 def _cost_per_slow_period(slowed: Outcomes, quiet: Outcomes, cause: int) -> tuple[float, float]:
-    lost = np.asarray(slowed.wall - slowed.spent()["productive"] - (quiet.wall - quiet.spent()["productive"]))
+    lost = np.asarray(
+        slowed.wall
+        - slowed.seconds_by_category()["productive"]
+        - (quiet.wall - quiet.seconds_by_category()["productive"])
+    )
     spells = slowed.strikes[:, cause]
     if not spells.sum():
         return math.nan, math.nan

@@ -60,7 +60,7 @@ def amortised_answer(result: Result) -> tuple[Answer, dict[str, Any]]:
 def _run_periodic_work(result: Result, section: RunSpec) -> Iterator[AmortisedRow]:
     scenario, spec, validation = result.scenario, section.checkpoint, section.validation
     states = StepStates(scenario)
-    seconds = states.validating(validation) if validation else 0.0
+    seconds = states.validation_step_time(validation) if validation else 0.0
     if spec.to is not None or spec.stall is not None:
         weight = checkpoint_cost(scenario, spec)
         savings = CheckpointCosts(SnapshotCost(weight.stall, weight.write, weight.slowed), None, spec.verify, 1)

@@ -56,7 +56,7 @@ def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
     planned = section.maintenance
     if section.stages:
         raise InputError(f"{scenario.name}: the run has stages, and this needs one; --set run.stages=null removes them")
-    states.begin()
+    states.begin_run()
     causes = tuple(_build_failure_modes(scenario, section, states, resolve_failures(section.failures)))
     weight, goal = _UNSAVED, goal_steps(scenario, section)
     if (
@@ -67,7 +67,7 @@ def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
         weight = _find_checkpoint_cost(section, states)
     pattern = _build_pattern(section, states, weight, causes, goal)
     hosts = len(set(scenario.cluster.built.host_of[:gpus]))
-    short, running = _shrunk_paces(section, states, states.healthy)
+    short, running = _shrunk_paces(section, states, states.healthy_step_time)
     run = LongRun(
         pattern=pattern,
         causes=causes,
@@ -123,7 +123,7 @@ def _shrunk_paces(section: RunSpec, states: StepStates, step: float) -> tuple[tu
     while (job := fewer_of(states.scenario, len(paces) + 1)) is not None:
         if paces and states.scenario.dp - job.scenario.dp > most:
             break
-        seconds, share = states.short_of(len(paces) + 1)
+        seconds, share = states.short_step_time(len(paces) + 1)
         paces.append(seconds / share / step)
         running.append(job.scenario.gpus / states.scenario.gpus)
     return tuple(paces), tuple(running)
@@ -136,7 +136,7 @@ def _build_failure_modes(
     scenario: Scenario, section: RunSpec, states: StepStates, specs: Iterable[FailureSpec]
 ) -> Iterator[FailureMode]:
     for spec in specs:
-        devices = states.parts.of(spec.of, spec.machines)
+        devices = states.devices.devices_of_kind(spec.of, spec.machines)
         if devices.count:
             yield _build_failure_mode(spec, devices, section, scenario, states)
         else:
@@ -189,12 +189,15 @@ def build_defective_batch(batch: BadBatch, machines: int) -> DefectiveBatch:
 def _simulate_paces(
     spec: FailureSpec, devices: DeviceClasses, states: StepStates
 ) -> tuple[tuple[float, ...], np.ndarray | None]:
-    """Return the probabilities of the slowdown levels, and simulated paces by level and device class."""
+    """Return the probability of each slowdown level, and the simulated slowdown by level and device class."""
     if spec.effect != "slow":
         return (1.0,), None
     levels = spec.by or spec.left
     weights = np.array(spec.shares or [1.0] * len(levels))
-    rows = [[max(1.0, states.slow(device, level) / states.healthy) for device in devices.stand_for] for level in levels]
+    rows = [
+        [max(1.0, states.slow_step_time(device, level) / states.healthy_step_time) for device in devices.stand_for]
+        for level in levels
+    ]
     if len(devices.stand_for) < devices.count:
         named = ", ".join(device.words for device in devices.stand_for)
         states.notes.append(f"{spec.name}: simulated on {named}, which represent the nearest of {devices.count:,}")
@@ -209,7 +212,7 @@ _UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.
 
 def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
     spec = section.checkpoint
-    weight = states.weight(spec)
+    weight = states.checkpoint_cost(spec)
     states.notes += weight.notes
     told, _ = host_memory_words(states.scenario, states.result.host_memory, spec)
     states.notes += [told] if told else []
@@ -217,10 +220,12 @@ def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
         return weight
     slowed = memory_slowed = 0.0
     if spec.mode == "snapshot" and weight.write:
-        slowed = 1 - states.healthy / max(states.healthy, states.writing("write", dict(weight.shares)))
+        slowed = 1 - states.healthy_step_time / max(
+            states.healthy_step_time, states.writing_step_time("write", dict(weight.shares))
+        )
     if spec.memory is not None and weight.memory_write:
-        copying = states.writing("copies to peers", dict(weight.memory_shares))
-        memory_slowed = 1 - states.healthy / max(states.healthy, copying)
+        copying = states.writing_step_time("copies to peers", dict(weight.memory_shares))
+        memory_slowed = 1 - states.healthy_step_time / max(states.healthy_step_time, copying)
     return replace(weight, slowed=slowed, memory_slowed=memory_slowed)
 
 
@@ -233,16 +238,18 @@ def _build_pattern(
         None if spec.memory is None else SnapshotCost(weight.memory_stall, weight.memory_write, weight.memory_slowed)
     )
     cycles = 1 if spec.memory is None else spec.memory.storage_every
-    validation = states.validating(section.validation) if section.validation else 0.0
+    validation = states.validation_step_time(section.validation) if section.validation else 0.0
     if weight is _UNSAVED:
-        whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy + 1
-        return CheckpointPattern(states.healthy, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation)
+        whole = goal if math.isfinite(goal) else (section.days or 0.0) / states.healthy_step_time + 1
+        return CheckpointPattern(
+            states.healthy_step_time, math.ceil(whole), SnapshotCost(0.0), keep=0, validation=validation
+        )
     found = parse_interval(
-        spec.every, states.healthy + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes
+        spec.every, states.healthy_step_time + validation, CheckpointCosts(storage, memory, spec.verify, cycles), causes
     )
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
         states.notes.append("the interval is for failures without defective batches")
     return CheckpointPattern(
-        states.healthy, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
+        states.healthy_step_time, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
     )

@@ -82,7 +82,7 @@ class Chunk:
     count: int
     packed: bool
 
-    def key(self, digest: str) -> str:
+    def store_key(self, digest: str) -> str:
         """Return the chunk's key in the store; ``digest`` is the digest of its run."""
         text = json.dumps([sources_digest(), digest, self.seed, self.first, self.count])
         return hashlib.sha256(text.encode()).hexdigest()
@@ -120,7 +120,7 @@ class RunSimulator:
     store: Store | None = None
     progress: Progress = lambda done, total, wrong: None
 
-    def play(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
+    def simulate(self, runs: Mapping[Name, LongRun], seed: int, count: int, first: int = 0) -> dict[Name, Outcomes]:
         """Simulate ``count`` runs of each named run, numbered from ``first``; InputError if they take too long."""
         for run in runs.values():
             check_simulation_size(run, count)
@@ -135,16 +135,16 @@ class RunSimulator:
         gathered = {digest: OutcomeCollector(run, count) for digest, run in unique.items()}
         left = Counter(digest for digest, _ in chunks)
         with report_phase(lambda: f"{[*left.values()].count(0)} of {len(left)} points" if len(left) > 1 else ""):
-            for (digest, begin), columns in self._finished(chunks):
+            for (digest, begin), columns in self._chunk_outcomes(chunks):
                 gathered[digest].add(begin, columns)
                 left[digest] -= 1
         found = {digest: each.outcomes() for digest, each in gathered.items()}
         return {name: replace(found[digests[name]], run=run) for name, run in runs.items()}
 
-    def _finished(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    def _chunk_outcomes(self, chunks: Chunks) -> Iterator[tuple[Place, Mapping[str, Any]]]:
         """Yield the outcomes of each chunk: stored ones first, then others as they finish, which are stored."""
         store = self.store
-        keys = {} if store is None else {place: chunk.key(place[0]) for place, chunk in chunks.items()}
+        keys = {} if store is None else {place: chunk.store_key(place[0]) for place, chunk in chunks.items()}
         done = set() if store is None else store.done(keys.values())
         places = [place for place in chunks if keys.get(place) not in done]
         total = sum(chunk.count for chunk in chunks.values())

@@ -94,7 +94,6 @@ def policies_answer(found: PolicyComparison) -> Answer:
 
 
 def _add_measure(found: PolicyComparison, measure: Measure, rows: list[dict[str, str]]) -> Columns:
-    """Add a measure's cells, and any differences from the first policy, to the rows; return its columns."""
     scale, unit = MEASURES[measure]
     digits, suffix = {"goodput": (2, " %"), "days": (2, ""), "dollars": (0, "")}[measure]
     fine = 0 if measure == "dollars" else 3

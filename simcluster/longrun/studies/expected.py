@@ -57,23 +57,23 @@ class _Comparison:
 
     def __init__(self, run: LongRun, outcomes: Outcomes) -> None:
         self.run, self.outcomes, self.pattern = run, outcomes, run.pattern
-        self.shares = {fate: each / outcomes.wall for fate, each in outcomes.spent().items()}
+        self.shares = {fate: each / outcomes.wall for fate, each in outcomes.seconds_by_category().items()}
         self.rate, (self.down, self.exposed) = stop_rate(run), mean_outage_seconds(run)
-        self.work = self.pattern.steps * self.pattern.each
+        self.work = self.pattern.steps * self.pattern.step_with_validation
         self.stall = self.pattern.verify + self.pattern.storage.stall
 
     def rows(self) -> Iterator[Row]:
         """Yield a table row for each closed form that applies to the run."""
         holds = "the run's own, in whole steps"
-        for name, value, of in self._intervals() if self.pattern.memory is None else ():
+        for name, value, of in self._best_intervals() if self.pattern.memory is None else ():
             yield f"best interval, {name}", "s", value, self.work, None, of, holds, True
-        yield self._strikes()
-        yield from self._goodputs()
+        yield self._failure_count_row()
+        yield from self._goodput_rows()
         if not (math.isfinite(self.run.until) or self.pattern.memory is not None or self.pattern.storage.write):
-            yield from self._days()
-        yield from self._machines()
+            yield from self._days_rows()
+        yield from self._node_shortage_rows()
 
-    def _intervals(self) -> Iterator[tuple[str, float, str]]:
+    def _best_intervals(self) -> Iterator[tuple[str, float, str]]:
         """Yield (name, seconds, validity) of each best checkpoint interval for a single tier."""
         pattern, mu, saving = self.pattern, 1 / self.rate, self.pattern.storage
         if saving.write:
@@ -88,7 +88,7 @@ class _Comparison:
                 best = closed_forms.verified_interval(pattern.verify, saving.stall, silent, self.rate)
                 yield "verified", best, "first order; silent errors found before each checkpoint"
 
-    def _strikes(self) -> Row:
+    def _failure_count_row(self) -> Row:
         run, wall, causes = self.run, self.outcomes.wall, self.run.causes
         stops = [number for number, cause in enumerate(causes) if cause.stops]
         counts = self.outcomes.strikes[:, stops].sum(axis=1).astype(np.float64)
@@ -115,7 +115,7 @@ class _Comparison:
 
     # --- goodput --------------------------------------------------------------------------------------------------
 
-    def _goodputs(self) -> Iterator[Row]:
+    def _goodput_rows(self) -> Iterator[Row]:
         pattern, rate, work, stall = self.pattern, self.rate, self.work, self.stall
         saving, restart = pattern.storage, self.down + self.exposed
         if pattern.memory is not None:
@@ -124,7 +124,7 @@ class _Comparison:
             whole = work * pattern.cycles
             lost = memory * work / 2 + (rate - memory) * whole / 2
             holds = "first order: stalls, half of the time between two snapshots of a level, and restarts << mu"
-            yield self._share("goodput, two levels", 1 - stalls / whole - lost - rate * restart, None, holds)
+            yield self._share_row("goodput, two levels", 1 - stalls / whole - lost - rate * restart, None, holds)
             return
         exact = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, self.exposed, self.down, rate)
         if saving.write:
@@ -133,21 +133,21 @@ class _Comparison:
         else:
             first = closed_forms.first_order_efficiency(work, stall, restart, 1 / rate)
             holds = "exponential failures, equal segments, in restarts too"
-        yield self._share("goodput, exact", exact, exact, holds)
-        yield self._share("goodput, first order", first, exact, "checkpoint, interval and restart << mu")
+        yield self._share_row("goodput, exact", exact, exact, holds)
+        yield self._share_row("goodput, first order", first, exact, "checkpoint, interval and restart << mu")
         ettr = closed_forms.ettr(rate, restart, work) / (1 + stall / work)
         holds = "first order in rate x (restart + interval / 2); slow training counts as training"
-        yield self._share("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
+        yield self._share_row("ETTR, Meta (arXiv:2410.21680)", ettr, exact, holds, slow_counts=True)
 
-    def _share(self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False) -> Row:
+    def _share_row(self, name: str, value: float, exact: float | None, holds: str, slow_counts: bool = False) -> Row:
         """Return the row that compares a closed-form share of time with the simulated productive share."""
-        useful = self.pattern.step / self.pattern.each  # the rest of the work is validation
+        useful = self.pattern.step / self.pattern.step_with_validation  # the rest of the work is validation
         value, exact = value * useful, None if exact is None else exact * useful
         good = self.shares["productive"]
         if slow_counts:
             good = good + self.shares["slow"] + self.shares["write"]
         mean, half = float(good.mean()), half_width(good)
-        extras = self._extras(slow_counts)
+        extras = self._other_losses(slow_counts)
         known = value if exact is None else exact
         said = [f"{words} {-100 * known * share:+.2f}" for words, share in extras if share >= _NAMED]
         if abs(known - value) >= _NAMED:
@@ -170,14 +170,14 @@ class _Comparison:
         why = f"{100 * (mean - value):+.2f} points: {', '.join(said)}" if said else _SAME
         return name, "fraction", value, mean, half, holds, why, explained
 
-    def _extras(self, slow_counts: bool = False) -> list[tuple[str, float]]:
+    def _other_losses(self, slow_counts: bool = False) -> list[tuple[str, float]]:
         """Return the causes of lost time that no closed form has, as disjoint shares of the wall time."""
         rows = range(0, len(self.outcomes.wall), _ROWS)
-        found = [self._extras_of(slice(begin, begin + _ROWS), slow_counts) for begin in rows]
+        found = [self._other_losses_of(slice(begin, begin + _ROWS), slow_counts) for begin in rows]
         shares = {words: float(np.concatenate([each[words] for each in found]).mean()) for words in found[0]}
         return sorted(shares.items(), key=lambda each: -each[1])
 
-    def _extras_of(self, rows: slice, slow_counts: bool) -> dict[str, Floats]:
+    def _other_losses_of(self, rows: slice, slow_counts: bool) -> dict[str, Floats]:
         names, causes = cause_names(self.run), self.run.causes
         fates = self.outcomes.fates[rows] / self.outcomes.wall[rows, None, None]
         if slow_counts:
@@ -197,11 +197,11 @@ class _Comparison:
 
     # --- the whole run --------------------------------------------------------------------------------------------
 
-    def _days(self) -> Iterator[Row]:
+    def _days_rows(self) -> Iterator[Row]:
         days, count = self.outcomes.wall / DAY, self.run.goal / self.pattern.steps
         moments = closed_forms.segment_moments(self.work, self.stall, self.exposed, self.down, self.rate)
         value, mean, half = count * moments.mean / DAY, float(days.mean()), half_width(days)
-        share = sum(share for _, share in self._extras())
+        share = sum(share for _, share in self._other_losses())
         explained = abs(mean * (1 - share) - value) <= _NOISE * half
         why = f"{share:.1%} of the wall time is not in it: see goodput" if share >= _NAMED else _SAME
         holds = "exponential failures, equal segments; restarts of a fixed length"
@@ -215,8 +215,8 @@ class _Comparison:
         why = _SAME if explained else "random restarts and waits, or other lost time"
         yield "standard deviation of days", "d", value, deviation, half, holds, why, explained or share >= _NAMED
 
-    def _machines(self) -> Iterator[Row]:
-        spares, leaving = self.run.spares, RepairDemand.of(self.run)
+    def _node_shortage_rows(self) -> Iterator[Row]:
+        spares, leaving = self.run.spares, RepairDemand.of_run(self.run)
         if spares.unlimited or not leaving.rate or self.run.short or not leaving.single:
             return
         rate, repair = leaving.rate, leaving.repair

@@ -75,7 +75,7 @@ def standstill_seconds(run: LongRun, log: EventLog) -> float:
 
 
 def _standstills(run: LongRun, log: EventLog, *, stops: bool) -> list[tuple[float, float]]:
-    """Return the (begin, end) times in a log at which a job neither trained nor, if ``stops``, loaded."""
+    """Return the (begin, end) intervals of a log in which a failure of such a cause could not occur."""
     if log.stands is not None:
         parts = [part.name for part in run.restart if part.exposed and stops]
         return [(b, e) for b, e, what, which in log.stands if what != "restart" or which not in parts]

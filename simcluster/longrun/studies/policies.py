@@ -41,13 +41,13 @@ class PairedDifference:
     gained: float
 
     @property
-    def holds(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the difference is significant: zero is outside its 95 % interval."""
         return abs(self.mean) > self.half_width
 
-    def verdict(self, better: str, worse: str, equal: str) -> str:
+    def choose_text(self, better: str, worse: str, equal: str) -> str:
         """Return the text for a difference above, below, or indistinguishable from zero."""
-        return equal if not self.holds else better if self.mean > 0 else worse
+        return equal if not self.is_significant else better if self.mean > 0 else worse
 
 
 def paired_difference(first: Floats, second: Floats) -> PairedDifference:
@@ -72,7 +72,7 @@ def mean_half_width(values: Floats) -> float:
 
 def category_share(outcomes: Outcomes, fate: str = "productive") -> Floats:
     """Return each run's share of wall time in a category; of "productive" it is the goodput."""
-    return np.asarray(outcomes.spent()[fate] / outcomes.wall)
+    return np.asarray(outcomes.seconds_by_category()[fate] / outcomes.wall)
 
 
 # --- advice -----------------------------------------------------------------------------------------------------------
@@ -166,24 +166,24 @@ class PolicyBench:
         """The scenario's ``run:`` section."""
         return run_section(self.scenario)
 
-    def with_section(self, **changes: Any) -> LongRun:
+    def run_with(self, **changes: Any) -> LongRun:
         """Return the scenario's long run with fields of its ``run:`` section changed."""
         section = self.section.model_copy(update=changes)
         return build_long_run(self.scenario.model_copy(update={"run": section}), self.states)
 
-    def play(self, run: LongRun) -> Outcomes:
+    def simulate(self, run: LongRun) -> Outcomes:
         """Simulate one variant of the run; return its outcomes."""
-        return self.play_all({"": run})[""]
+        return self.simulate_all({"": run})[""]
 
-    def play_all(self, runs: Mapping[Name, LongRun]) -> dict[Name, Outcomes]:
+    def simulate_all(self, runs: Mapping[Name, LongRun]) -> dict[Name, Outcomes]:
         """Simulate each named variant of the run, concurrently if possible; return outcomes by name."""
-        return self.player.play(runs, self.scenario.seed, self.played)
+        return self.player.simulate(runs, self.scenario.seed, self.played)
 
-    def goodputs(self, runs: Mapping[Name, LongRun]) -> dict[Name, Floats]:
+    def simulate_goodputs(self, runs: Mapping[Name, LongRun]) -> dict[Name, Floats]:
         """Simulate each named variant of the run; return the goodput of each run by name."""
-        return {name: category_share(outcomes) for name, outcomes in self.play_all(runs).items()}
+        return {name: category_share(outcomes) for name, outcomes in self.simulate_all(runs).items()}
 
-    def advice(
+    def make_advice(
         self,
         question: str,
         sentence: str,

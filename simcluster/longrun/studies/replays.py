@@ -84,7 +84,7 @@ class FailureReplay(Displayable):
         first = next((row for row in log.rows if row.what == TRAINING and row.steps), None)
         if first is not None:
             last = max(log.rows, key=lambda row: row.end)
-            begun, kept = run.pattern.spent("steps", np.array([first.at, last.at])).tolist()
+            begun, kept = run.pattern.spent_until("steps", np.array([first.at, last.at])).tolist()
             if abs(begun - first.steps) <= _SAME * first.steps:
                 kept = min(kept, run.goal)
                 found |= {"steps": kept, "goodput": kept * run.pattern.step / last.end}
@@ -194,7 +194,7 @@ def resolve_log_path(name: str | Path) -> Path:
 
 
 def _run_measures(outcomes: Outcomes) -> dict[str, Any]:
-    spent = outcomes.spent()
+    spent = outcomes.seconds_by_category()
     return {
         "days": outcomes.wall / DAY,
         "steps": outcomes.steps,

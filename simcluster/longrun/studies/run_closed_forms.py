@@ -44,11 +44,11 @@ def mean_interruption(run: LongRun) -> Interruption:
     rate = sum(cause.rate for cause in stops)
     detect = sum(cause.rate * cause.detect.mean for cause in stops) / rate if rate else 0.0
     level = STORAGE if run.pattern.memory is None else MEMORY
-    seconds = [(part.exposed, part.law(level).mean) for part in run.restart]
+    seconds = [(part.exposed, part.duration_law(level).mean) for part in run.restart]
     exposed = sum(each for open_to, each in seconds if open_to)
     sheltered = sum(each for open_to, each in seconds if not open_to)
     again = (run.wrong / (1 - run.wrong) if run.wrong < 1 else math.inf) * (detect + exposed + sheltered)
-    taken = RepairDemand.of(run)
+    taken = RepairDemand.of_run(run)
     ready = spare_ready_time(run, round(taken.rate * taken.repair)) * taken.rate / rate if rate else 0.0
     down = detect + ready + again + sheltered
     return Interruption(rate, detect, down, exposed, exposed + sheltered, down + exposed)
@@ -70,7 +70,7 @@ class RepairDemand:
     single: bool
 
     @classmethod
-    def of(cls, run: LongRun) -> RepairDemand:
+    def of_run(cls, run: LongRun) -> RepairDemand:
         """Return the repair rate and mean repair time of a run; rate 0 if no failure removes a node."""
         known = [(n, cause, cause.repair.mean) for n, cause in enumerate(run.causes) if cause.stops and cause.repair]
         rate = sum(cause.rate for _, cause, _ in known)
@@ -84,7 +84,7 @@ def expected_shortage(run: LongRun, count: int) -> float:
 
     ``closed_forms.shortage_share`` at the rate of failures over all other time, including outages without exposure.
     """
-    stop, taken = mean_interruption(run), RepairDemand.of(run)
+    stop, taken = mean_interruption(run), RepairDemand.of_run(run)
     rate = taken.rate / (1 + stop.rate * stop.down)
     return closed_forms.shortage_share(count, rate, taken.repair, run.spares.crews) if rate else 0.0
 
@@ -98,11 +98,11 @@ def expected_efficiency(run: LongRun) -> float:
     pattern, stop = run.pattern, mean_interruption(run)
     if pattern.memory is not None:
         return math.nan
-    work, saving, rate = pattern.steps * pattern.each, pattern.storage, stop.rate
+    work, saving, rate = pattern.steps * pattern.step_with_validation, pattern.storage, stop.rate
     stall = saving.stall + pattern.verify
     kept = closed_forms.kept_work_share(work, stall, saving.write, saving.slowed, stop.exposed, stop.down, rate)
     there = 1.0 if run.spares.unlimited else 1 - expected_shortage(run, run.spares.count)
-    return there * (pattern.step / pattern.each) * kept
+    return there * (pattern.step / pattern.step_with_validation) * kept
 
 
 def two_level_efficiency(run: LongRun) -> float:
@@ -114,7 +114,7 @@ def two_level_efficiency(run: LongRun) -> float:
     pattern, stop = run.pattern, mean_interruption(run)
     memory = sum(cause.rate for cause in run.causes if cause.stops and not cause.survives)
     stalls = sum({what: s for what, s, _ in cycle}["stall"] + pattern.verify for cycle in pattern.phases)
-    slowed = float(pattern.spent("write", np.array([pattern.period]))[0])
+    slowed = float(pattern.spent_until("write", np.array([pattern.period]))[0])
     work = pattern.steps * pattern.step
     whole = work * pattern.cycles
     lost = memory * work / 2 + (stop.rate - memory) * whole / 2
@@ -176,7 +176,7 @@ class RollbackRates:
     silent: float
 
     @classmethod
-    def of(cls, causes: Sequence[FailureMode]) -> RollbackRates:
+    def of_causes(cls, causes: Sequence[FailureMode]) -> RollbackRates:
         """Return the rollback rates of failure causes by what survives them."""
         stops = [cause for cause in causes if cause.effect == "stop"]
         deep = sum(cause.rate for cause in stops if cause.survives == STORAGE)
@@ -188,7 +188,7 @@ def parse_interval(
     every: str, step: float, savings: CheckpointCosts, causes: Sequence[FailureMode]
 ) -> CheckpointInterval:
     """Return the checkpoint interval that text such as "auto" or "20 min" gives for steps of ``step`` s."""
-    every, rates = every.strip(), RollbackRates.of(causes)
+    every, rates = every.strip(), RollbackRates.of_causes(causes)
     if every == "auto":
         return _best_interval(step, savings, rates)
     number, _, unit = every.partition(" ")
@@ -203,7 +203,7 @@ def best_steps(run: LongRun) -> int:
     """Return the best number of steps between checkpoints; InputError if nothing fails."""
     pattern = run.pattern
     savings = CheckpointCosts(pattern.storage, pattern.memory, pattern.verify, pattern.cycles)
-    return _best_interval(pattern.each, savings, RollbackRates.of(run.causes)).steps
+    return _best_interval(pattern.step_with_validation, savings, RollbackRates.of_causes(run.causes)).steps
 
 
 def _snapshot_seconds(saving: SnapshotCost) -> float:
@@ -211,7 +211,6 @@ def _snapshot_seconds(saving: SnapshotCost) -> float:
 
 
 def _cycles_per_pattern(savings: CheckpointCosts, rates: RollbackRates) -> int:
-    """Return the snapshots per one on storage, as given or optimal (``closed_forms.best_two_levels``)."""
     if savings.memory is None:
         return 1
     if savings.cycles != "auto":

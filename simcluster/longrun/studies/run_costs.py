@@ -60,10 +60,10 @@ class RunEnergy:
         run, pue, draw, wall = self.run, self.own.pue, self.draw, self.outcomes.wall
         curve = step_power(self.step, draw)
         on = 0 if run.spares.unlimited else run.spares.hot + run.spares.warm
-        standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.beside)
+        standing_by = pue * on * (run.gpus / run.machines) * (draw.idle + draw.node_share)
         kwh = {
             fate: np.asarray(pue * category_watts(fate, draw, curve.mean, run.gpus) * seconds / KWH)
-            for fate, seconds in self.outcomes.spent().items()
+            for fate, seconds in self.outcomes.seconds_by_category().items()
         }
         kwh[STANDING_BY] = standing_by * wall / KWH
         total = np.asarray(sum(kwh.values()), dtype=np.float64)
@@ -74,13 +74,13 @@ class RunEnergy:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
+    def of_runs(cls, run: LongRun, outcomes: Outcomes, own: PowerSpec, step: Result | None) -> RunEnergy | None:
         """Return the energy of simulated runs with healthy step ``step``; None if a GPU's power is unknown."""
         draw = None if step is None else resolve_power(step.scenario.cluster.device.name, own)
         return None if step is None or draw is None else cls(run, outcomes, own, draw, step)
 
     @cached_property
-    def computing(self) -> PowerCurve:
+    def computation_curve(self) -> PowerCurve:
         """Power curve of a step in which only layer computation draws more than an idle GPU."""
         return step_power(self.step, self.draw, computing=True)
 
@@ -121,7 +121,7 @@ class RunEnergy:
             "source": self.draw.source,
         }
 
-    def over(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
+    def sample_power(self, log: pd.DataFrame, begin: float, end: float, every: float = 0.05) -> pd.DataFrame:
         """Return samples of a logged run's power from ``begin`` to ``end`` (wall s), one per ``every`` seconds.
 
         Columns at_s, watts, and the activity (what). In training the step's own curve, phase by phase of the checkpoint
@@ -139,12 +139,12 @@ class RunEnergy:
         first = np.where(plain, done - (ends - starts), np.concatenate([[0.0], done[:-1]]))
         nominal = first[row] + (done - first)[row] * (at - starts[row]) / (ends - starts)[row]
         pattern = self.run.pattern
-        stalls = pattern.spent("stall", nominal + every) - pattern.spent("stall", nominal) > 0.5 * every
+        stalls = pattern.spent_until("stall", nominal + every) - pattern.spent_until("stall", nominal) > 0.5 * every
         what = np.where((fates[row] == "productive") & stalls, "checkpoint", fates[row])
         level = {fate: self.watts(fate) for fate in np.unique(what)}
         watts = np.array([level[fate] for fate in what])
         trains = what == "productive"
-        phase = pattern.spent("steps", nominal[trains]) % 1.0 * float(self.curve.instants[-1])
+        phase = pattern.spent_until("steps", nominal[trains]) % 1.0 * float(self.curve.instants[-1])
         place = np.searchsorted(self.curve.instants, phase, side="right") - 1
         watts[trains] = self.pue * self.curve.watts[np.clip(place, 0, len(self.curve.watts) - 1)]
         return pd.DataFrame({"at_s": at, "watts": watts + self.standing_by, "what": what})
@@ -160,7 +160,7 @@ class PriceOfMfu:
     more: float
 
     @classmethod
-    def of(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
+    def of_dollars(cls, spent: float, mfu: float, achievable: float) -> PriceOfMfu:
         """Return the cost at an achievable MFU of dollars spent at ``mfu``; nothing is lost if ``mfu`` is higher."""
         if mfu >= achievable:
             return cls(achievable, spent, 0.0, 0.0)
@@ -190,7 +190,7 @@ class RunMoney:
     total: Floats = field(init=False)
 
     def __post_init__(self) -> None:
-        run, section, energy, spent = self.run, self.section, self.energy, self.outcomes.spent()
+        run, section, energy, spent = self.run, self.section, self.energy, self.outcomes.seconds_by_category()
         of_kwh = section.power.price or 0.0
         rates = dict.fromkeys(spent, run.gpus * (section.price or 0.0) / HOUR)
         if energy is not None:
@@ -219,7 +219,7 @@ class RunMoney:
         )  # fmt: skip
 
     @classmethod
-    def of(
+    def of_runs(
         cls, run: LongRun, outcomes: Outcomes, section: RunSpec, size: float, energy: RunEnergy | None
     ) -> RunMoney | None:
         """Return the cost of simulated runs with checkpoints of ``size`` bytes; None if nothing has a price."""

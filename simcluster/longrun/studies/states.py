@@ -45,7 +45,7 @@ class JobFabric:
     level: dict[str, int]
     trunks: tuple[Cable, ...]
 
-    def cables_of(self, node: str) -> list[Cable]:
+    def connected_cables(self, node: str) -> list[Cable]:
         """Return the cables that are connected to a NIC or a switch."""
         return [cable for cable in (*self.edges, *self.trunks) if node in cable]
 
@@ -97,7 +97,7 @@ class ClassRepresentative:
     words: str
     faults: tuple[Mapping[str, Any], ...]
 
-    def slow(self, factor: float) -> list[dict[str, Any]]:
+    def slow_faults(self, factor: float) -> list[dict[str, Any]]:
         """Return the faults for a GPU that takes ``factor`` times as long, or a link with that share left."""
         return [{**fault, "factor": factor} for fault in self.faults]
 
@@ -134,16 +134,16 @@ class JobDevices:
         """NICs, switches and cables that the job uses."""
         return find_job_fabric(self._cluster, self._gpus)
 
-    def of(self, kind: str, machines: int = 1) -> DeviceClasses:
+    def devices_of_kind(self, kind: str, machines: int = 1) -> DeviceClasses:
         """Return the job's devices of a kind, cached; a rack has ``machines`` nodes."""
         if (kind, machines) not in self._known:
-            self._known[kind, machines] = self._of(kind, machines)
+            self._known[kind, machines] = self._find_devices(kind, machines)
         return self._known[kind, machines]
 
-    def _of(self, kind: str, machines: int) -> DeviceClasses:
+    def _find_devices(self, kind: str, machines: int) -> DeviceClasses:
         if kind in ("gpu", "memory"):
             labels = [f"{name}" for name in self._cluster.gpus[: self._gpus]]
-            return self._devices(
+            return self._group_devices(
                 labels, self._class_of, "GPU ", lambda rank: ({"kind": "slow_gpu", "rank": rank},), self._first
             )
         if kind in ("host", "rack"):
@@ -151,15 +151,15 @@ class JobDevices:
             racks = [self.hosts[first : first + each].tolist() for first in range(0, len(self.hosts), each)]
             labels = [f"machine{'s' * (len(rack) > 1)} {', '.join(map(str, rack))}" for rack in racks]
             classes = self._class_of[self._first_of[::each]]
-            return self._devices(
+            return self._group_devices(
                 labels, classes, "", lambda rack: tuple({"kind": "slow_gpu", "node": host} for host in racks[rack])
             )
         if kind == "job":
-            return self._devices(["job"], np.zeros(1, dtype=np.int64), "", lambda _: (), [])
+            return self._group_devices(["job"], np.zeros(1, dtype=np.int64), "", lambda _: (), [])
         fabric = self.fabric
         if kind == "neighbour":  # another job, which takes a share of all cables between switches
             there = int(bool(fabric.trunks))
-            found = self._devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
+            found = self._group_devices(["another job"] * there, np.zeros(there, dtype=np.int64), "", lambda _: (), [])
             stand_in = ClassRepresentative("cables between switches, beside another job,", _slow_links(fabric.trunks))
             return replace(found, stand_for=(stand_in,), column=np.zeros(1, dtype=np.int64))
         if kind == "cable":  # those of NICs by place along the pipeline, those between switches by level
@@ -167,14 +167,16 @@ class JobDevices:
             between = [CLASSES + fabric.level[switch] for switch, _ in fabric.trunks]
             classes = np.array([*(self._class_of[fabric.ports[port]] for port, _ in fabric.edges), *between])
             labels = [f"{a} - {b}" for a, b in cables]
-            return self._devices(labels, classes, "cable ", lambda place: _slow_links([cables[place]]))
+            return self._group_devices(labels, classes, "cable ", lambda place: _slow_links([cables[place]]))
         # NICs by the place of their first rank along the pipeline, switches by level: each with all of its cables
         values = np.array(list((fabric.ports if kind == "nic" else fabric.level).values()), dtype=np.int64)
         word, classes = ("NIC ", self._class_of[values]) if kind == "nic" else ("switch ", values)
         nodes = list(fabric.ports if kind == "nic" else fabric.level)
-        return self._devices(nodes, classes, word, lambda place: _slow_links(fabric.cables_of(nodes[place])))
+        return self._group_devices(
+            nodes, classes, word, lambda place: _slow_links(fabric.connected_cables(nodes[place]))
+        )
 
-    def _devices(
+    def _group_devices(
         self,
         labels: Sequence[str],
         class_of: Ints,
@@ -224,11 +226,11 @@ class StepStates:
     def __post_init__(self) -> None:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
 
-    def begin(self) -> None:
+    def begin_run(self) -> None:
         """Clear the states and notes collected for the previous run."""
         self.used, self.notes = {}, []
 
-    def _timed(self, words: str, play: Callable[[], float]) -> float:
+    def _cached_step_time(self, words: str, play: Callable[[], float]) -> float:
         if words not in self.used and len(self.used) >= MOST:
             raise InputError(
                 f"run: more than {MOST} states of the cluster: {words} would be the next; "
@@ -241,7 +243,7 @@ class StepStates:
         return self.asked[words]
 
     @cached_property
-    def parts(self) -> JobDevices:
+    def devices(self) -> JobDevices:
         """Devices of the job by kind, grouped into classes."""
         return JobDevices(self.scenario)
 
@@ -251,7 +253,7 @@ class StepStates:
         with report_phase(f"state 1 of the cluster ({_HEALTHY})"):
             return simulate_scenario(self.scenario)
 
-    def weight(self, spec: CheckpointSpec) -> Weight:
+    def checkpoint_cost(self, spec: CheckpointSpec) -> Weight:
         """Return the cost of a checkpoint, whatever its interval; InputError if its duration is not stated."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:
@@ -259,19 +261,19 @@ class StepStates:
         return self.weights[of_each]
 
     @property
-    def healthy(self) -> float:
+    def healthy_step_time(self) -> float:
         """Step time (s) on the healthy cluster, with the scenario's own faults."""
-        return self._timed(_HEALTHY, lambda: self.result.step_time) + self.outer
+        return self._cached_step_time(_HEALTHY, lambda: self.result.step_time) + self.outer_step_time
 
     @cached_property
-    def outer(self) -> float:
+    def outer_step_time(self) -> float:
         """Cost of the outer steps of local training in seconds per step, equal in every cluster state."""
         section = self.scenario.training.outer
         if section is None or not played_apart(self.scenario):
             return 0.0
         return outer_seconds(self.scenario, self.result.step_time) / section.every
 
-    def with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
+    def step_time_with_faults(self, words: str, faults: Iterable[Mapping[str, Any]]) -> float:
         """Return the step time (s) with additional faults, on the scenario's own random draws."""
 
         def step() -> float:
@@ -279,33 +281,33 @@ class StepStates:
             changed = self.scenario.model_copy(update={"faults": placed((*self.scenario.faults, *more))})
             return simulate_scenario(changed).step_time
 
-        return self._timed(words, step) + self.outer
+        return self._cached_step_time(words, step) + self.outer_step_time
 
-    def slow(self, device: ClassRepresentative, level: float) -> float:
+    def slow_step_time(self, device: ClassRepresentative, level: float) -> float:
         """Return the step time (s) with a GPU or node slower by a factor, or a link at a share of its bandwidth."""
         how = f"{level:g} x slower" if level >= 1 else f"at {level:.3g} of its bandwidth"
-        return self.with_faults(f"{device.words} {how}", device.slow(level))
+        return self.step_time_with_faults(f"{device.words} {how}", device.slow_faults(level))
 
-    def writing(self, words: str, shares: Mapping[int, float]) -> float:
+    def writing_step_time(self, words: str, shares: Mapping[int, float]) -> float:
         """Return the step time (s) while checkpoint writes take these shares of the nodes' NIC bandwidth."""
         most = max(shares.values(), default=0.0)
         if not most:
-            return self.healthy
-        ports, hosts = self.parts.fabric.ports, self.scenario.cluster.built.hosts
-        taken = {cable: shares.get(int(hosts[ports[cable[0]]]), 0.0) for cable in self.parts.fabric.edges}
+            return self.healthy_step_time
+        ports, hosts = self.devices.fabric.ports, self.scenario.cluster.built.hosts
+        taken = {cable: shares.get(int(hosts[ports[cable[0]]]), 0.0) for cable in self.devices.fabric.edges}
         faults = (
             {"kind": "slow_link", "between": cable, "speed": 1 - share} for cable, share in taken.items() if share
         )
-        return self.with_faults(f"{words} in flight (up to {most:.2%} of NICs)", faults)
+        return self.step_time_with_faults(f"{words} in flight (up to {most:.2%} of NICs)", faults)
 
-    def validating(self, spec: ValidationSpec) -> float:
+    def validation_step_time(self, spec: ValidationSpec) -> float:
         """Return the cost of validations in seconds per step: forward passes on the healthy cluster."""
         if spec.seconds is not None:
             return spec.seconds / spec.every
-        one = self._timed("a batch of validation", lambda: simulate_validation(self.scenario).step_time)
+        one = self._cached_step_time("a batch of validation", lambda: simulate_validation(self.scenario).step_time)
         return spec.batches * one / spec.every
 
-    def short_of(self, machines: int) -> tuple[float, float]:
+    def short_step_time(self, machines: int) -> tuple[float, float]:
         """Return (step time (s), share of the batch) with nodes missing; InputError if no replica is left."""
         job = fewer_of(self.scenario, machines)
         if job is None:
@@ -315,4 +317,4 @@ class StepStates:
         missing = self.scenario.dp - job.scenario.dp
         words = f"{missing} replica{'s' * (missing > 1)} fewer"
         share = job.scenario.training.global_batch / self.scenario.training.global_batch
-        return self._timed(words, lambda: step_of(job)), share
+        return self._cached_step_time(words, lambda: step_of(job)), share

@@ -76,7 +76,7 @@ class PreparedStage(NamedTuple):
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
+    def of_scenario(cls, scenario: Scenario, states: StepStates) -> PreparedStage:
         """Prepare a scenario's run for simulation; InputError if it would practically never end."""
         resolve_power(scenario.cluster.device.name, run_section(scenario).power)  # raises its errors first
         run = build_long_run(scenario, states)
@@ -87,7 +87,10 @@ class PreparedStage(NamedTuple):
 def prepare_stages(scenario: Scenario, known: dict[str, StepStates]) -> list[PreparedStage]:
     """Prepare the stages of a scenario's run for simulation; stages with equal steps share ``known`` states."""
     scenarios = stage_scenarios(scenario) if run_section(scenario).stages else [scenario]
-    return [PreparedStage.of(each, known.setdefault(repr(step_document(each)), StepStates(each))) for each in scenarios]
+    return [
+        PreparedStage.of_scenario(each, known.setdefault(repr(step_document(each)), StepStates(each)))
+        for each in scenarios
+    ]
 
 
 def simulate_policies(
@@ -98,7 +101,7 @@ def simulate_policies(
     outcomes: dict[str, list[Outcomes]] = {name: [] for name in policies}
     for number in range(max(len(stages) for _, stages in policies.values())):
         runs = {name: stages[number].run for name, (_, stages) in policies.items() if number < len(stages)}
-        for name, each in player.play(runs, seed, count, _APART * number).items():
+        for name, each in player.simulate(runs, seed, count, _APART * number).items():
             outcomes[name].append(each)
     found: dict[str, TrainingRun | StagedTraining] = {}
     for name, (scenario, stages) in policies.items():

@@ -118,7 +118,7 @@ def _checkpoint_facts(training: TrainingRun) -> Iterator[Fact]:
     if pattern.keep:
         behind = f", is written asynchronously in {format_seconds(saving.write)}" if saving.write else ""
         every = f"every {pattern.steps:,} step{'s' * (pattern.steps > 1)}"
-        every += f" = {format_seconds(pattern.steps * pattern.each)}"
+        every += f" = {format_seconds(pattern.steps * pattern.step_with_validation)}"
         if pattern.memory is not None:
             every += f" to peers' memory, one in {pattern.cycles} to storage"
         size = format_bytes(checkpoint_bytes(training.scenario, section.checkpoint))

@@ -93,7 +93,7 @@ class TrainingRun(Displayable):
 
     def __post_init__(self) -> None:
         run, outcomes, wall = self.run, self.outcomes, self.outcomes.wall
-        shares = {fate: seconds / wall for fate, seconds in outcomes.spent().items()}
+        shares = {fate: seconds / wall for fate, seconds in outcomes.seconds_by_category().items()}
         stops = [number for number, cause in enumerate(run.causes) if cause.stops]
         days, goodput = float(wall.mean()) / DAY, float(shares["productive"].mean())
         facts = facts_of(self.scenario, self.scenario.cluster.device)
@@ -123,14 +123,14 @@ class TrainingRun(Displayable):
     @cached_property
     def energy(self) -> RunEnergy | None:
         """Energy by time category, and power of the job; None if the power of its GPUs is unknown."""
-        return RunEnergy.of(self.run, self.outcomes, run_section(self.scenario).power, self.step)
+        return RunEnergy.of_runs(self.run, self.outcomes, run_section(self.scenario).power, self.step)
 
     @cached_property
     def money(self) -> RunMoney | None:
         """Cost in dollars by time category and by cause; None if nothing has a price."""
         section = run_section(self.scenario)
         size = checkpoint_bytes(self.scenario, section.checkpoint)
-        return RunMoney.of(self.run, self.outcomes, section, size, self.energy)
+        return RunMoney.of_runs(self.run, self.outcomes, section, size, self.energy)
 
     @property
     def dollars(self) -> float | None:
@@ -148,7 +148,7 @@ class TrainingRun(Displayable):
         achievable = run_section(self.scenario).achievable_mfu
         if achievable is None or self.dollars is None:
             return None
-        return PriceOfMfu.of(self.dollars, self.effective_mfu, achievable)
+        return PriceOfMfu.of_dollars(self.dollars, self.effective_mfu, achievable)
 
     @cached_property
     def numbers(self) -> pd.DataFrame:
@@ -172,7 +172,7 @@ class TrainingRun(Displayable):
         Columns mean_s (which sum to the mean wall time), share, low and high of its 95 % interval, p10, p90; dollars
         and kwh (nan if not known).
         """
-        spent, money, energy = self.outcomes.spent(), self.money, self.energy
+        spent, money, energy = self.outcomes.seconds_by_category(), self.money, self.energy
         rows = [
             [fate, float(spent[fate].mean()), *_mean_interval(share), *np.quantile(share, (0.1, 0.9)),
                    math.nan if money is None else money.by_fate[fate],
@@ -221,7 +221,9 @@ class TrainingRun(Displayable):
         week in which it occurs.
         """
         rows = []
-        for number, (good, lasts) in enumerate(zip(*(each.T for each in self.outcomes.by_week()), strict=True), 1):
+        for number, (good, lasts) in enumerate(
+            zip(*(each.T for each in self.outcomes.weekly_goodput()), strict=True), 1
+        ):
             begun = good[lasts > 1e-6 * self.run.week]
             if len(begun):
                 rows.append([number, float(begun.mean()), *np.quantile(begun, (0.1, 0.9)), len(begun)])
@@ -291,7 +293,7 @@ class TrainingRun(Displayable):
                 "stall_s": pattern.storage.stall,
                 "write_s": pattern.storage.write,
                 "steps": pattern.steps if keep else None,
-                "interval_s": pattern.steps * pattern.each if keep else None,
+                "interval_s": pattern.steps * pattern.step_with_validation if keep else None,
             },
             "numbers": self.numbers.to_dict(orient="index"),
             "breakdown": self.breakdown.to_dict(orient="index"),
