@@ -110,7 +110,7 @@ def test_steps_are_played_once_for_all(states: StepStates, answers: Mapping[str,
 
 
 def test_one_run_has_no_interval(states: StepStates) -> None:
-    with pytest.raises(InputError, match="simulate at least 2"):
+    with pytest.raises(InputError, match="a whole number of at least 2"):
         advise("nine", scenario_of(), states=states, played=1)
 
 
@@ -242,7 +242,7 @@ def test_a_difference_of_runs_that_are_known() -> None:
 
 
 def test_policies_that_cannot_be_compared() -> None:
-    with pytest.raises(InputError, match="two policies or more"):
+    with pytest.raises(InputError, match="two or more policies"):
         compare_policies({"one": scenario_of()})
     with pytest.raises(InputError, match="must be a scenario"):
         compare_policies({"one": {"run.spares.hot": 1}, "other": scenario_of()})

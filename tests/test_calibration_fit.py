@@ -211,7 +211,7 @@ def test_a_bad_fit_file_says_where(text: str, message: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("constant", "rows", "message"), [
     ("cluster.device.matmul.powr", "", "no 'powr' in cluster.device.matmul"),
-    ("cluster.device.name", "", "not a number that could be fitted"),
+    ("cluster.device.name", "", "only a number can be fitted"),
     ("software.kernel", "", "no software.kernel"),
     ("constants.slowdown", "", "slowdown"),
     ("cluster.device.launch", ", where: tokens > 1", "no column 'tokens'"),

@@ -132,7 +132,7 @@ def test_what_a_person_must_know_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "NIC: came more and more often" in said
     assert "SSD: 4 of 4 on host7: defective" in said
     assert "on job" not in said
-    assert "SSD, software bug: few: with 4 the rate may be 0.27 to 2.56 times as high" in said
+    assert "SSD, software bug: only 4: the true rate may be 0.27 to 2.56 times the fitted one" in said
     assert "800 GPUs are assumed observed for all of 10 d" in said
     assert '{"name": "NIC", "of": "job", "count": 60, "within": "10 d", "gpus": 800' in said
 

@@ -320,7 +320,7 @@ def test_a_study_of_given_times(write: Write) -> None:
         assert sum(point.breakdown.values()) == pytest.approx(point.predicted, rel=1e-9)
     assert [(each.label, each.reason) for each in report.refused] == [
         ("zb, 4", "the formula 'B_ms * ms': B_ms is empty in this row"),
-        ("odd, 4", "the study does not say which schedule 'odd' is; it knows plain, zb"),
+        ("odd, 4", "the study does not define the schedule 'odd'; it defines plain, zb"),
         ("plain, 4", "measured 'step_s' gives None; it must be a number"),
     ]
     (part,) = report.parts

@@ -197,7 +197,7 @@ def test_a_first_scenario_of_a_batch_of_ones_own() -> None:
         ("llama3-70b", "dgx_h100", 8, "the closest holds .* GB of 80.0: use more GPUs"),
         ("llama3-8", "dgx_h100", 8, "did you mean 'llama3-8b'"),
         ("llama3-8b", "dgx_h10", 8, "did you mean 'dgx_h100'"),
-        ("llama3-8b", "two_nodes_explicit", 8, "no number of nodes that could be raised"),
+        ("llama3-8b", "two_nodes_explicit", 8, "a fixed number of nodes"),
     ],
 )
 def test_a_first_scenario_that_cannot_be(model: str, cluster: str, gpus: int, words: str) -> None:

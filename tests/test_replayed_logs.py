@@ -146,7 +146,7 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
         ("when,cause\n1 h,machine\n", ["--columns", "tim=when"], "there is no 'tim'; did you mean 'time'"),
         ("when,cause\n1 h,machine\n", ["--columns", "time"], "'time' is not a pair"),
         ("time,cause\n2024-07-01,machine\n", [], "row 1: time: '2024-07-01' is a date; set when"),
-        ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the begin, 2024-08-01"),
+        ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the start, 2024-08-01"),
         ("time,cause\n2024-99-01,machine\n", ["--began", "2024-08-01"], "'2024-99-01' is not a date"),
         ("time,cause\n1 h,machine\n", ["--began", "soon"], "--began: 'soon' is not a date"),
         ("time,cause\n1 h,machine\n", ["--run.restart", "7"], "run.restart"),
@@ -221,7 +221,7 @@ def test_the_section_is_that_of_the_scenario_with_other_rates(
         assert (again.of, again.effect, again.by, again.repair) == (spec.of, spec.effect, spec.by, spec.repair)
         assert again.rate(1, 1, scenario.gpus) == pytest.approx(spec.rate(1, 1, scenario.gpus), rel=0.6)
     assert cli.main(["failures", str(files / "log.csv")]) == 2
-    assert "is the log of a run; name its scenario: --scenario" in capsys.readouterr().err
+    assert "is the log of a simulated run; name its scenario with --scenario" in capsys.readouterr().err
 
 
 def test_intervals_hold_the_true_rate_as_often_as_they_say(scenario: Scenario, training: TrainingRun) -> None:

@@ -197,7 +197,7 @@ def test_what_nobody_says_is_asked_for() -> None:
 
 
 def test_what_is_assumed_is_told_until_it_is_said(training: TrainingRun) -> None:
-    assert "assumed: communication takes 20% of the way from idle to full (196 W per GPU)" in training.summary()
+    assert "assumed: communication draws 20% of the range from idle to full power (196 W per GPU)" in training.summary()
     said = trained({**RUN, "power": {"communication": "35%"}}, played=2)
     assert said.energy is not None
     assert list(said.energy.assumed()) == []

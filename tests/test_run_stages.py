@@ -91,7 +91,7 @@ def test_the_command_plays_stages(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("2 runs of 2 stages", "stage 1: training.global_batch: 64", "stage 2: as the scenario", "1.000T"):
         assert words in text
     assert cli.main(["advise", "interval", *argv[1:2], *argv[4:], "--played", "2"]) == 2
-    assert "--set run.stages=null removes them" in capsys.readouterr().err
+    assert "remove them with --set run.stages=null" in capsys.readouterr().err
     assert cli.main([*argv, "--vary", "run.price=1,2"]) == 0
     assert "3 policies, 2 runs of each" in capsys.readouterr().out
 
@@ -158,7 +158,7 @@ def test_bad_stages_are_one_message(run: dict[str, Any], stages: Any, words: str
 @pytest.mark.parametrize("played", [0, -3, 2.5, True, "3"])
 def test_runs_are_a_whole_number(played: Any) -> None:
     for whole in (scenario(), load("tiny_dp", {"run": RUN})):
-        with pytest.raises(InputError, match=r"must be a whole number(; simulate at least 1|, got .*; write played=)"):
+        with pytest.raises(InputError, match=r"must be a whole number( of at least 1|, got .*; write played=)"):
             simcluster.train(whole, played=played)
 
 

@@ -244,8 +244,8 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("question", "said"),
     [
-        ({}, "a question is needed, and nothing given is not"),
-        ({"gpus": 64}, "and gpus alone is not: give a budget"),
+        ({}, "no input is given"),
+        ({"gpus": 64}, "gpus alone does not define a question: give a budget"),
         ({"compute": "much"}, "compute 'much' is not a number above zero"),
         ({"compute": 1e99}, r"compute 1e\+99: must lie between 1 and 1e\+40"),
         ({"parameters": "7", "loss": 2.0}, "parameters 7: must lie between"),

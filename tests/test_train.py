@@ -234,7 +234,10 @@ def test_the_command_writes_what_it_says(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["--run.failures", "rsc1"], "did you mean 'rsc-1'"),
         (["--run.tokens", "300B"], "set one of days, steps, tokens"),
-        (["--set", "run.checkpoint={stall: 1 s, write: 1 h, every: 20 min}"], "a write takes 3600 s, the work between"),
+        (
+            ["--set", "run.checkpoint={stall: 1 s, write: 1 h, every: 20 min}"],
+            "a write takes 3600 s, but snapshots are",
+        ),
         (["--set", "run.checkpoint={every: 1 h}"], "run.checkpoint: needs a duration"),
         (["--played", "0"], "--played 0: simulate at least one run"),
         (["--workers", "0"], "0 processes cannot simulate anything"),

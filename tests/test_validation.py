@@ -303,7 +303,7 @@ BAD = [
     (TINY, ("header: [run,", "header: [tp,"), ["names 'tp' twice"]),
     (TINY, ("aim: 0.5", "where: gpus > 99"), ["where", "none of the 4 rows"]),
     (TINY, ("aim: 0.5", "where: run > 99"), ["where", "cannot be compared"]),
-    (TINY, ("  tp: parallel.tp", "  tp: {values: {'1': 1}}"), ["needs a path"]),
+    (TINY, ("  tp: parallel.tp", "  tp: {values: {'1': 1}}"), ["needs either path"]),
     (TINY, ("  tp: parallel.tp", "  tp: {sets: {'1': {gpus: 1}}, unit: s}"), ["with a path only"]),
     (CALLS, ("platforms: {H100: dgx-h100}", "platforms: {H100: dgx-h10}"), ["did you mean 'dgx-h100'"]),
     (CALLS, ("set: set, gpu: gpu", "set: sett, gpu: gpu"), ["columns.set", "no column 'sett'"]),
@@ -424,7 +424,7 @@ def test_cells_become_changes_in_the_order_of_set_columns_derive(write: Write) -
     assert dict(two.changes)["steps"] == 3
     assert isinstance(none, RowTask)
     assert "overlap.bucket_size" not in dict(none.changes)  # its cell is empty
-    assert odd == "the study does not say what 'odd' in column 'run' means; it knows one, two or none"
+    assert odd == "the study does not define the value 'odd' of column 'run'; it defines one, two or none"
 
 
 def test_a_base_scenario_may_be_a_file_beside_the_study_or_one_that_ships(write: Write) -> None:
@@ -458,7 +458,7 @@ def test_a_study_of_steps_end_to_end(write: Write, tmp_path: Path, capsys: pytes
     assert total["steps"] == part["score"]
     assert [each["label"] for each in study["refused"]] == ["none, 2", "odd, 3"]
     assert "2 rows: mean absolute error" in shown
-    assert "failed: none, 2: seconds must be a number above zero, and is empty" in shown
+    assert "failed: none, 2: seconds must be a number above zero, got empty" in shown
     assert "failed: odd, 3: " in shown
     assert (tmp_path / "p.png").stat().st_size > 10_000
 
@@ -497,7 +497,7 @@ def test_a_study_of_collectives_end_to_end(write: Write, tmp_path: Path, capsys:
     times = 0.1 / slow.points[0].predicted
     assert f"degraded: slow, all_reduce: measured {times:.2f} x slower than expected (1 row; a broken" in shown
     assert [each.reason.split(";")[0] for each in report.refused] == [
-        "NCCL has no estimate for scatter",
+        "the NCCL model has no scatter",
         "the study has no platform for GPU 'MI300X'",
     ]
     assert report.left_out == (("quoted: no size", 1),)

@@ -14,7 +14,7 @@ from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
 
 GPUS_PER_NODE = 8
-"""Of those that were watched."""
+"""GPUs per node of the clusters in the failure catalogue."""
 
 
 def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
@@ -24,8 +24,8 @@ def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
         catalogue = presets("failures.yaml")
         if spec.of not in catalogue:
             raise InputError(
-                f"run.failures: there are no failures {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
-                f"built-in failures: {', '.join(catalogue)}; or define them under also"
+                f"run.failures: no built-in failures are named {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
+                f"built-in failures: {', '.join(catalogue)}; or define your own under also"
             )
         known = _parse_causes(catalogue[spec.of])
     found = (*known, *spec.also)
@@ -33,12 +33,12 @@ def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
         names = [each.name for each in found]
         missing = [name for name in spec.only if name not in names]
         if missing:
-            raise InputError(f"run.failures.only: there is no {', '.join(missing)}; there are {', '.join(names)}")
+            raise InputError(f"run.failures.only: unknown {', '.join(missing)}; known: {', '.join(names)}")
         found = tuple(each for each in found if each.name in spec.only)
     names = [each.name for each in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InputError(f"run.failures: {', '.join(twice)} are given twice; a name is one cause: rename one")
+        raise InputError(f"run.failures: {', '.join(twice)} defined twice; names must be unique: rename one")
     return found
 
 
@@ -74,7 +74,7 @@ class WatchedFailures:
 
     @property
     def observed_exposure(self) -> tuple[float, float]:
-        """Observed time (s), and number of GPUs or devices, over which the published failures were observed_exposure."""
+        """Observed time (s), and number of GPUs or devices, over which the published failures were counted."""
         found = self.published
         return parse_seconds(found["within"]), float(found.get("gpus") or found["devices"])
 

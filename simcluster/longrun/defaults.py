@@ -113,7 +113,7 @@ def _ineffective_keys(section: RunSpec, run: LongRun) -> tuple[tuple[str, bool, 
 
 
 def _ineffective_failure_keys(spec: FailureSpec, section: RunSpec) -> tuple[tuple[str, bool, str], ...]:
-    slow, alone = spec.effect == "slow", "a slow device is left alone (run.straggler)"
+    slow, alone = spec.effect == "slow", "a slow device is left in place (run.straggler)"
     left, saved = slow and section.straggler == "leave", slow and section.straggler == "checkpoint"
     return (
         ("survives", section.checkpoint.memory is None, "no copy is in memory (run.checkpoint.memory)"),

@@ -20,11 +20,11 @@ from simcluster.longrun.pattern import STORAGE, SnapshotCost
 from simcluster.longrun.run import FailureMode, LongRun
 
 _LEAST = 1e-3
-"""The share of the time that must be work which is kept."""
+"""Least share of the time that must be work that is kept."""
 _NEVER = 50.0  # segments this many times as long as the time between failures succeed with probability e^-50
 _LONGEST = 100 * YEAR
 _MOST_EACH, _MOST = 1e5, 2e8  # failures in a run, and in all runs: minutes of simulation
-_PARTS = 4096  # of the law of a silent error's lifetime
+_PARTS = 4096  # points at which a silent error's lifetime is sampled
 
 
 def check_run_ends(run: LongRun) -> None:

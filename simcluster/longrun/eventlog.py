@@ -25,10 +25,10 @@ from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.run import MAINTENANCE, TIME_TOLERANCE, LongRun
 
 NAMES = ("time", "cause", "device", "lasts", "end", "of", "count", "age", "since")
-"""Columns of a log that is not a run's own."""
+"""Columns of a real failure log."""
 
 _CELL = 400
-"""Bytes of memory of a cell, as a Python object in a row."""
+"""Memory (bytes) of a table cell as a Python object."""
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 
 
@@ -42,7 +42,7 @@ def read_log_rows(path: Path, columns: Mapping[str, str] | None = None, began: s
     rows, columns = read(path), columns or {}
     for own, theirs in columns.items():
         if own not in NAMES:
-            raise InputError(f"--columns: there is no {own!r}{did_you_mean(own, NAMES)}; a log has {', '.join(NAMES)}")
+            raise InputError(f"--columns: unknown column {own!r}{did_you_mean(own, NAMES)}; known: {', '.join(NAMES)}")
         if theirs not in rows[0].cells:
             raise InputError(
                 f"--columns: {path} has no column {theirs!r}{did_you_mean(theirs, rows[0].cells)}; "
@@ -79,7 +79,7 @@ def parse_log_seconds(value: object, where: str) -> float:
     except (InputError, OverflowError) as problem:
         raise InputError(f"{where}: {problem}") from None
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise InputError(f"{where}: {value!r} is not a time since the begin; write 0 or more seconds, or as in 3.2 h")
+        raise InputError(f"{where}: {value!r} is not a time since the start; write seconds (0 or more), or as in 3.2 h")
     return seconds
 
 
@@ -129,7 +129,7 @@ def _seconds_since(began: datetime | None, text: str, where: str) -> float:
         raise InputError(f"{where}: {text!r} is a date; set when the job began: --began {text[:10]!r}")
     since = (_parse_date(text, where) - began).total_seconds()
     if since < 0:
-        raise InputError(f"{where}: {text!r} is before the begin, {began:%Y-%m-%d %H:%M:%S}")
+        raise InputError(f"{where}: {text!r} is before the start, {began:%Y-%m-%d %H:%M:%S}")
     return since
 
 
@@ -142,10 +142,10 @@ def _parse_date(text: str, where: str) -> datetime:
 
 
 COLUMNS = ("begin_s", "end_s", "what", "cause", "which", "at_s", "steps", "snapshots")
-"""A row of a run's log: wall seconds, what the job did, why, on which part, where on the nominal clock it ended."""
+"""Columns of a simulated run's log: wall begin and end, activity, cause, device or phase, nominal time at the end."""
 
 STANDS = ("detection", "diagnosis", "waiting", "pause", "maintenance", "restart")
-"""What a job does while it stands."""
+"""Activities during which a job does not train."""
 
 
 @dataclass(frozen=True, slots=True)

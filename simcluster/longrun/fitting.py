@@ -24,7 +24,7 @@ from simcluster.longrun.eventlog import parse_log_seconds
 from simcluster.longrun.lives import ObservedLifetimes, WeibullFit
 
 FEW_FAILURES = 10
-"""Below so many failures a rate is little more than its order of magnitude."""
+"""Number of failures below which a rate is little more than an order of magnitude."""
 _BEATS = 6.635 / 2  # log-likelihood: chi-squared of one degree of freedom, 1 %
 _ENDS = {**dict.fromkeys(("failed", "dead", "true", "1", "yes"), True),
          **dict.fromkeys(("censored", "alive", "false", "0", "no"), False)}  # fmt: skip
@@ -49,7 +49,7 @@ class CauseFit:
     oldest: tuple[float, float]
     notes: tuple[str, ...]
     known: Mapping[str, Any] = field(default_factory=dict)
-    """What else is said of it in a run."""
+    """Further keys of the cause in a run's ``failures``."""
 
     @property
     def name(self) -> str:
@@ -109,11 +109,11 @@ def fit_failures(
         if column not in columns:
             raise InputError(
                 f"the log has no column {column!r}{did_you_mean(column, columns)}; it has {', '.join(columns)}; "
-                "needed are cause and time, or cause and count, or cause, age and end: name them, as in "
+                "required: cause and time, cause and count, or cause, age and end; rename columns as in "
                 "--columns cause=reason"
             )
     if "age" not in columns and (gpus is None or days is None):
-        raise InputError("the observed time is unknown: set --gpus and --days, or give a log of lives (age, end)")
+        raise InputError("the observed time is unknown: set --gpus and --days, or give a log of lifetimes (age, end)")
     if days is not None and not (math.isfinite(days) and days > 0):
         raise InputError(f"--days {days:g}: the observed time must be positive")
     of = {row.texts.get("cause", "").strip(): row.texts["of"] for row in reversed(rows) if row.texts.get("of")}
@@ -136,9 +136,9 @@ def fit_failures(
         everything = [each for found in counted.values() for each in found]
         total = _fit_counts(everything, ("all", ""), gpus, seconds, "job")
         notes = [
-            f"{gpus:,} GPUs are assumed observed for all of {days:g} d.  Hours in which the job stood still count as "
-            "exposed: if it trained 90 % of them, each rate is 1/0.9 as high.  Counts have no ages: without "
-            "these no shape."
+            f"{gpus:,} GPUs are assumed observed for all of {days:g} d.  Hours without training count as "
+            "exposed: if the job trained 90 % of the time, each rate is 1/0.9 as high.  Counts have no ages, so no "
+            "Weibull shape is fitted."
         ]
     ranked = sorted(cells, key=lambda each: -each.count)
     return FailureFits(tuple(ranked), total, gpus, None if days is None else days * DAY, source, tuple(notes))
@@ -147,7 +147,7 @@ def fit_failures(
 # --- counts -----------------------------------------------------------------------------------------------------------
 
 RowFailures = tuple[float, float, str]
-"""Failures of a row: how many, when (s; nan: unknown), on which device."""
+"""Failures in a row of a log: (count, time (s; nan if unknown), device)."""
 
 
 def _read_counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], list[RowFailures]]:
@@ -155,7 +155,7 @@ def _read_counts(rows: Sequence[Row], by: str | None) -> dict[tuple[str, str], l
     for row in rows:
         cause = row.texts.get("cause", "").strip()
         if not cause:
-            raise InputError(f"row {row.number}: has no cause; every failure needs one: write it, if only 'unknown'")
+            raise InputError(f"row {row.number}: has no cause; write one, such as 'unknown'")
         time = row.cells.get("time")
         when = math.nan if time is None else parse_log_seconds(time, f"row {row.number}: time")
         seen = _failure_count(row), when, row.texts.get("device", "").strip()
@@ -194,9 +194,9 @@ def _cause_fit(
     lives: WeibullFit | None = None, oldest: tuple[float, float] = (0.0, 0.0),
 ) -> CauseFit:  # fmt: skip
     low, high = poisson_interval(round(count))
-    few = f"never seen: at most every {watched / high / DAY:.3g} d (95 %)"
+    few = f"never observed: at most one in {watched / high / DAY:.3g} d (95 %)"
     if count:
-        few = f"few: with {count:g} the rate may be {low / count:.2f} to {high / count:.2f} times as high"
+        few = f"only {count:g}: the true rate may be {low / count:.2f} to {high / count:.2f} times the fitted one"
     notes = (*([few] if count < FEW_FAILURES else []), *notes)
     return CauseFit(*kind, of, count, watched, low, high, lives, oldest, notes)
 
@@ -217,8 +217,8 @@ def _defective_device_note(found: Sequence[RowFailures], gpus: int) -> list[str]
 
 
 _LIVES = (
-    "Lives are assumed independent; censored ones count up to the end of observation.  Parts that left before the log "
-    "began are not in it: give since, or early deaths are missed."
+    "Lifetimes are assumed independent; censored ones count up to the end of observation.  Parts removed before the "
+    "log began are missing from it: add a column since, or early failures are missed."
 )
 
 
@@ -233,12 +233,12 @@ def _read_lives(rows: Sequence[Row], by: str | None) -> tuple[ObservedLifetimes,
         age = parse_log_seconds(row.cells["age"], f"{where}: age")
         since.append(0.0 if begun is None else parse_log_seconds(begun, f"{where}: since"))
         if age <= since[-1]:
-            raise InputError(f"{where}: age: {row.texts['age']!r} is not a life; it ends after its begin (0, or since)")
+            raise InputError(f"{where}: age: {row.texts['age']!r} is not a lifetime; it must exceed since (or 0)")
         text = row.texts.get("end", "failed").strip().lower()
         if text not in _ENDS:
             raise InputError(f"{where}: end: {text!r} is neither failed nor censored")
         if _ENDS[text] and not row.texts["cause"].strip():
-            raise InputError(f"{where}: has no cause; every failure has one, if only 'unknown'")
+            raise InputError(f"{where}: has no cause; write one, such as 'unknown'")
         ages.append(age)
         ended.append(_ENDS[text])
         weight.append(_failure_count(row))

@@ -55,7 +55,7 @@ class PartLifetimes:
 
 
 _STEEPEST = 1e3
-"""The largest shape that is looked for: nine of ten lives end within 0.3 % of each other."""
+"""Largest Weibull shape that is searched: nine of ten lifetimes end within 0.3 % of each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ObservedLifetimes:
         if slope(_STEEPEST) >= 0:
             raise InputError(
                 f"{full_number(self.failures)} failures are at ages so close that the shape is above {_STEEPEST:g}: "
-                "give lives of different ages"
+                "give lifetimes of different lengths"
             )
         shape = float(brentq(slope, 1e-3, _STEEPEST))
         whole, first, second = moments(shape)
@@ -143,7 +143,7 @@ class ObservedLifetimes:
 
 
 _REMEMBERED = {"window": 1, "fading": 8}
-"""Failures of a machine that a rule looks back at at least; beyond, as many as its limit."""
+"""Least number of past failures of a node that a rule considers; more if its limit is higher."""
 
 
 def should_retire_node(

@@ -18,7 +18,7 @@ from simcluster.base.arrays import Floats, Ints
 from simcluster.base.errors import InputError
 
 MEMORY, STORAGE = 0, 1
-"""Where a snapshot is safe: in the memory of peers, or on storage."""
+"""Snapshot tiers: in the memory of peer nodes, or on storage."""
 
 _GRID = 2.0**20  # of a second: sums over many weeks are exact, so that cycles end at exact times
 
@@ -66,8 +66,8 @@ class CheckpointPattern:
             if self.steps < least:
                 work = self.steps * self.step_with_validation + saving.slowed * saving.write
                 raise InputError(
-                    f"run.checkpoint: a write takes {saving.write:.4g} s, the work between two snapshots {work:.4g} s; "
-                    f"write less often (every {least} steps) or faster (to)"
+                    f"run.checkpoint: a write takes {saving.write:.4g} s, but snapshots are {work:.4g} s apart; "
+                    f"write less often (every {least} steps) or faster (run.checkpoint.to)"
                 )
 
     @property

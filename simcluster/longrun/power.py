@@ -26,7 +26,7 @@ Watts = Annotated[float, Field(strict=False, ge=0)]
 Utilisation = Annotated[float, Field(strict=False, ge=0, le=1)]
 
 KWH = 3.6e6
-"""Joules."""
+"""Joules per kWh."""
 
 _TRAINS = ("productive", "write", "validation", "lost")
 _WAITS = ("checkpoint", "verification", "slow", "detection", "pause")  # all or most GPUs wait in a collective
@@ -62,8 +62,8 @@ def load_device_power(device: str) -> DevicePower:
     known = presets("power.yaml")
     if device not in known:
         raise InputError(
-            f"run.power: the power of {device!r} is unknown{did_you_mean(device, known)}; known are "
-            f"{', '.join(known)}; or give idle and full, in W"
+            f"run.power: the power of {device!r} is unknown{did_you_mean(device, known)}; known: "
+            f"{', '.join(known)}; or set idle and full, in W"
         )
     return DevicePower.model_validate(known[device])
 

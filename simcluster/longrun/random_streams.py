@@ -14,7 +14,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 
 BLOCK = 64
-"""Occurrences that are drawn together: a power of two."""
+"""Number of occurrences that are drawn at once, a power of two."""
 
 
 class RandomStream:

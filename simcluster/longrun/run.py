@@ -51,11 +51,10 @@ class RecordedFailures:
 Effect = Literal["stop", "slow", "pause", "silent", "alarm"]
 ZERO_TIME = FixedTime(seconds="0 s")
 TIME_TOLERANCE = 1e-6
-"""Seconds within which a machine that comes back is there: of sums of weeks no more is exact."""
+"""Seconds by which times of events may differ and count as equal: sums over weeks are no more exact."""
 
 FATES = ("lost", "slow", "detection", "diagnosis", "waiting", "restart", "pause", "maintenance")
-"""What becomes of the seconds of a run by a cause; those by none are productive, checkpoint, write,
-verification and validation."""
+"""Time categories charged to a cause; the others are productive, checkpoint, write, verification, validation."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +223,7 @@ class LongRun:
 
 
 MAINTENANCE, REGROWTH = "maintenance", "machines missing"
-"""What outages are counted under that no cause of the run has: planned work, and replicas that come and go."""
+"""Names of outages without a failure: planned maintenance, and replicas that leave or return."""
 
 
 def cause_names(run: LongRun) -> list[str]:

@@ -65,7 +65,7 @@ def _report_blocks(outcome: FitOutcome, *, all_rows: bool) -> Iterator[Block]:
     )
     yield TableBlock(["rows", "mean error", "worst"], scores, title=[fitted, _effort_line(outcome.effort)])
     if outcome.cross_validation:
-        header = ["left out", "groups", "mean error", "vs fitted", "worst group", "constants"]
+        header = ["excluded", "groups", "mean error", "vs fitted", "worst group", "constants"]
         yield TableBlock(header, list(map(_cross_validation_cells, outcome.cross_validation)))
     shown = outcome.rows if all_rows else sorted(outcome.rows, key=lambda row: -abs(row.error))[:_MAX_WORST]
     residuals = "; ".join(f"{row.sample.label} {row.error:+.1%}" for row in shown)
@@ -97,7 +97,7 @@ def _overall_lines(outcomes: Sequence[FitOutcome]) -> Lines:
             if not left.skipped and left.ratio > 1.5:
                 alone = left.by == "study" and left.groups == 1
                 lines.append(
-                    f"  {each.name}: with one {left.by} left out the error is {left.ratio:.2f} x the fitted one, "
+                    f"  {each.name}: with one {left.by} excluded the error is {left.ratio:.2f} x the fitted one, "
                     f"above 1.5 x{' (predicted unfitted: no other study)' if alone else ''}"
                 )
     skipped = len(outcomes) - len(done)

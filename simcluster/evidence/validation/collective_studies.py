@@ -57,7 +57,7 @@ def formula_forecast(call: TimedCollective) -> Forecast:
         return alone.seconds, f"{alone.algorithm} {alone.protocol}"
     if call.collective not in COLLECTIVES:
         known = listed((*COLLECTIVES, *EXCHANGES))
-        raise InputError(f"NCCL has no estimate for {call.collective}; it has for {known}")
+        raise InputError(f"the NCCL model has no {call.collective}; it has {known}")
     choice = choose(call.collective, **shape, algorithms=(call.algorithm,) if call.algorithm else None)
     return choice.prediction.seconds, f"{choice.algorithm} {choice.protocol}"
 
@@ -88,7 +88,7 @@ PREDICTORS: Mapping[str, Callable[[TimedCollective], Forecast]] = {
     "formula": formula_forecast,
     "network": network_forecast,
 }
-"""Functions by the study's ``predictor``; add another one here."""
+"""Functions that predict the time of a collective, by the study's ``predictor``."""
 
 
 def report_collectives(file: StudyFile, study: CollectiveStudy, table: tuple[Row, ...]) -> Report:
@@ -130,16 +130,16 @@ def _parse_call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedC
     gpu = row.texts[columns.gpu]
     platform = of_set.platform or study.platforms.get(gpu)
     if platform is None:
-        raise InputError(f"the study has no platform for GPU {gpu!r}; it has for {listed(study.platforms)}")
+        raise InputError(f"the study has no platform for GPU {gpu!r}; it has platforms for {listed(study.platforms)}")
     collective = row.texts[columns.collective]
     nodes, gpus = _whole_number(row.cells, columns.nodes), _whole_number(row.cells, columns.gpus)
     if gpus % nodes:
-        raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; leave the row out")
+        raise InputError(f"{gpus} GPUs cannot be spread evenly over {nodes} nodes; remove the row")
     size = positive_cell(row.cells, columns.size)
     machine = load_platform(platform)
     ran = row.texts[columns.version] if columns.version else ""
     if ran and ran not in study.versions:
-        raise InputError(f"the study does not say which tables NCCL {ran!r} has; it knows {listed(study.versions)}")
+        raise InputError(f"the study does not define the version NCCL {ran!r}; it defines {listed(study.versions)}")
     if ran:
         machine = replace(machine, version=study.versions[ran])
     algorithm: Any = of_set.algorithm
@@ -148,14 +148,14 @@ def _parse_call(study: CollectiveStudy, of_set: MeasuredSet, row: Row) -> TimedC
         algorithm = study.algorithms.get(text, text)
         if algorithm not in ALGORITHMS:
             known = listed(study.algorithms)
-            raise InputError(f"the study does not say what the algorithm {text!r} is; it knows {known}")
+            raise InputError(f"the study does not define the algorithm {text!r}; it defines {known}")
     return TimedCollective(collective, nodes, gpus // nodes, size, machine, algorithm)
 
 
 def _whole_number(cells: Mapping[str, Cell], column: str) -> int:
     value = positive_cell(cells, column)
     if not value.is_integer():
-        raise InputError(f"{column} must be a whole number, and is {value}")
+        raise InputError(f"{column} must be a whole number, got {value}")
     return int(value)
 
 

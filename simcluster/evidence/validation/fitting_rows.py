@@ -146,7 +146,7 @@ class KernelRun:
 
 
 SampleRun = StepRun | PipelineRun | KernelRun
-"""A row that can be simulated.  ``run_key`` is equal for equal runs, such as a configuration measured several times."""
+"""Row that can be simulated; ``run_key`` is equal for equal runs, such as a configuration measured several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class FitSample:
 def _numeric_value_at(model: object, path: str, name: str) -> float:
     value = value_at_path(model, path)
     if not is_number(value):
-        raise InputError(f"{name} is {value!r}, not a number that could be fitted")
+        raise InputError(f"{name} is {value!r}; only a number can be fitted")
     return float(value)
 
 

@@ -31,7 +31,7 @@ def _check_formula(value: object) -> object:
 
 
 FormulaText = Annotated[str, BeforeValidator(_check_formula)]
-"""A formula over the columns, see ``expressions``."""
+"""Formula over the columns of a table (``expressions``)."""
 
 Fraction = Annotated[float, Field(gt=0, lt=10)]
 CellValue = StrictBool | StrictInt | StrictFloat | StrictStr | None
@@ -190,7 +190,7 @@ class MeasuredBytes(Spec):
     @model_validator(mode="after")
     def _check_baseline(self) -> Self:
         if (self.unit == "%") != (self.baseline is not None):
-            raise InputError("a column in % needs a baseline, and no other column takes one")
+            raise InputError("baseline: a column in % needs one, and no other column may have one")
         return self
 
     @property
@@ -218,5 +218,5 @@ def positive_cell(cells: Mapping[str, Cell], column: str) -> float:
     """Return the positive number in a row's column; InputError if the cell has none."""
     value = cells[column]
     if not is_number(value) or value <= 0:
-        raise InputError(f"{column} must be a number above zero, and is {'empty' if value is None else shown(value)}")
+        raise InputError(f"{column} must be a number above zero, got {'empty' if value is None else shown(value)}")
     return float(value)

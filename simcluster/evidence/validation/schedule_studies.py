@@ -101,9 +101,7 @@ class _RowReader:
         stages, chunks = self._evaluate_count("stages", study.stages), self._evaluate_count("chunks", study.chunks)
         measured = self._evaluate_number("measured", study.measured)
         if not measured > 0:
-            raise InputError(
-                f"measured {study.measured!r} gives {measured:g} s; it must be above zero: leave the row out"
-            )
+            raise InputError(f"measured {study.measured!r} gives {measured:g} s; it must be above zero: remove the row")
         schedule, microbatches = self._read_schedule(stages), self._evaluate_count("microbatches", study.microbatches)
         route = [*range(stages)]
         if chunks > 1:  # in a loop, a V, or back and forth
@@ -125,7 +123,7 @@ class _RowReader:
         known = study.schedule.values.get(word)
         if known is None:
             names = ", ".join(study.schedule.values)
-            raise InputError(f"the study does not say which schedule {word!r} is; it knows {names}")
+            raise InputError(f"the study does not define the schedule {word!r}; it defines {names}")
         if known.name == "interleaved" and known.group_size:
             return Interleaved(name="interleaved", group_size=self._evaluate_count("group_size", known.group_size))
         if known.name != "zb-auto":

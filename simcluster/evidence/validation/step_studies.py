@@ -54,7 +54,9 @@ def data_folder(given: str | None) -> Path | None:
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(f"{what} names {name}, which is not a folder; it must hold the CSV files of measured runs")
+        raise InputError(
+            f"{what} names {name}, which is not a folder; name the folder with the CSV files of measured runs"
+        )
     return Path(name)
 
 
@@ -246,7 +248,7 @@ def _cell_changes(name: str, column: StudyColumn, row: Row) -> Iterator[tuple[st
         return
     known = column.sets if column.sets is not None else column.values
     if known is not None and text not in known:
-        raise InputError(f"the study does not say what {text!r} in column {name!r} means; it knows {listed(known)}")
+        raise InputError(f"the study does not define the value {text!r} of column {name!r}; it defines {listed(known)}")
     if column.sets is not None:
         for path, setting in column.sets[text].items():
             yield (
@@ -263,7 +265,7 @@ def _memory_points(study: MemoryStudy, row: Row, label: str, task: RowTask) -> I
     columns = [each for each in study.measured if row.cells[each.column] is not None]
     if not columns:
         names = ", ".join(each.column for each in study.measured)
-        raise InputError(f"has nothing measured: {names} are empty")
+        raise InputError(f"nothing was measured: {names} are empty")
     footprints = planned_footprints(task.scenario())
     for each in columns:
         whole = positive_cell(row.cells, each.column) * each.scale

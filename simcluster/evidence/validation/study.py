@@ -159,9 +159,9 @@ class StudyColumn(Spec):
     @model_validator(mode="after")
     def _check_targets(self) -> Self:
         if bool(self.path) == (self.sets is not None):
-            raise InputError("needs a path for its values, or sets of paths for each value; one of the two")
+            raise InputError("needs either path (for all values) or sets (paths for each value)")
         if self.sets is not None and (self.values is not None or self.unit is not None):
-            raise InputError("takes values and unit with a path only; sets needs neither")
+            raise InputError("values and unit need path; remove them, or use path instead of sets")
         return self
 
 
@@ -209,7 +209,7 @@ def _check_platform(value: object) -> object:
 
 def _check_version(name: object) -> str:
     if not isinstance(name, str) or name not in TABLES:
-        raise InputError(f"there are no tables of NCCL {name!r}; there are those of {listed(TABLES)}")
+        raise InputError(f"there are no tables of NCCL {name!r}; known versions: {listed(TABLES)}")
     return name
 
 
@@ -235,7 +235,7 @@ class MeasuredSet(Spec):
     @model_validator(mode="after")
     def _check_state(self) -> Self:
         if self.degraded and self.left_out:
-            raise InputError("is degraded and left_out; it can be one of the two")
+            raise InputError("has degraded and left_out; remove one of them")
         return self
 
 

@@ -31,7 +31,7 @@ _NAMES = {
     "loss": ("loss", "L"),
 }
 _TRIED, _KEPT = 20, 5  # iterations from every start, and how many of the best continue to convergence
-_LEAST = 6  # rows for five constants
+_LEAST = 6  # rows, to fit five constants
 _MOST_POWER = 700.0  # of e: beyond it floats overflow
 
 
@@ -82,7 +82,7 @@ def fit_loss_law(rows: Sequence[Row], source: str, *, left_out: int = 0, draws: 
     table = np.array(numbers)
     kept = np.argsort(table[:, 2], kind="stable")[: max(0, len(table) - left_out)]
     if len(kept) < _LEAST:
-        raise InputError(f"{source}: {len(kept)} rows are left for five constants; at least {_LEAST} are needed")
+        raise InputError(f"{source}: {len(kept)} rows are too few for five constants; give at least {_LEAST}")
     table = table[np.sort(kept)]
     for column, name in enumerate(("parameters", "tokens")):
         if np.ptp(np.log(table[:, column])) < 1e-9:
@@ -150,7 +150,7 @@ def _huber_loss(point: Floats, logs: Floats) -> tuple[float, Floats]:
 def _exp_or_error(power: float) -> float:
     if not power < _MOST_POWER:
         raise InputError(
-            "the rows do not determine the constants: without some of them one overflows; give runs of more "
+            "the rows do not determine the constants: a fit to a resample of them overflows; give runs of more "
             "sizes, or remove an outlier"
         )
     return math.exp(power)

@@ -24,7 +24,7 @@ from simcluster.documents.spec import Spec
 
 DEFAULT_LAW = "besiroglu"
 FLOP_PER_TOKEN = 6.0
-"""Training FLOP a parameter and token; serving takes 2."""
+"""Training FLOP per parameter and token; serving takes 2."""
 SERVING_FLOP = 2.0
 
 Number = Annotated[float, Field(strict=False, gt=0, le=1e30)]

@@ -148,16 +148,16 @@ def _check_inputs(
 ) -> None:  # fmt: skip
     problems = (
         (days is not None and tokens is None,
-         "the GPUs needed for a number of days depend on the tokens; give them, as in 2T"),
+         "days: the number of GPUs needed depends on the tokens; set them, as in 2T"),
         (achievable is not None and mfu is None,
-         "the loss against an achievable MFU depends on the actual MFU; give it, as in 35%"),
+         "achievable: the money lost depends on the actual MFU; set mfu, as in 35%"),
         (budget is not None and price is None,
-         "a budget buys GPU-hours at a price; give it, in dollars per GPU-hour, as in --price 2 (Python: price=2)"),
+         "budget: the GPU-hours it buys depend on the price; set it per GPU-hour, as in --price 2 (Python: price=2)"),
         (recipe is not None and bytes_per_parameter is not None,
          "recipe and bytes both set the bytes per parameter; give one of them"),
         (zero not in (0, 1, 2, 3), f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3"),
         (bytes_per_parameter is not None and zero in (1, 2),
-         f"zero {zero} shards a part of the {bytes_per_parameter} bytes per parameter, and a total does not tell "
+         f"zero {zero} shards a part of the {bytes_per_parameter} bytes per parameter, and a total does not show "
          "which; name a recipe instead, as in mixed-16 (2 + 2 + 12) or bf16-12 (2 + 2 + 8)"),
     )  # fmt: skip
     for holds, problem in problems:

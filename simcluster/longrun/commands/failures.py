@@ -32,17 +32,19 @@ def run(args: argparse.Namespace) -> None:
     if args.list:
         given = [name for name in _OF_A_LOG if getattr(args, name)]
         if given:
-            name = "a log" if given[0] == "log" else f"--{given[0]}"
+            name = "LOG" if given[0] == "log" else f"--{given[0]}"
             raise InputError(f"--list lists built-in failures; {name} is for fitting a log: remove one of them")
         gpus = args.gpus or _GPUS
         rows = _list_failures(gpus)
         common.answer(args, lambda: _list_answer(rows, gpus), lambda: {"gpus": gpus, "failures": rows})
         return
     if args.log is None:
-        raise InputError("which log? simcluster failures LOG.csv; built-in failures: simcluster failures --list")
+        raise InputError(
+            "no log is given; name one, as in simcluster failures LOG.csv, or use --list for built-in failures"
+        )
     log = read_log_rows(resolve_log_path(args.log), parse_column_names(args.columns), args.began)
     if is_simulated_log(log) and not args.scenario:
-        raise InputError(f"{args.log}: is the log of a run; name its scenario: --scenario FILE")
+        raise InputError(f"{args.log}: is the log of a simulated run; name its scenario with --scenario FILE")
     how: dict[str, Any] = {"gpus": args.gpus, "days": args.days, "by": args.by}
     source = args.source or f"{Path(args.log).name}: simcluster failures"
     with prefix_errors(args.log):

@@ -30,7 +30,7 @@ from simcluster.show.pictures import picture
 from simcluster.studies.variations import distinct
 
 _OF_ONE = ("gantt", "power", "log", "weeks")
-"""What is written of one policy alone."""
+"""Output options for a single policy."""
 _OF_SEVERAL = ("measure", "output")
 
 

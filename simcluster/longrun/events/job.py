@@ -163,7 +163,7 @@ class PartLifetimeSampler:
 
 
 _ORDER = (MAINTENANCE, REGROWTH, "noticed", "found")
-"""What falls due at one instant is dealt with in this order."""
+"""Order in which events that are due at one instant are handled."""
 
 
 def simulate_with_log(run: LongRun, seed: int, number: int = 0) -> tuple[Outcomes, list[RunRow]]:

@@ -35,7 +35,7 @@ MARKS: dict[Verdict, str] = {"pass": "pass", "warn": "WARN", "fail": "FAIL"}
 
 
 RUN_CHECKS = (*BUDGET, *STATE, *OUTCOME)
-"""The points of a run, in the order in which they are read."""
+"""Launch checks of a run, in the order of display."""
 
 
 @checked

@@ -37,7 +37,7 @@ _OPTIONAL = (
     ("measured", {"step_time": "10 s", "source": "my run"}),
     ("run", {"tokens": "1T", "failures": "llama3"}),
 )
-"""Sections that a file may have besides, with an example of each."""
+"""Optional sections of a scenario file, with an example of each."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +217,5 @@ def _cluster_document(name: str, gpus: int | None) -> tuple[dict[str, Any], int]
         wanted = -(-gpus // machine)
         return {**place, "nodes": wanted}, gpus
     if gpus > there:
-        raise InputError(
-            f"{name} has {there} GPUs, and no number of nodes that could be raised; use --gpus {there} or fewer"
-        )
+        raise InputError(f"{name} has {there} GPUs and a fixed number of nodes; use --gpus {there} or fewer")
     return place, gpus

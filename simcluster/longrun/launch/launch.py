@@ -22,7 +22,7 @@ from simcluster.studies.whatif.preflight_points import Point
 from simcluster.studies.whatif.remedies import VERDICTS, Again, Remedy, Values, Verdict
 
 RUNS = 20
-"""That are played for days and dollars: seconds."""
+"""Number of runs to simulate for days and dollars, which takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Launch:
 
 
 RUN_PATHS = ("run.", "data.", "training.memory_recipe")
-"""What a remedy of these points changes: nothing of the step."""
+"""Paths that a remedy of these checks may change, none of which changes the step."""
 
 
 @dataclass(frozen=True, slots=True)

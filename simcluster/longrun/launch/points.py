@@ -22,7 +22,7 @@ from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.run_closed_forms import RepairDemand, RollbackRates, best_steps, expected_shortage
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.layers import parameters
-from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words
+from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words, saved_in_host
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.memory_plan import recipe_of, recipe_words
 from simcluster.studies.whatif.remedies import Values, Verdict, graded
@@ -65,7 +65,7 @@ def _check_budget(launch: Launch) -> Observation:
     tokens, section = goal_tokens(launch), run_section(launch.whole)
     if math.isinf(tokens):
         return Observation(
-            "warn", f"{(section.days or 0.0) / DAY:g} days end it, and the number of tokens is not set",
+            "warn", f"{(section.days or 0.0) / DAY:g} days, and the number of tokens is not set",
             "run.tokens, run.steps or run.loss instead of run.days",
         )  # fmt: skip
     stages = stage_scenarios(launch.whole) if section.stages else [launch.whole]
@@ -81,7 +81,7 @@ def _check_budget(launch: Launch) -> Observation:
     found = f"{steps:,} steps {how} = {format_tokens(trained)}{asked}; {tokens / size:.3g} tokens per parameter"
     whole = trained < 1.01 * tokens
     return Observation(
-        "pass" if whole else "warn", found, "a smaller training.global_batch: the last step is beyond it"
+        "pass" if whole else "warn", found, "a smaller training.global_batch, as the last step exceeds the request"
     )
 
 
@@ -90,7 +90,7 @@ def _check_epochs(launch: Launch) -> Observation | None:
     if data is None:
         return None
     if data.unique is None:
-        return Observation("warn", "the number of unique tokens is not set", "set it: data.unique: 2T")
+        return Observation("warn", "the number of unique tokens is not set", "set data.unique, as in 2T")
     if math.isinf(tokens):
         tokens = launch.simulated_runs.tokens
     epochs = tokens / data.unique
@@ -251,9 +251,11 @@ def _check_resume(launch: Launch) -> Observation:
 def _check_host(launch: Launch) -> Observation:
     scenario, held = launch.scenario, launch.states.result.host_memory
     words, warns = host_memory_words(scenario, held, launch.section.checkpoint)
+    there = scenario.cluster.topology.host_memory
+    short = there is not None and held + saved_in_host(scenario, launch.section.checkpoint) > there.size
     if not words:
-        return Observation("pass", "the job keeps nothing in it")
-    verdict: Verdict = "fail" if words.startswith("host memory does not fit") else "warn" if warns else "pass"
+        return Observation("pass", "the job keeps nothing in host memory")
+    verdict: Verdict = "fail" if short else "warn" if warns else "pass"
     advice = "checkpoints that stop training (mode: blocking) keep nothing there"
     return Observation(verdict, words.removeprefix("host memory").removeprefix(": ").strip(), advice)
 
@@ -289,7 +291,9 @@ def _check_recipe(launch: Launch) -> Observation:
     training = launch.scenario.training
     said = training.memory_recipe is not None
     tries: Values = {"training.memory_recipe": recipe_of(launch.scenario).name}
-    return Observation("pass" if said else "warn", recipe_words(launch.scenario), "set it", (tries,))
+    return Observation(
+        "pass" if said else "warn", recipe_words(launch.scenario), "set training.memory_recipe", (tries,)
+    )
 
 
 _OFTEN = "T/(K t) + K t/(2 M) at most 5 %, fails above 15 %; a write ends before the next begins"

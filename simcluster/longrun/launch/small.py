@@ -31,13 +31,13 @@ from simcluster.schedules.specs import Rows
 from simcluster.step.simulate import simulate_scenario
 
 STEPS = 100
-"""Steps that it is to be run for."""
+"""Number of steps to run the small version for."""
 _SAVED = 50
-"""Steps between its checkpoints."""
+"""Number of steps between checkpoints of the small version."""
 _KEPT_OF_CHECKPOINT = ("mode", "to", "read", "bytes_per_parameter")
 
 FieldChange = tuple[str, Any, Any, str]
-"""Path, before, now, why."""
+"""Change of a scenario: (path, value before, value now, reason)."""
 
 
 class SmallLayout(NamedTuple):
@@ -79,7 +79,7 @@ class SmallVersion:
     def text(self) -> str:
         """Return the scenario file of the small version; comments at its head explain the changes."""
         less = self.whole.parallel.tp // self.layout.tp
-        rows = f"Matrices of a rank have their shapes; norms and residuals have {less} x the rows (tp shards them)."
+        rows = f"A rank's matrices keep their shapes; norms and residuals have {less} x the rows (tp shards them)."
         lines = [
             f"{self.whole.name}, on one node: the same code paths, for {STEPS} steps.",
             f"As simulated: {self._describe_expected()}.",
@@ -130,7 +130,7 @@ def small_version(scenario: Scenario) -> SmallVersion:
     changes = _scenario_changes(scenario, layout, nodes if isinstance(nodes, int) else 1)
     small, before = _fit_layers(scenario, layout, changes), scenario.model.layers
     same = _layers_per_slice(small) == _layers_per_slice(scenario)
-    why = "as many per chunk as before" if same else "as many as fit with 10 % of memory left"
+    why = "same number per chunk as before" if same else "as many as fit with 10 % of memory left"
     own = [] if small.model.layers == before else [("model.layers", before, small.model.layers, why)]
     return SmallVersion(scenario, small, layout, (*changes, *own))
 
@@ -170,18 +170,18 @@ def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> lis
     rows: tuple[tuple[Any, str, Any, Any, str], ...] = (
         (nodes > 1, "cluster.nodes", nodes, 1, "one node"),
         (ranks * small.tp * small.pp != scenario.gpus, "gpus", scenario.gpus, ranks * small.tp * small.pp,
-         "of that node"),
+         "GPUs of that node"),
         *((now != axes[axis], f"parallel.{axis}", axes[axis], now, "kept above 1" if now > 1 else no_room)
           for axis, now in small._asdict().items()),
         *((True, *row) for row in _model_changes(scenario, small)),
         (batch != training.global_batch, "training.global_batch", training.global_batch, batch,
-         "as many microbatches for each stage"),
-        (others, "pipeline.schedule", schedule, "1f1b", "its rows are for other stages"),
+         "same number of microbatches for each stage"),
+        (others, "pipeline.schedule", schedule, "1f1b", "its rows are for another number of stages"),
         (alone, "pipeline.schedule", schedule, "1f1b", "there is one stage"),
-        (others or alone, "pipeline.chunks", pipeline.chunks, 1, "with it"),
-        (pipeline.layout is not None, "pipeline.layout", pipeline.layout, None, "it is for other stages"),
+        (others or alone, "pipeline.chunks", pipeline.chunks, 1, "as the schedule changes"),
+        (pipeline.layout is not None, "pipeline.layout", pipeline.layout, None, "it is for another number of stages"),
         (isinstance(pipeline.layers_per_stage, tuple), "pipeline.layers_per_stage", pipeline.layers_per_stage, "even",
-         "the list is for other stages"),
+         "the list is for another number of stages"),
         (group and group < sharding and ranks % (2 * group), "fsdp.shard_group", group, max(1, ranks // 2),
          "two groups"),
         (small.tp == 1 and parallel.sequence_parallel, "parallel.sequence_parallel", True, False, "tp is 1"),
@@ -189,10 +189,10 @@ def _scenario_changes(scenario: Scenario, small: SmallLayout, nodes: int) -> lis
         (parallel.etp is not None and (small.ep == 1 or _expert_ranks(scenario, small) != parallel.etp), "parallel.etp",
          parallel.etp, None, "ep is 1" if small.ep == 1 else "a stage has no such groups"),
         (len(kept) < len(scenario.given_faults), "faults", [fault.kind for fault in scenario.given_faults], documents,
-         "those of the whole cluster are removed"),
+         "faults of the whole cluster are removed"),
         (scenario.replicas > 1, "replicas", scenario.replicas, 1, "one step"),
         (scenario.steps > 1, "steps", scenario.steps, 1, f"one is simulated; run {STEPS}"),
-        *((getattr(scenario, name) is not None, name, "of the whole job", None, "it does not apply to this one")
+        *((getattr(scenario, name) is not None, name, "of the whole job", None, "it does not apply to one node")
           for name in ("checkpoint", "measured")),
         (run, "run", "of the whole job", run, f"{STEPS} steps and {STEPS // _SAVED} checkpoints"),
     )  # fmt: skip
@@ -222,13 +222,13 @@ def _model_changes(scenario: Scenario, small: SmallLayout) -> list[FieldChange]:
     if moe is not None and small.tp < tp and moe.shared_width:
         found["moe.shared_ffn_hidden_size"] = moe.shared_width * small.tp // tp
     why = {
-        "heads": "with tp: as many per rank, as wide as before (head_dim)",
-        "sequence_length": "with cp: as many tokens per rank",
-        "moe.experts": "with ep: as many experts per rank",
-        "vocab_size": "with tp, including padding: take tokens modulo it, or a mock data set",
+        "heads": "scaled with tp: same number per rank, of the same head_dim",
+        "sequence_length": "scaled with cp: same number of tokens per rank",
+        "moe.experts": "scaled with ep: same number of experts per rank",
+        "vocab_size": "scaled with tp, including padding: take tokens modulo it, or a mock data set",
     }
     return [
-        (f"model.{name}", before, now, why.get(name, "with tp: a rank's share is unchanged"))
+        (f"model.{name}", before, now, why.get(name, "scaled with tp: a rank's share is unchanged"))
         for name, now in found.items()
         if now != (before := attrgetter(name)(model))
     ]

@@ -24,7 +24,7 @@ _BOUNDS = {
     "compute": (1.0, 1e40), "parameters": (1e3, 1e18), "tokens": (1e3, 1e20), "loss": (0.1, 50.0), "serve": (1.0, 1e24),
     "unique": (1e3, 1e20), "price": (1e-6, 1e6), "days": (1e-6, 1e6), "critical_batch": (1.0, 1e15),
 }  # fmt: skip
-"""Least and most of what a law of loss is asked: beyond these it is a slip of the pen."""
+"""Least and most of each input to a loss law; values outside are typing errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +123,24 @@ def _make_request(
         raise InputError("a budget is compute, or GPUs and days, and both were given; remove one")
     if days is not None:
         if rate.gpus is None:
-            raise InputError("days of how many GPUs? --gpus 1024 --days 30")
+            raise InputError("days: the number of GPUs is unknown; set it, as in --gpus 1024 --days 30")
         compute = rate.flops * rate.gpus * _parse_count(days, "days") * DAY
     if compute is not None and tokens is not None:
         raise InputError("tokens and a budget: one follows from the other; give one of them")
     if compute is None and loss is None and (size is None or tokens is None):
         half = " and ".join(name for name in ("gpus", "days", "parameters", "tokens") if given[name] is not None)
         raise InputError(
-            f"scaling: a question is needed, and {f'{half} alone' if half else 'nothing given'} is not: give a budget "
+            f"scaling: {f'{half} alone' if half else 'no input'} does not define a question; give a budget "
             "(--compute 3.15e23, or --gpus 1024 --days 30), a loss (--loss 2.0), or a model with its tokens "
             "(--parameters 7B --tokens 2T)"
         )
     if served and loss is None:
-        raise InputError("serve: the cheapest model to train and serve is one that reaches a loss; give it, as in 2.0")
+        raise InputError("serve: the loss that the served model must reach is unknown; set loss, as in 2.0")
     critical: tuple[float | None, str] = None, ""
     if given["critical_batch"] != KAPLAN:
         critical = _parse_count(given["critical_batch"], "critical_batch"), "as given"
     elif loss is not None:
-        words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, on its own text: elsewhere a rough guess"
+        words = f"by Kaplan et al. 2020 at a loss of {loss:.4g}, fitted on its own data: elsewhere a rough guess"
         critical = kaplan_critical_batch(loss), words
     elif size is not None:
         floor = loss_law(KAPLAN).floor(size)
@@ -154,8 +154,8 @@ def _count_parameters(scenario: Scenario, law: LossLaw) -> tuple[float, tuple[st
     notes = []
     if count.active != count.total:
         notes.append(
-            f"a mixture: {format_count(count.active)} active of {format_count(count.total)} parameters are counted; "
-            f"{law.name} is a law of dense models, so the loss is a rough guess"
+            f"mixture of experts: {format_count(count.active)} active of {format_count(count.total)} parameters "
+            f"are counted; {law.name} is a law of dense models, so the loss is a rough guess"
         )
     if law.counts == "non-embedding":
         size -= count.embedding + count.lm_head

@@ -118,7 +118,7 @@ class Scaling(Displayable):
         if law.parameters is None and law.tokens is None:
             yield f"the law {law.name} states no range (parameters: [LEAST, MOST], tokens: ...): it may be extrapolated"
         if law.rounded:
-            factor = "for a large budget this changes the best model by a factor"
+            factor = "for a large budget this changes the best model several times"
             yield f"rounded: {law.name} has exponents of two digits; {factor}"
         yield f"source: {law.source}" if law.source else "source: your constants"
 

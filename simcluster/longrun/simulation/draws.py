@@ -20,7 +20,7 @@ if not cython.compiled:
     from simcluster.base.pointers import Buffers
 
 _ROOM = 1 << 23
-"""Numbers that are kept: 64 MB."""
+"""Number of cached random numbers: 64 MB."""
 
 
 class Draws:

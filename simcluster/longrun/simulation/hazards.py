@@ -24,7 +24,7 @@ if not cython.compiled:
 
 _INF = math.inf
 _LEAST = 1e-300
-"""1/s: a cause with a lower rate never strikes."""
+"""Rate (1/s) below which a cause never fails."""
 
 
 def _to_exponential(uniform: Floats) -> Floats:

@@ -46,9 +46,9 @@ from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.sweep.sweep import Progress
 
 EVERY = (2, 4, 8, 16, 32)
-"""Snapshots for each one that goes to storage."""
+"""Numbers of snapshots per one on storage that are compared."""
 GRID = math.sqrt(2)
-"""From an interval to the next that is tried."""
+"""Ratio of two neighbouring intervals that are tried."""
 _RARE = f"{10**9} steps"  # long enough for any write, until the best interval is known
 _AROUND = 6  # steps of the grid to either side of the closed form's interval
 
@@ -236,7 +236,7 @@ ADVICE: Mapping[str, Advisor] = {
     "nine": advise_on_reliability,
     "lemons": advise_on_defective_nodes,
 }
-"""Questions by name: a function and a line here."""
+"""Functions that answer the questions of ``simcluster advise``, by name."""
 
 
 def advise(
@@ -257,7 +257,7 @@ def advise(
     """
     if question not in ADVICE:
         raise InputError(
-            f"advice: no question {question!r}{did_you_mean(question, ADVICE)}; there are {', '.join(ADVICE)}"
+            f"advice: unknown question {question!r}{did_you_mean(question, ADVICE)}; known: {', '.join(ADVICE)}"
         )
     known = _option_names(question)
     for option in options:

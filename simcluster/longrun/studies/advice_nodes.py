@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHORT = 0.001
-"""The share of time for which a job may be short of nodes: the fewest spares are those for less."""
+"""Share of time for which a job may be short of nodes, with the fewest spares."""
 _COUNTS = 9
 _MOST = 2000
 _RELIABLE = (1.0, 2.0, 5.0, 10.0)
@@ -184,7 +184,7 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
     bad = [cause.bad for cause in run.causes if cause.bad is not None and cause.bad.machines]
     if not bad:
         raise InputError(
-            "run.failures: no node is worse than others, so none is defective; give a failure a bad batch, as in "
+            "run.failures: no failure has defective nodes, so there is nothing to retire; add some, as in "
             "bad: {share: 2%, times: 20, cured: 30%}"
         )
     window = next((batch.window for batch in bad if math.isfinite(batch.window)), _WINDOW)

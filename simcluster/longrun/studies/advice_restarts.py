@@ -65,7 +65,7 @@ class _ScaledTime(TimeSpec):
 def advise_on_restart(bench: PolicyBench, *, target: float = 0.9) -> Advice:
     """Advise on the restart time: goodput over its length, the time allowed for a target, the costliest phase."""
     if not 0 < target < 1:
-        raise InputError(f"target: a goodput is a share between 0 and 1, as in 0.9; got {target:g}")
+        raise InputError(f"target: must be a goodput between 0 and 1, as in 0.9; got {target:g}")
     run = bench.run_with()
     stop = mean_interruption(run)
     if not run.restart or not stop.rate:
@@ -155,12 +155,12 @@ def _gain_by_phase(bench: PolicyBench, run: LongRun, now: Floats) -> pd.DataFram
 def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     """Advise on a slow node: leave it, replace it at once, or replace it after the next checkpoint.
 
-    The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and by hand. Hours are
-    hours of work: what the job would get done without it. The loss per step is from the step simulator, by place in the
-    pipeline; a node is as likely at each.
+    The cost is in GPU-hours (and dollars, with a price) over how long it is slow, simulated and to first order. Hours
+    are hours of work: what the job would get done without it. The loss per step is from the step simulator, by pipeline
+    stage; a node is as likely at each.
     """
     if not 0 < slower <= 10:
-        raise InputError(f"slower: a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
+        raise InputError(f"slower: must be a share above 0 and at most 10 (1000 %), as in 0.01; got {slower:g}")
     run, slow, paces = _run_with_slow_node(bench, slower)
     pace, worst, gpus = float(paces.mean()), float(paces.max()), bench.scenario.gpus
     table = _slow_node_table(bench, run, slow, pace)
@@ -178,7 +178,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     lines, back = [], mean_interruption(run).restart
     for way, word in (("left", "left in place"), ("at_once", "replaced at once"), ("checkpoint", _CHECKPOINT)):
         lines.append(AdviceLine(f"{way}_simulated", word, wide=f"{way}_half_width"))
-        lines.append(AdviceLine(way, f"{word}, by hand", theory=True))
+        lines.append(AdviceLine(way, f"{word}, first order", theory=True))
     marks = tuple(
         AdviceMark(hours, float(table[way].iloc[-1]), f"{hours:,.3g} h")
         for way, hours in even.items()
@@ -188,7 +188,7 @@ def advise_on_straggler(bench: PolicyBench, *, slower: float = 0.01) -> Advice:
     picture = AdvicePicture("hours", *labels, tuple(lines), marks, y_unit=1.0, log="xy")
     notes = (
         f"a restart alone ({duration(back)}) is paid back after {break_even_hours(back, pace - 1):,.4g} h",
-        "by hand is first order: it excludes failures during the extra time of slow work",
+        "the first order excludes failures during the extra time of slow work",
     )
     return bench.make_advice("straggler", sentence, table, picture, notes)
 

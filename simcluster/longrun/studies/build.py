@@ -30,7 +30,7 @@ def run_section(scenario: Scenario) -> RunSpec:
     """Return the scenario's ``run:`` section; InputError if it has none."""
     if scenario.run is None:
         raise InputError(
-            f"{scenario.name}: there is no run: section with the length of training and failures; "
+            f"{scenario.name}: has no run: section (length of training, failures); "
             "add one, as in --run.days '54 d' --run.failures llama3 --run.checkpoint.to '100 GB/s', or in Python "
             "with_({'run.days': '54 d', 'run.failures': 'llama3', 'run.checkpoint.to': '100 GB/s'})"
         )
@@ -38,15 +38,15 @@ def run_section(scenario: Scenario) -> RunSpec:
 
 
 LEAST = 2
-"""Runs that an interval takes."""
+"""Least number of runs for a confidence interval."""
 
 
 def number_of_runs(scenario: Scenario, played: int | None, least: int = 1) -> int:
     """Return the number of runs to simulate, as requested or as the scenario states; InputError if too few."""
     count = run_section(scenario).played if played is None else played
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        why = "" if least == 1 else "; fewer have no interval, and 100 or more are better"
-        raise InputError(f"played: {count!r} must be a whole number; simulate at least {least}{why}")
+        why = "" if least == 1 else " (fewer have no interval; 100 or more are better)"
+        raise InputError(f"played: {count!r} must be a whole number of at least {least}{why}")
     return count
 
 
@@ -55,7 +55,9 @@ def build_long_run(scenario: Scenario, states: StepStates) -> LongRun:
     section, gpus = run_section(scenario), scenario.gpus
     planned = section.maintenance
     if section.stages:
-        raise InputError(f"{scenario.name}: the run has stages, and this needs one; --set run.stages=null removes them")
+        raise InputError(
+            f"{scenario.name}: the run has stages, but one without is needed; remove them with --set run.stages=null"
+        )
     states.begin_run()
     causes = tuple(_build_failure_modes(scenario, section, states, resolve_failures(section.failures)))
     weight, goal = _UNSAVED, goal_steps(scenario, section)
@@ -207,7 +209,7 @@ def _simulate_paces(
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 _UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
-"""The checkpoint of a run that writes none."""
+"""Checkpoint cost of a run that writes none."""
 
 
 def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
@@ -249,7 +251,7 @@ def _build_pattern(
     )
     states.notes += found.notes
     if spec.every.strip() == "auto" and any(cause.bad is not None for cause in causes):
-        states.notes.append("the interval is for failures without defective batches")
+        states.notes.append("the checkpoint interval is chosen without defective batches")
     return CheckpointPattern(
         states.healthy_step_time, found.steps, storage, memory, found.cycles, spec.verify, spec.keep, validation
     )

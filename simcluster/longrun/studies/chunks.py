@@ -65,10 +65,10 @@ def _digest_content(value: Any) -> Any:
 
 
 MOST_PER_CHUNK = 4000
-"""Runs of a chunk: more at once are hardly faster, and take more memory."""
+"""Most runs in a chunk: more at once are hardly faster, and take more memory."""
 
 Workers = int | str | Executor
-"""Who plays: a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor."""
+"""Workers: a number of processes, "dask://HOST:PORT", or any concurrent.futures.Executor."""
 Name = TypeVar("Name")
 
 
@@ -89,7 +89,7 @@ class Chunk:
 
 
 Place = tuple[str, int]
-"""Which run (its digest), and where among those played of it a chunk begins."""
+"""Position of a chunk: digest of its run, and its first run's number."""
 Chunks = dict[Place, Chunk]
 
 

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 Measure = Literal["goodput", "days", "dollars"]
 MEASURES: Mapping[Measure, tuple[float, str]] = {"goodput": (100, "points"), "days": (1, "days"), "dollars": (1, "$")}
-"""What policies are compared by: how a difference is scaled for people, and its unit."""
+"""Measures that policies are compared by: factor and unit in which differences are printed."""
 
 Policy = ScenarioLike
 """A scenario, or a mapping of changes to the first one; one with a cluster is a scenario's document."""
 SimulatedPolicy = TrainingRun | StagedTraining
-"""What comes of one."""
+"""Results of simulating one policy."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def compare_policies(
     if not isinstance(policies, Mapping) or len(policies) < 2:
         got = (", ".join(policies) if isinstance(policies, Mapping) else type_name(policies)) or "none"
         raise InputError(
-            f'compare_policies: two policies or more, by name, as {{"now": scenario, "other": changes}}; got {got}'
+            f'compare_policies: needs two or more policies by name, as {{"now": scenario, "other": changes}}; got {got}'
         )
     if measure not in MEASURES:
         raise InputError(f"compare_policies: measure {measure!r} must be one of {', '.join(MEASURES)}")

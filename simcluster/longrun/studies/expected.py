@@ -29,9 +29,9 @@ _NOISE = 1.5
 """Half widths of a 95 % interval beyond which a gap is not noise: 3 standard errors."""
 _NAMED = 5e-4
 _FEW = 10
-"""Intervals below which a run is no long one, which closed forms are for."""
+"""Number of checkpoint intervals below which closed forms are not accurate."""
 _ROWS = 4096
-"""Runs whose seconds by fate and cause are divided together: few enough for the memory that it takes."""
+"""Number of runs whose seconds by category and cause are divided at once, to limit memory."""
 _SAME = "the same up to noise"
 
 Row = tuple[str, str, float, float, float | None, str, str, bool]
@@ -203,7 +203,7 @@ class _Comparison:
         value, mean, half = count * moments.mean / DAY, float(days.mean()), half_width(days)
         share = sum(share for _, share in self._other_losses())
         explained = abs(mean * (1 - share) - value) <= _NOISE * half
-        why = f"{share:.1%} of the wall time is not in it: see goodput" if share >= _NAMED else _SAME
+        why = f"excludes {share:.1%} of the wall time: see goodput" if share >= _NAMED else _SAME
         holds = "exponential failures, equal segments; restarts of a fixed length"
         yield "days", "d", value, mean, half, holds, why, explained
         if len(days) < 2:

@@ -218,7 +218,7 @@ def _cycles_per_pattern(savings: CheckpointCosts, rates: RollbackRates) -> int:
     if not rates.storage:
         raise InputError(
             "run.checkpoint.memory.storage_every: auto: no failure needs a checkpoint on storage (survives: storage); "
-            "set how often one is written anyway: 12"
+            "set a number of snapshots per stored one, as in 12"
         )
     if not rates.memory:
         return 2

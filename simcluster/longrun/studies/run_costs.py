@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STANDING_BY = "standing by"
-"""What the energy of spare machines is counted under."""
+"""Time category of the energy of spare nodes."""
 PRICES = {
     "gpus": "run.price",
     "spares": "run.spares.price",
     "storage": "run.checkpoint.price",
     "electricity": "run.power.price",
 }
-"""What may have a price, and the key that states it."""
+"""Items that may have a price, and the key that states it."""
 _MONTH = YEAR / 12
 
 
@@ -96,7 +96,7 @@ class RunEnergy:
         """Yield the assumptions about power that neither the scenario nor a measurement settles."""
         if self.own.communication is None:
             yield (
-                f"communication takes {self.draw.communication:.0%} of the way from idle to full "
+                f"communication draws {self.draw.communication:.0%} of the range from idle to full power "
                 f"({float(self.draw.watts(self.draw.communication)):.0f} W per GPU): run.power.communication"
             )
         if self.draw.node is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 CHANGE = "change of stage"
-"""What the seconds between two stages are counted under."""
+"""Time category of the seconds between two stages."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from simcluster.studies.whatif.mitigations import fewer_of, step_of
 from simcluster.topology import Cluster
 
 Cable = tuple[str, str]
-"""The two ends, the one nearer to the GPUs first."""
+"""Cable by its two ends, the one nearer to the GPUs first."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def find_job_fabric(cluster: Cluster, gpus: int) -> JobFabric:
 
 
 CLASSES = 4
-"""Places along the pipeline whose devices are played: others are taken for the nearest of them."""
+"""Number of pipeline stages whose devices are simulated; other devices count as the nearest of them."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class JobDevices:
         self.chosen = np.unique(np.linspace(0, stages - 1, min(CLASSES, stages)).round().astype(np.int64))
         nearest = np.abs(self.chosen[None, :] - np.arange(stages)[:, None]).argmin(axis=1)
         self._class_of = nearest[plan.stages()]
-        """Of every rank."""
+        """Device class of every rank."""
         self._first = [int(plan.grid[stage].ravel()[0]) for stage in self.chosen]
         hosts = self._cluster.hosts[: self._gpus]
         self.hosts, self._first_of = np.unique(hosts, return_index=True)
@@ -203,7 +203,7 @@ def simulate_validation(scenario: Scenario) -> Result:
 
 
 MOST = 50
-"""Steps that a run may ask for."""
+"""Most cluster states per run."""
 _HEALTHY = "healthy"
 
 _FAULT: TypeAdapter[FaultSpec] = TypeAdapter(Fault)

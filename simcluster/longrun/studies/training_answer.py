@@ -179,7 +179,7 @@ def _money_facts(training: TrainingRun) -> Iterator[Fact]:
 def _describe_lost_money(training: TrainingRun, money: RunMoney, total: float) -> Iterator[str]:
     if money.failures > 0:
         count = frame_row(training.numbers, "failures")["mean"]
-        each = f", {whole_dollars(money.failures / count)} a failure" if count >= 1 else ""
+        each = f", {whole_dollars(money.failures / count)} per failure" if count >= 1 else ""
         yield f"lost to failures {whole_dollars(money.failures)} ({money.failures / total:.2%}{each})"
     if (held := training.price_of_mfu) is None:
         return
