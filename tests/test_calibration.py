@@ -92,7 +92,7 @@ def fitted() -> DeviceFit:
 def write(table: MeasuredTable, path: Path) -> Path:
     file = TableFile(path, table.machine, restart=True)
     for each in table.measurements:
-        file.add(each)
+        file.append(each)
     return path
 
 
@@ -236,7 +236,7 @@ def test_a_run_killed_at_any_byte_goes_on_and_ends_the_same(cut: int, tmp_path_f
     again = TableFile(path, H100)
     for each in table.measurements:
         if each.case not in again.measured_cases:
-            again.add(each)
+            again.append(each)
     assert path.read_bytes() == whole
 
 

@@ -46,7 +46,7 @@ def test_two_rows_are_a_plain_power_law() -> None:
     law = fit_compute_law(rows([1e20, 1e22], [3.0, 2.5]), "rows.csv")
     assert law.L_inf == 0.0
     assert law.alpha == pytest.approx(np.log(3.0 / 2.5) / np.log(100), rel=1e-9)
-    assert law.beyond(1e24) == pytest.approx(100)
+    assert law.extrapolation_factor(1e24) == pytest.approx(100)
 
 
 def test_errors_are_those_of_draws() -> None:

@@ -174,7 +174,7 @@ ENTRIES = watched_failures()
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])
 def test_what_was_published_follows_from_the_rates(entry: WatchedFailures) -> None:
-    seconds, devices = entry.counted
+    seconds, devices = entry.observed_exposure
     expected = sum(cause.rate(devices, devices / GPUS_PER_NODE, devices) for cause in entry.causes) * seconds
     if "between" in entry.published:
         low, high = entry.published["between"]
@@ -194,7 +194,7 @@ def test_rates_that_papers_print_otherwise() -> None:
     assert 1 / by_name["llama3"].rate(16384) / 3600 == pytest.approx(3.093, abs=1e-3)
     assert by_name["imbue"].rate(4088) * 7 * 86400 / 511 == pytest.approx(0.03, rel=1e-3)
     assert by_name["titan-old"].rate(1) * 365.25 * 86400 == pytest.approx(0.0664)
-    low, high = by_name["llama3"].interval or (0.0, 0.0)
+    low, high = by_name["llama3"].rate_factors or (0.0, 0.0)
     assert (round(419 * low), round(419 * high)) == (380, 461)
 
 

@@ -102,13 +102,13 @@ def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[Launch
 def point(name: str, changes: Mapping[str, Any] | None = None, **run: Any) -> Point:
     found, again = launch(changes, **run)
     (check,) = [each for each in RUN_CHECKS if each.name == name]
-    seen = check.point(found, again)
+    seen = check.evaluate(found, again)
     assert seen is not None
     return seen
 
 
 def often(seconds: float) -> str:
-    return f"{max(1, round(seconds / states().healthy))} steps"
+    return f"{max(1, round(seconds / states().healthy_step_time))} steps"
 
 
 def test_tokens_and_budget_by_hand() -> None:
@@ -207,8 +207,8 @@ def test_spares_for_racks_are_not_erlangs() -> None:
 def test_validation_takes_its_share() -> None:
     """Forward passes of so many batches over all that every so many steps take."""
     assert point("validation").verdict == "warn"
-    one = states().validating(ValidationSpec(every="1 step", batches=1))
-    share = 10 * one / (10 * one + 1000 * states().healthy)
+    one = states().validation_step_time(ValidationSpec(every="1 step", batches=1))
+    share = 10 * one / (10 * one + 1000 * states().healthy_step_time)
     found = point("validation", validation={"every": "1000 steps", "batches": 10})
     assert found.verdict == "pass"
     assert found.found.startswith(f"{share:.2%}")
@@ -219,7 +219,7 @@ def test_validation_takes_its_share() -> None:
 
 
 def test_a_loader_that_does_not_keep_up_is_told() -> None:
-    step = states().healthy
+    step = states().healthy_step_time
     for seconds, verdict in ((0.9 * step, "pass"), (1.05 * step, "warn"), (2 * step, "fail")):
         scenario = simcluster.load("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
         (check,) = [each for each in RUN_CHECKS if each.name == "data loader"]
@@ -241,9 +241,9 @@ def test_a_pool_without_end_and_a_run_without_failures_are_warned_of() -> None:
 def test_days_and_dollars_are_the_played_runs() -> None:
     found, again = launch()
     (check,) = [each for each in RUN_CHECKS if each.name == "days and dollars"]
-    seen = check.point(found, again)
+    seen = check.evaluate(found, again)
     assert seen is not None
-    played = found.played
+    played = found.simulated_runs
     assert float(found.run.goal) * found.run.pattern.step / 86400 < float(seen.found.split()[0])  # failures take time
     assert f"{played.numbers['mean'].astype(float).to_dict()['days']:.4g} days" in seen.found
     assert "$" in seen.found

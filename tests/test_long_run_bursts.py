@@ -43,7 +43,7 @@ FEED = {"name": "power feed", "of": "rack", "machines": 2, "mtbf": "10 d", "repa
 
 
 def test_a_rack_is_machines_by_name() -> None:
-    racks = JobDevices(job([FEED])).of("rack", 3)
+    racks = JobDevices(job([FEED])).devices_of_kind("rack", 3)
     assert [racks.label(place) for place in range(racks.count)] == ["machines 0, 1, 2", "machine 3"]
     run = build_long_run(job([FEED]), StepStates(job([FEED])))
     (cause,) = run.causes
@@ -99,7 +99,9 @@ def test_flaps_of_a_cable_are_played_on_a_cable_of_the_graph() -> None:
     flap = {"name": "flap", "of": "cable", "effect": "slow", "mtbf": "1 h", "left": [0.5], "lasts": "5 s"}
     states = StepStates(job([flap]))
     run = build_long_run(job([flap]), states)
-    cables = {JobDevices(states.scenario).of("cable").label(place) for place in range(run.causes[0].devices)}
+    cables = {
+        JobDevices(states.scenario).devices_of_kind("cable").label(place) for place in range(run.causes[0].devices)
+    }
     _, log = simulate_with_log(replace(run, until=DAY), 1)
     named = {row.which for row in log if row.which}
     assert len(named) > 3

@@ -141,8 +141,8 @@ def test_a_machine_that_makes_nothing_faster_is_no_reason_to_stop() -> None:
     each = regrowths_and_failures(tuple(np.linspace(1.2, 1.3, 40)))
     assert each[REGROWTH] > 20 * several[REGROWTH]
     assert each["gpu"] > 50 < several["gpu"]
-    assert run_of((1.1, 1.1, 1.3)).faster == [-1, 0, 0, 2]
-    assert run_of((1.0, 1.1)).faster == [-1, -1, 1]
+    assert run_of((1.1, 1.1, 1.3)).faster_counts == [-1, 0, 0, 2]
+    assert run_of((1.0, 1.1)).faster_counts == [-1, -1, 1]
 
 
 def regrowths_and_failures(short: tuple[float, ...]) -> dict[str, float]:

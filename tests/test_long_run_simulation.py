@@ -218,7 +218,7 @@ def test_a_stretch_tells_its_steps_and_snapshots() -> None:
     assert row == (0.0, 63_000.0, "training", "", "", 63_000.0, 6000.0, 100)
     played, log = simulate_with_log(PLAIN, 1)
     lost = [(row.at, log[place + 1].at) for place, row in enumerate(log) if row.what == "lost"]
-    before, after = PATTERN.spent("steps", np.array(lost).T)
+    before, after = PATTERN.spent_until("steps", np.array(lost).T)
     assert len(lost) > 5
     assert sum(row.steps for row in log) - (before - after).sum() == pytest.approx(played.steps[0])
 

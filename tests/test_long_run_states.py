@@ -60,7 +60,7 @@ def test_devices_are_those_of_the_graph(name: str) -> None:
     scenario.cluster.__dict__.update(unscaled=built, built=built)
     cluster, parts = scenario.cluster.built, JobDevices(scenario)
     assert "graph" not in cluster.wiring.__dict__
-    found = {of: parts.of(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}
+    found = {of: parts.devices_of_kind(of) for of in ("gpu", "memory", "host", "nic", "cable", "switch", "job")}
     assert "graph" not in cluster.wiring.__dict__  # none is made for names and counts
     kinds = cluster.graph.nodes(data="kind")
     for of in ("gpu", "nic", "switch"):

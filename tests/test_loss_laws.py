@@ -145,8 +145,8 @@ def test_critical_batch() -> None:
 def test_repetition() -> None:
     data = RepeatedData(loss_law("muennighoff"), 1.0)
     assert [data.tokens(seen) for seen in (1, 4, 16, math.inf)] == pytest.approx([1, 3.726, 10.58, 16.39], rel=3e-4)
-    assert not data.borrowed
-    assert RepeatedData(loss_law("besiroglu"), 1.0).borrowed
+    assert not data.borrows_constants
+    assert RepeatedData(loss_law("besiroglu"), 1.0).borrows_constants
 
 
 # --- what holds for any law -------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def test_a_law_says_what_it_extrapolates(name: str) -> None:
     assert law.parameters is not None
     assert law.tokens is not None
     inside = ModelSize(math.sqrt(max(1, law.parameters[0]) * law.parameters[1]), 0.5 * law.tokens[1])
-    assert law.beyond(inside) == ""
-    assert law.beyond(ModelSize(10 * law.parameters[1], inside.tokens)) == "N x 10"
-    assert law.beyond(ModelSize(inside.parameters, 3 * law.tokens[1])) == "D x 3"
+    assert law.describe_extrapolation(inside) == ""
+    assert law.describe_extrapolation(ModelSize(10 * law.parameters[1], inside.tokens)) == "N x 10"
+    assert law.describe_extrapolation(ModelSize(inside.parameters, 3 * law.tokens[1])) == "D x 3"
 
 
 def test_a_law_of_ones_own() -> None:
@@ -267,7 +267,7 @@ def test_the_245_points_as_published() -> None:
     for name, error in published.errors.items():
         assert abs(getattr(fit.law, name) - getattr(published, name)) < error, name
         assert 0.3 * error < fit.law.errors[name] < 3 * error
-    assert fit.law.beyond(published.optimum(1e24)).startswith("N x 5.9")
+    assert fit.law.describe_extrapolation(published.optimum(1e24)).startswith("N x 5.9")
 
 
 def exact_rows(law: LossLaw, **changed: object) -> list[Row]:

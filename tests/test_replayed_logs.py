@@ -143,7 +143,7 @@ def test_names_of_columns_and_dates_are_those_of_the_file(tmp_path: Path) -> Non
         ("begin_s\n2\n", [], "row 1: has no end_s, what, cause"),
         ("when,cause\n1 h,machine\n", [], "needs a time and a cause"),
         ("when,cause\n1 h,machine\n", ["--columns", "time=whn"], "no column 'whn'; did you mean 'when'"),
-        ("when,cause\n1 h,machine\n", ["--columns", "tim=when"], "there is no 'tim'; did you mean 'time'"),
+        ("when,cause\n1 h,machine\n", ["--columns", "tim=when"], "unknown column 'tim'; did you mean 'time'"),
         ("when,cause\n1 h,machine\n", ["--columns", "time"], "'time' is not a pair"),
         ("time,cause\n2024-07-01,machine\n", [], "row 1: time: '2024-07-01' is a date; set when"),
         ("time,cause\n2024-07-01,machine\n", ["--began", "2024-08-01"], "is before the start, 2024-08-01"),

@@ -285,7 +285,7 @@ def test_a_collective_that_waits_draws_what_hung_jobs_were_seen_to() -> None:
 
 def test_a_node_at_gpt_3s_mfu_is_nearer_to_the_measured_one_than_its_rating() -> None:
     """54 % of peak in bf16 where 56 % is all that the power limit leaves: 8.2 kW; measured 7.75 on heavy work."""
-    node = 8 * (float(H100.watts(0.54 / (0.803 * 0.70))) + H100.beside)
+    node = 8 * (float(H100.watts(0.54 / (0.803 * 0.70))) + H100.node_share)
     assert node == pytest.approx(8200, abs=10)
     assert abs(node / 7750 - 1) < 0.114 < abs(10_200 / 7750 - 1)  # what arXiv:2506.14551's model by FLOP has
 
@@ -326,7 +326,7 @@ def result() -> Result:
 def test_a_played_step_draws_between_idle_and_full(result: Result) -> None:
     curve = step_power(result)
     assert curve.instants[-1] == pytest.approx(result.step_time)
-    node = 4 * H100.beside
+    node = 4 * H100.node_share
     assert curve.watts.min() >= 4 * H100.idle + node
     assert curve.watts.max() <= 4 * H100.full + node
     low = 4 * float(H100.watts(result.hfu / (0.803 * 0.70))) + node  # if only products drew

@@ -130,7 +130,7 @@ def _make_request(
     if compute is None and loss is None and (size is None or tokens is None):
         half = " and ".join(name for name in ("gpus", "days", "parameters", "tokens") if given[name] is not None)
         raise InputError(
-            f"scaling: {f'{half} alone' if half else 'no input'} does not define a question; give a budget "
+            f"scaling: {f'{half} alone does not define a question' if half else 'no input is given'}; give a budget "
             "(--compute 3.15e23, or --gpus 1024 --days 30), a loss (--loss 2.0), or a model with its tokens "
             "(--parameters 7B --tokens 2T)"
         )
