@@ -211,4 +211,4 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "49.49 h" in said
     assert all(entry.source.split(":")[0] in " ".join(said.split()) for entry in ENTRIES)
     assert cli.main(["failures"]) == 2
-    assert "which log?" in capsys.readouterr().err
+    assert "no log is given" in capsys.readouterr().err

@@ -146,7 +146,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     endless = {"steps": 10**6, "failures": [NODE | {"bad": LEMON | {"share": "100%", "times": 1e5}}]}
     with pytest.raises(InputError, match="would practically never end"):
         train(load("tiny_dp", {"run": endless | {"checkpoint": {"stall": "5 s", "every": "10 min"}}}), played=1)
-    with pytest.raises(InputError, match="none is defective"):
+    with pytest.raises(InputError, match="no failure has defective nodes"):
         advise(
             "lemons",
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE], "checkpoint": {"stall": "1 s"}}}),

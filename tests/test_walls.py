@@ -103,7 +103,7 @@ def test_what_the_run_costs_buys_the_run(
         ({"mfu": True}, "mfu must be a number or a text, got bool: true; write mfu=0.5"),
         ({"gpus": 1.5}, "gpus must be a whole number or a text, got float: 1.5; write gpus=2"),
         ({"budget": "10M"}, "the GPU-hours it buys depend on the price"),
-        ({"days": 30}, "depend on the tokens"),
+        ({"days": 30}, "depends on the tokens"),
         ({"achievable": 0.5}, "depends on the actual MFU"),
         ({"recipe": "16"}, "there is no memory recipe '16'"),
         ({"bytes_per_parameter": 16, "zero": 2}, "name a recipe instead"),
