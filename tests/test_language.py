@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "simcluster"
 
 WORDS = {  # a house word, and what the field says: the most that are left in docstrings, messages and help
-    r"(?<!re)\bplay(?:s|ed|ing)?\b": ("simulate", 41),
-    r"\bbesides?\b": ("overlapped with, next to", 26),
-    r"\bbehind\b": ("after", 8),
+    r"(?<!re)\bplay(?:s|ed|ing)?\b": ("simulate", 39),
+    r"\bbesides?\b": ("overlapped with, next to", 24),
+    r"\bbehind\b": ("after", 6),
     r"\bleft out\b": ("default, omitted", 1),
-    r"\bships?\b|\bshipped\b": ("built-in", 7),
-    r"(?<!inner )(?<!outer )\bproducts?\b(?! of)": ("matmul", 12),
+    r"\bships?\b|\bshipped\b": ("built-in", 6),
+    r"(?<!inner )(?<!outer )\bproducts?\b(?! of)": ("matmul", 11),
     r"\bso (?:many|often|long)\b": ("N, the name of the count", 4),
-    r"\btold\b|\btells\b|\b(?:is|are) said\b": ("reports, states", 4),
-    r"\bgo(?:es)? on\b": ("continues, resumes", 4),
+    r"\btold\b|\btells\b|\b(?:is|are) said\b": ("reports, states", 3),
+    r"\bgo(?:es)? on\b": ("continues, resumes", 3),
     r"\bgoes with\b|\bdo(?:es)? not go\b": ("is compatible with", 0),
     r"\bin the place of\b": ("instead of", 0),
     r"\b(?:by itself|by themselves|of its own|of their own)\b": ("alone, separate", 14),
@@ -37,7 +37,7 @@ WORDS = {  # a house word, and what the field says: the most that are left in do
     r"\b(?:short|quick) ways?\b": ("fast path", 1),
     r"\bstands? for\b": ("represents", 4),
     r"\bfelt\b|\bhand(?:s|ed)? (?:over|on)\b": ("slowed down by; passes, delegates", 2),
-    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 9),
+    r"(?<!there )\b(?:is|are) no (?!longer|such)": ("is not a", 6),
     r"\bstrikes?\b|\blemons?\b": ("failure, defective GPU", 5),
 }
 
@@ -47,7 +47,7 @@ VAGUE = re.compile(
     "away|else|more|less|most|least|so|many|whole|part|way|ways|doors|trip|taste|again|ahead|apart|aside|"
     "around|once|ever|read|sent|gone|come|comes|goes|put|set_|laid"
 )
-NAMES = 242  # functions and classes with such a name
+NAMES = 234  # functions and classes with such a name
 
 
 @cache
