@@ -176,7 +176,7 @@ def pytest_configure() -> None:
 
     Hundreds of tests build the same clusters and plans, and so do some files of tests as they are imported.
     """
-    fields._built = _KeptByText(fields._built.__wrapped__)
+    fields._build_cluster = _KeptByText(fields._build_cluster.__wrapped__)
     planned.plan_step = _once(planned.plan_step)
     # Of steps that simulate() is given SimPy takes those of up to 166 ops, the compiled engine the others, as it does
     # of all larger ones; both give the same bits (tests/drawn).  SimPy took a fifth of the processor time of all tests.

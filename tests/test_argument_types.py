@@ -15,7 +15,7 @@ from conftest import for_each
 import simcluster
 from simcluster import simulate_costs
 from simcluster.base.errors import InputError
-from simcluster.documents.argument_types import blamed, checked
+from simcluster.documents.argument_types import checked, find_wrong_argument
 from simcluster.scenario.given import ScenarioLike, scenario
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.gantt import gantt
@@ -170,7 +170,7 @@ def test_the_types_of_every_argument_can_be_compared_with_any_value() -> None:
     for function in FUNCTIONS.values():
         takes = inspect.signature(function).parameters
         for value in ("tiny_dp", {"cluster": "flat"}, object(), scenario("tiny_dp")):
-            blamed(function, dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
+            find_wrong_argument(function, dict.fromkeys((each for each in takes if takes[each].kind in NAMED), value))
 
 
 @checked

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_stages import MODEL, items, job, lines
 
-from simcluster.planning.boundaries import Boundaries
+from simcluster.planning.boundaries import BoundaryBuilder
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN
 from simcluster.planning.program_builder import ProgramBuilder
@@ -196,8 +196,8 @@ def test_without_chunks_or_a_rendezvous_nothing_takes_turns() -> None:
     assert at(job(schedule="interleaved", chunks=2, microbatches=10), 1).rendezvous(row, (0,)) == {}
 
 
-def at(made: Job, stage: int) -> Boundaries:
-    return Boundaries(made, ProgramBuilder(stage, pipelined=True))
+def at(made: Job, stage: int) -> BoundaryBuilder:
+    return BoundaryBuilder(made, ProgramBuilder(stage, pipelined=True))
 
 
 def test_what_arrives_from_another_stage_may_be_split() -> None:

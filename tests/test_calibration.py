@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.cli import main
 from simcluster.devices.device import AttentionKernel, Device, load_device
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.shipped import builtin_folder
 from simcluster.evidence.calibration.cases import KernelCase, list_cases, parse_case
 from simcluster.evidence.calibration.device_file import device_file_text
 from simcluster.evidence.calibration.device_fit import (
@@ -316,7 +316,7 @@ def test_a_device_file_goes_wherever_a_device_goes(tmp_path: Path, monkeypatch: 
     assert load_cluster("dgx_a100", [("device", "gpus/slow.yaml")]).device["name"] == "slow"  # type: ignore[index]
     again = from_document(slow.document())
     assert again.cluster.device == slow.cluster.device  # self-contained: the path is gone
-    text = (shipped_folder("topologies") / "flat_8.yaml").read_text()
+    text = (builtin_folder("topologies") / "flat_8.yaml").read_text()
     (tmp_path / "gpus" / "flat.yaml").write_text(re.sub("(?m)^device: .*$", "device: slow.yaml", text))
     monkeypatch.chdir("/")  # a topology's device lies beside the topology
     assert load_cluster(tmp_path / "gpus" / "flat.yaml").device == slow.cluster.topology.device

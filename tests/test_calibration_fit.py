@@ -11,7 +11,7 @@ import pytest
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.shipped import builtin_folder
 from simcluster.evidence.validation.fitting import builtin_fits_path, load_fits
 from simcluster.evidence.validation.fitting_run import FitOutcome, run_fits
 from simcluster.evidence.validation.study import load_study
@@ -247,4 +247,4 @@ def test_bad_calls_are_refused(arguments: list[str], message: str, capsys: pytes
 
 def test_the_shipped_file_lies_where_studies_are_not_looked_for() -> None:
     """``simcluster validate scenarios/validation/*.yaml`` takes every file there for a study."""
-    assert builtin_fits_path().parent != shipped_folder("scenarios") / "validation"
+    assert builtin_fits_path().parent != builtin_folder("scenarios") / "validation"

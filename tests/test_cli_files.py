@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from simcluster import cli
-from simcluster.documents.shipped import shipped_path
+from simcluster.documents.shipped import builtin_path
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a scenario, its topology, and links to them."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(shipped_path("topologies", "flat"), "flat.yaml")
-    document = yaml.safe_load(shipped_path("scenarios", "tiny_dp").read_text(encoding="utf-8"))
+    shutil.copy(builtin_path("topologies", "flat"), "flat.yaml")
+    document = yaml.safe_load(builtin_path("scenarios", "tiny_dp").read_text(encoding="utf-8"))
     document["cluster"]["topology"] = "flat.yaml"
     Path("me.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     Path("link.yaml").symlink_to("me.yaml")

@@ -13,14 +13,14 @@ from four_points import missing_points
 import simcluster
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.shipped import shipped_path
+from simcluster.documents.shipped import builtin_path
 
 ROOT = Path(__file__).parents[1]
-TINY = shipped_path("scenarios", "tiny_3d").read_text()
-WEEK = shipped_path("scenarios", "week_64xa100").read_text()
-LONG = shipped_path("scenarios", "llama3_405b_15t").read_text()
-SITES = shipped_path("topologies", "two_sites_h100").read_text()
-FITS = shipped_path("scenarios/fits", "constants").read_text()
+TINY = builtin_path("scenarios", "tiny_3d").read_text()
+WEEK = builtin_path("scenarios", "week_64xa100").read_text()
+LONG = builtin_path("scenarios", "llama3_405b_15t").read_text()
+SITES = builtin_path("topologies", "two_sites_h100").read_text()
+FITS = builtin_path("scenarios/fits", "constants").read_text()
 JOBS = (ROOT / "examples/jobs.yaml").read_text()
 PARQUET = (ROOT / "examples/trace.parquet").read_bytes()
 

@@ -15,7 +15,7 @@ from conftest import tiny_scenario
 from simcluster.base.errors import InputError
 from simcluster.model.choices import CONTEXT_METHODS
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, communicator, groups_over
+from simcluster.planning.parallel import COMMUNICATORS, STREAMS, Communicator, Plan, get_communicator, groups_over
 from simcluster.planning.works import Collective
 from simcluster.results.span_states import EXPOSED
 from simcluster.scenario.scenario import Scenario
@@ -49,12 +49,12 @@ def test_its_groups_share_out_the_ranks(axis: str, plan: Plan) -> None:
 def test_its_stream_has_an_entry_of_the_breakdown(axis: str) -> None:
     assert STREAMS == EXPOSED
     for pipelined in (False, True):
-        assert communicator(axis).stream_of(pipelined=pipelined) in STREAMS
+        assert get_communicator(axis).stream_of(pipelined=pipelined) in STREAMS
 
 
 def blocked(axis: str, scenario: Scenario, programs: list[StageProgram]) -> list[StageProgram]:
     """Programs that end with an all-reduce over the axis."""
-    stream = communicator(axis).stream_of(pipelined=scenario.parallel.pp > 1)
+    stream = get_communicator(axis).stream_of(pipelined=scenario.parallel.pp > 1)
     op = Op(Collective("all_reduce", axis, 4e9), stream, "all_reduce", "mine")
     return [
         StageProgram(each.stage, {**each.lanes, MAIN: [*each.lanes[MAIN], Item(Segment((op,)), "mine")]})
@@ -71,7 +71,7 @@ def test_its_exposed_time_is_booked_where_it_says(axis: str, engine: str) -> Non
         **document, parallel={"tp": 2, "cp": 2, "pp": 2, "dp": 1}, training={"global_batch": 2, "attention": "fused"}
     )
     before, after = simulate_scenario(scenario), simulate_scenario(scenario, change=partial(blocked, axis, scenario))
-    entry = f"exposed_{communicator(axis).stream_of(pipelined=True)}"
+    entry = f"exposed_{get_communicator(axis).stream_of(pipelined=True)}"
     if Plan(tp=2, cp=2, pp=2).groups(axis).shape[1] == 1:
         assert after.step_time == before.step_time
     else:
@@ -110,7 +110,7 @@ def test_all_engines_simulate_a_method_alike(method: str, cp: int) -> None:
     assert found.step_time == simulate(job(method, cp), folded=False).step_time
     assert found.times.breakdown["straggler_wait"] == 0
     axes = set(CONTEXT_METHODS[method].key_axis.split()) | set(CONTEXT_METHODS[method].trade_axis.split())
-    assert {communicator(axis).stream for axis in axes} == {"cp"}
+    assert {get_communicator(axis).stream for axis in axes} == {"cp"}
 
 
 @every_method

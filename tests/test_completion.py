@@ -33,9 +33,9 @@ ROOT = Path(__file__).parent.parent
 def words_text() -> str:
     """What words.txt has to say."""
     from simcluster.collectives import ALGORITHMS
-    from simcluster.documents.catalogue import presets
+    from simcluster.documents.catalogue import load_presets
     from simcluster.documents.catalogue.devices import device_names
-    from simcluster.documents.shipped import shipped_names
+    from simcluster.documents.shipped import builtin_names
     from simcluster.importers.command import KINDS as IMPORTS
     from simcluster.longrun.budget.loss_laws import law_names
     from simcluster.longrun.studies.advice import ADVICE
@@ -51,8 +51,8 @@ def words_text() -> str:
         if "*" not in key.path:
             found.setdefault(key.plain_path, []).extend(key.words)
     found |= {
-        "cluster.topology": shipped_names("topologies"),
-        "model.preset": list(presets("models.yaml")),
+        "cluster.topology": builtin_names("topologies"),
+        "model.preset": list(load_presets("models.yaml")),
     }
     parents = {path.rpartition(".")[0] for path in found}
     keep = ("cluster.topology", "overlap.interference", "pipeline.schedule", "software", "cluster.device")

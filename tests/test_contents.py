@@ -160,20 +160,20 @@ def test_every_place_where_a_document_names_a_file_has_an_example(monkeypatch: p
     """Those are where ``scenario.files`` asks what a path is relative to: a new one needs a line in REFERENCES."""
     tree = ast.parse(inspect.getsource(files))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    asked = {call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_folder"}
-    reached, folder = set(), files._folder
+    asked = {call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "_base_folder"}
+    reached, folder = set(), files._base_folder
 
     def noted(*arguments: Any) -> Path:
         frame = sys._getframe(1)
         reached.add(frame.f_lineno)
         return folder(*arguments)
 
-    monkeypatch.setattr(files, "_folder", noted)
+    monkeypatch.setattr(files, "_base_folder", noted)
     for changes, _, _ in REFERENCES.values():
         with suppress(InputError):  # the files are not here
             load(TINY, tuple(changes.items()))
     with suppress(InputError):  # reads again what the model was read from
-        files.assumed_of_model(parse_document("model: {preset: config.json}"))
+        files.model_assumptions(parse_document("model: {preset: config.json}"))
     with pytest.raises(InputError, match="no such file"):
         simcluster.load_cluster("flat", {"device": "nowhere.yaml"}.items())
     assert len(asked) > 4
@@ -209,7 +209,7 @@ def test_sweeps_and_plans_play_anew_what_names_an_edited_file(reference: dict[st
 
 
 def test_a_shipped_topology_that_is_edited_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "shipped_folder", lambda kind: tmp_path / kind)
+    monkeypatch.setattr(contents, "builtin_folder", lambda kind: tmp_path / kind)
     (tmp_path / "topologies").mkdir()
     (tmp_path / "topologies" / "flat.yaml").write_text(FLAT)
     first = Contents().digest({"cluster": {"topology": "flat"}})

@@ -17,7 +17,7 @@ from simcluster import InputError
 from simcluster.cli import main
 from simcluster.documents import packed
 from simcluster.documents.expressions import parse_formula
-from simcluster.documents.packed import python_rows, read_packed, read_parquet
+from simcluster.documents.packed import read_packed, read_parquet, table_rows
 from simcluster.interop.kineto.nsight import NsightFile
 from simcluster.interop.kineto.profile_reader import read_profile
 
@@ -97,7 +97,7 @@ def test_rows_of_parquet_are_counted_before_they_are_read(strict: None, tmp_path
     path = tmp_path / "x.parquet"
     words = arrow.array(["a" * 500] * 20).dictionary_encode()
     parquet.write_table(arrow.table({"time": [0.0] * 20, "cause": words}), path)
-    rows = python_rows(read_parquet(path))
+    rows = table_rows(read_parquet(path))
     assert rows == [{"time": 0.0, "cause": "a" * 500}] * 20
     assert rows[0]["cause"] is rows[-1]["cause"], "equal text is there once"
     parquet.write_table(arrow.table({"time": [0.0] * 100_000}), path)

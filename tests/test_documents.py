@@ -15,7 +15,7 @@ from pydantic import Field
 from simcluster.base.errors import InputError
 from simcluster.documents.overrides import apply_overrides, expand_vary, parse_override
 from simcluster.documents.reading import Document, Mark, parse_document, read_document, read_json, validate
-from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.documents.shipped import builtin_names, builtin_path
 from simcluster.documents.spec import Spec
 
 keys = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
@@ -256,11 +256,11 @@ def test_what_is_right_is_returned() -> None:
 
 
 def test_shipped_topologies_are_found() -> None:
-    names = shipped_names("topologies")
+    names = builtin_names("topologies")
     assert "dgx_a100" in names
-    assert all(read_document(shipped_path("topologies", name)).data for name in names)
+    assert all(read_document(builtin_path("topologies", name)).data for name in names)
     with pytest.raises(InputError, match="did you mean 'dgx_a100'"):
-        shipped_path("topologies", "dgx_a10")
+        builtin_path("topologies", "dgx_a10")
 
 
 class _Item(Spec):

@@ -21,14 +21,14 @@ from simcluster.base.telling import (
     set_estimate_limit,
 )
 from simcluster.planning.optimizer import OuterUpdate
-from simcluster.scenario.effort import affordable_steps, estimated_seconds
+from simcluster.scenario.effort import affordable_steps, estimate_seconds
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.studies.packings import compare_packing
 from simcluster.studies.whatif.free import steps_with_parts_free, what_if_free
 
 
 def test_no_scenario_that_ships_is_near_the_limit() -> None:
-    found = {name: estimated_seconds(load(name)) for name in ("tiny_3d", "llama3_405b_16384xh100", "jitter_8")}
+    found = {name: estimate_seconds(load(name)) for name in ("tiny_3d", "llama3_405b_16384xh100", "jitter_8")}
     assert all(seconds < MIN_ANNOUNCED_SECONDS for seconds in found.values()), found
 
 
@@ -63,7 +63,7 @@ def test_who_says_so_gets_it() -> None:
     changes = {"steps": 100_000, "training.global_batch": 800}
     with simcluster.however_long():
         scenario = load("tiny_3d", changes)
-    assert estimated_seconds(scenario) > DEFAULT_ESTIMATE_LIMIT
+    assert estimate_seconds(scenario) > DEFAULT_ESTIMATE_LIMIT
     with pytest.raises(InputError, match="steps"):
         load("tiny_3d", changes)
 
@@ -73,7 +73,7 @@ def test_documents_that_every_rank_has_of_its_own_count_pass_by_pass() -> None:
     speeds = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.3}}
     lengths = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 40, "sigma": 1}}
     alike, shared, apart = (
-        estimated_seconds(load("llama3_70b_16xh100_offload", {"faults": faults}))
+        estimate_seconds(load("llama3_70b_16xh100_offload", {"faults": faults}))
         for faults in ([], [lengths], [lengths, speeds])
     )
     assert shared > 10 * alike
@@ -81,7 +81,7 @@ def test_documents_that_every_rank_has_of_its_own_count_pass_by_pass() -> None:
 
 
 def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
-    least = estimated_seconds(tiny(gpus=4, cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4}))
+    least = estimate_seconds(tiny(gpus=4, cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4}))
     jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
     more: list[Scenario] = [
         tiny(gpus=4, cluster={"topology": "flat", "gpus": 4}, parallel={"dp": 4}, **each)
@@ -90,7 +90,7 @@ def test_the_estimate_grows_with_every_count(tiny: Tiny) -> None:
             {"overlap": {"tensor_pieces": 8}}, {"faults": [jitter]},
         )
     ]  # fmt: skip
-    assert all(estimated_seconds(each) > least for each in more)
+    assert all(estimate_seconds(each) > least for each in more)
     told = [rough_duration(seconds) for seconds in (2.1, 60.0, 600.0, 9000.0, 1e6)]
     assert told == ["2 s", "1 min", "10 min", "2 h", "12 days"]
 
@@ -109,7 +109,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
     result = simcluster.simulate(scenario)
     unlike = len(result.weights)
     assert unlike > scenario.parallel.pp
-    alike, seconds = estimated_seconds(scenario), estimated_seconds(scenario, unlike=unlike)
+    alike, seconds = estimate_seconds(scenario), estimate_seconds(scenario, unlike=unlike)
     assert seconds > alike
     with set_estimate_limit((seconds + alike) / 2):
         with pytest.raises(
@@ -134,13 +134,13 @@ def test_faults_that_come_and_go_count_how_often_they_do() -> None:
     """Two links that flap or are loaded every 100 us in a step of 60 s take 4.9 s where one without takes 0.2
     (measured)."""
     name = "llama3_70b_16xh100_offload"
-    plain = estimated_seconds(load(name))
+    plain = estimate_seconds(load(name))
     flap = {"kind": "link_flap", "nic_of": 0, "down": "30 us", "period": "100 us"}
     load_of_others = {"kind": "background_load", "nic_of": 0, "share": 0.5, "period": "100 us", "duty": 0.5}
     spells = {"kind": "background_load", "nic_of": 0, "share": 0.5, "on": "50 us", "off": "50 us"}
     for fault in (flap, load_of_others, spells):
-        assert 1.0 < estimated_seconds(load(name, {"faults": [fault]})) - plain < 25.0
-    assert estimated_seconds(load(name, {"faults": [{**load_of_others, "end": "1 ms"}]})) < plain + 0.01
+        assert 1.0 < estimate_seconds(load(name, {"faults": [fault]})) - plain < 25.0
+    assert estimate_seconds(load(name, {"faults": [{**load_of_others, "end": "1 ms"}]})) < plain + 0.01
     with pytest.raises(InputError, match=r"faults that start and end about [\d,]+ times would take about"):
         load(name, {"faults": [{**flap, "down": "1 us", "period": "1.2 us"}], "steps": 20})
     with pytest.raises(InputError, match="must be longer than 1 us; use a longer one"):
@@ -160,13 +160,13 @@ def test_what_is_played_with_parts_free_is_counted_before_it_is_played(
     scenario = simcluster.scenario(name)
     played = len(what_if_free(scenario))
     assert abs(steps_with_parts_free(scenario) - played) <= 1
-    with set_estimate_limit(4 * estimated_seconds(scenario)):
+    with set_estimate_limit(4 * estimate_seconds(scenario)):
         assert cli.main(["run", name]) == 0
         capsys.readouterr()
         assert cli.main(["run", name, "--explain"]) == 2
     assert f"--explain simulates about {steps_with_parts_free(scenario)} more steps" in capsys.readouterr().err
     with (
-        set_estimate_limit(4 * estimated_seconds(scenario)),
+        set_estimate_limit(4 * estimate_seconds(scenario)),
         pytest.raises(InputError, match="what_if_free simulates about"),
     ):
         what_if_free(scenario)
@@ -180,7 +180,7 @@ def test_what_each_cause_costs_is_counted_before_it_is_played(
     scenario = simcluster.scenario("tiny_dp", faults=faults)
     file = tmp_path / "s.yaml"
     file.write_text(yaml.safe_dump(scenario.document()), encoding="utf-8")
-    with set_estimate_limit(5 * estimated_seconds(scenario)):
+    with set_estimate_limit(5 * estimate_seconds(scenario)):
         assert cli.main(["stragglers", str(file)]) == 2
         assert f"stragglers simulates about {2 * len(faults) + 1} more steps" in capsys.readouterr().err
         with pytest.raises(InputError, match="stragglers simulates about"):
@@ -193,7 +193,7 @@ def test_what_each_cause_costs_is_counted_before_it_is_played(
 def test_no_more_changes_are_tried_than_may_take_long() -> None:
     """`check` tries fewer changes where each takes long, and `sensitivity` refuses to begin."""
     scenario = simcluster.scenario("tiny_3d")
-    each = estimated_seconds(scenario)
+    each = estimate_seconds(scenario)
     assert affordable_steps(scenario, 24) == 24
     for limit, tried in ((1.5, 0), (4.5, 3)):
         with set_estimate_limit(limit * each):

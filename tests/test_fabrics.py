@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.devices import device_names
 from simcluster.documents.catalogue.links import link_document
 from simcluster.documents.reading import DocumentKinds, parse_document, read_document, validate
@@ -378,7 +378,7 @@ def test_every_gpu_reaches_every_other_one(kind, nodes, per_switch, nics, trays)
 # --- presets --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", presets("links.yaml"))
+@pytest.mark.parametrize("name", load_presets("links.yaml"))
 def test_every_preset_is_a_link_with_its_source(name):
     spec = TypeAdapter(LinkSpec).validate_python({"preset": name})
     assert spec.line_rate > 1e9

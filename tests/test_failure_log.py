@@ -10,7 +10,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.reading import parse_document
 from simcluster.longrun.catalogue import GPUS_PER_NODE, WatchedFailures, resolve_failures, watched_failures
@@ -99,7 +99,7 @@ def test_two_batches_are_told_apart_by_their_column() -> None:
 def llama(tmp_path: Path) -> Path:
     """Llama 3's table 5 as counts."""
     path = tmp_path / "llama3.csv"
-    modes = presets("failures.yaml")["llama3"]["modes"]
+    modes = load_presets("failures.yaml")["llama3"]["modes"]
     path.write_text("cause,of,count\n" + "".join(f"{mode['name']},{mode['of']},{mode['count']}\n" for mode in modes))
     return path
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from simcluster import InputError, Scenario, load, simulate
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults import placed
-from simcluster.faults.expert_loads import scale
+from simcluster.faults.expert_loads import scale_memory
 from simcluster.faults.experts import ExpertImbalance
 from simcluster.faults.spec import RoutedTokens
 from simcluster.interop.export.trace_export import memory_counters
 from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
-from simcluster.scenario.fits import applied, held, remedies
+from simcluster.scenario.fits import apply_changes, find_memory_remedies, peak_bytes
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import from_document
 from simcluster.studies.multi_job import Placed, simulate_together
@@ -65,12 +65,12 @@ def test_mixtral_by_hand() -> None:
     assert most.total - least.total == pytest.approx(1.4 * 2 * 4096 * 2 * 94_208 * 12, rel=1e-12)
     assert least.total == pytest.approx(70.887e9, rel=1e-5)
     assert most.total == pytest.approx(96.818e9, rel=1e-5)
-    found = remedies(hot)
+    found = find_memory_remedies(hot)
     assert found.found
     for remedy in found.found:
-        changed = applied(hot, remedy.values)
+        changed = apply_changes(hot, remedy.values)
         assert changed is not None
-        assert remedy.memory == held(changed) <= 80e9
+        assert remedy.memory == peak_bytes(changed) <= 80e9
 
 
 @pytest.mark.parametrize("place", [0, 3, 7])
@@ -168,7 +168,7 @@ def test_what_goes_to_the_host_is_refused_by_name() -> None:
 @given(load=st.floats(0, 8), routed=st.integers(0, 10**9), rest=st.integers(0, 10**9))
 def test_only_the_routed_part_grows(load: float, routed: int, rest: int) -> None:
     memory = (MemoryChange("other", 7.0, 0.0), MemoryChange("activations", float(rest + routed), 0.0))
-    other, kept = scale(memory, (MemoryChange("activations", float(routed), 0.0),), load)
+    other, kept = scale_memory(memory, (MemoryChange("activations", float(routed), 0.0),), load)
     assert other == memory[0]
     assert kept.start == pytest.approx(rest + load * routed, abs=1e-3)
     assert kept.end == 0

@@ -11,7 +11,7 @@ from conftest import Tiny
 
 from simcluster.base.errors import InputError
 from simcluster.faults.speeds import Speeds
-from simcluster.scenario.job import slowness
+from simcluster.scenario.job import rank_slowdowns
 from simcluster.scenario.scenario import from_document, load, load_text
 from simcluster.step.simulate import simulate
 
@@ -32,7 +32,7 @@ def test_a_table_says_what_slow_gpus_say(tiny: Tiny) -> None:
     one_by_one = [{"kind": "slow_gpu", "rank": 1, "speed": 0.8}, {"kind": "slow_gpu", "rank": 6, "speed": 0.5}]
     job = {**EIGHT, "parallel": {"tp": 2, "pp": 2}}
     found, meant = simulate(tiny(**job, faults=[table])), simulate(tiny(**job, faults=one_by_one))
-    assert slowness(found.scenario) == slowness(meant.scenario)
+    assert rank_slowdowns(found.scenario) == rank_slowdowns(meant.scenario)
     assert found.step_time == meant.step_time
 
 
@@ -64,11 +64,11 @@ def test_what_is_no_speed_is_refused(tiny: Tiny, fault: dict[str, object], rule:
 
 @pytest.mark.parametrize("text", ["rank,speed\n", "0,0.9\nx\n", "0,0.9,1\n", "0.5,0.9\n"])
 def test_a_file_of_something_else_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
-    from simcluster.documents.csv_numbers import speeds_in
+    from simcluster.documents.csv_numbers import read_speeds
 
     (tmp_path / "speeds.csv").write_text(text)
     with pytest.raises(InputError, match=r"speeds.csv:(\d: .* should be rank,speed| has no line)"):
-        speeds_in(tmp_path / "speeds.csv")
+        read_speeds(tmp_path / "speeds.csv")
 
 
 def test_speeds_go_with_their_gpus_when_some_leave() -> None:

@@ -12,7 +12,7 @@ from fields.walk import AS_IT_IS, REVIEWED, Change, alike, changed, fields, lack
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.scenario.effects import CONDITIONS, notes_without_effect
+from simcluster.scenario.effects import CONDITIONS, idle_field_notes
 from simcluster.scenario.scenario import Base, Variant, from_document
 from simcluster.studies.sweep.quick_rows import changed as changed_quickly
 
@@ -110,9 +110,7 @@ def test_what_a_sweep_takes_away_is_noted_in_its_row() -> None:
     document = changed(changed(BASES["3d"], "training.recompute", "full"), "training.recompute_every", 2)
     base = from_document(document)
     varied = base.with_({"training.recompute": "none"})
-    assert [*notes_without_effect(varied)] == [
-        "without effect: training.recompute_every, since training.recompute is none"
-    ]
+    assert [*idle_field_notes(varied)] == ["without effect: training.recompute_every, since training.recompute is none"]
     assert from_document(varied.document()) == varied.with_({"training.recompute_every": 1})
     with pytest.raises(InputError, match=r"training\.recompute is none"):
         varied.with_({"training.recompute_every": 4})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simcluster.cli import main
-from simcluster.scenario.fits import MOST_CHANGES, applied, remedies
+from simcluster.scenario.fits import MOST_CHANGES, apply_changes, find_memory_remedies
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
@@ -37,7 +37,7 @@ def gpt(case: str, **more: Any) -> Scenario:
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_offered_fits_and_less_does_not(case: str) -> None:
     scenario = gpt(case)
-    found = remedies(scenario).found
+    found = find_memory_remedies(scenario).found
     assert found
     assert max(each.total for each in planned_footprints(scenario)) > 80e9
     for remedy in found:
@@ -47,14 +47,14 @@ def test_what_is_offered_fits_and_less_does_not(case: str) -> None:
         chosen = {path: value for path, value in remedy.values.items() if path != "parallel.dp"}  # that follows
         for path in chosen if remedy.changes > 1 else ():  # every value of a longer list is needed
             rest = {key: value for key, value in chosen.items() if key != path}
-            less = applied(scenario, rest)
+            less = apply_changes(scenario, rest)
             assert less is None or max(each.total for each in planned_footprints(less)) > 0.9 * 80e9
 
 
 @pytest.mark.parametrize("case", ["half the stages", "no pipeline", "all forwards first"])
 def test_what_is_offered_fits_when_it_is_played(case: str) -> None:
     small = {"training.global_batch": 32, "overlap.interference": "none"}
-    remedy = remedies(gpt(case, **small)).found[0]
+    remedy = find_memory_remedies(gpt(case, **small)).found[0]
     changes = [f"{path}={value}" for path, value in {**CASES[case], **small}.items()] + remedy.overrides()
     result = simulate(load(SCENARIOS / "gpt3_175b_64xa100.yaml", changes))
     assert result.fits
@@ -63,14 +63,14 @@ def test_what_is_offered_fits_when_it_is_played(case: str) -> None:
 
 
 def test_one_change_that_is_enough_is_found_before_two() -> None:
-    found = remedies(gpt("no recompute")).found
+    found = find_memory_remedies(gpt("no recompute")).found
     assert [remedy.changes for remedy in found] == [1] * len(found)
     assert {"training.recompute": "selective"} in [dict(remedy.values) for remedy in found]
 
 
 def test_a_job_that_nothing_helps_hears_what_is_short() -> None:
     changes = {"gpus": 8, "cluster.nodes": 1, "parallel.pp": 1, "parallel.dp": 1, **ONE_BLOCK}
-    answer = remedies(load(SCENARIOS / "gpt3_175b_64xa100.yaml", changes))
+    answer = find_memory_remedies(load(SCENARIOS / "gpt3_175b_64xa100.yaml", changes))
     assert not answer.found
     assert "model state alone needs 393.4 GB per GPU: use more GPUs" in answer.short
     assert answer.closest is not None
@@ -80,7 +80,7 @@ def test_a_job_that_nothing_helps_hears_what_is_short() -> None:
 def test_it_is_fast_on_a_thousand_gpus() -> None:
     scenario = load(SCENARIOS / "llama3_405b_1024xh100.yaml", {"training.recompute": "none", "training.micro_batch": 2})
     begun = time.process_time()
-    assert remedies(scenario).found
+    assert find_memory_remedies(scenario).found
     assert time.process_time() - begun < 2.0  # a fifth of a second; room for a busy machine
 
 

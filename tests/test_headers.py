@@ -13,7 +13,7 @@ from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.faults.words import describe_faults
 from simcluster.show.cells import gpus_of_cluster, layout_words
 from simcluster.show.report import entry_of_result
@@ -22,7 +22,7 @@ from simcluster.show.report.summary import what_was_run
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 
 
-@pytest.mark.parametrize("name", shipped_names("scenarios"))
+@pytest.mark.parametrize("name", builtin_names("scenarios"))
 def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
     scenario = simcluster.load(name)
     line = layout_words(scenario)

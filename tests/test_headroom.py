@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.scenario.fits import held
-from simcluster.scenario.memory_plan import HEADROOM, OVER, TIGHT, headroom_of, mark, usable
+from simcluster.scenario.fits import peak_bytes
+from simcluster.scenario.memory_plan import HEADROOM, OVER, TIGHT, fit_mark, parse_headroom, usable_bytes
 from simcluster.studies.whatif.preflight import preflight
 
 GB = 1e9
@@ -21,27 +21,27 @@ GB = 1e9
 
 @given(memory=st.floats(0, 200 * GB), capacity=st.floats(GB, 192 * GB), headroom=st.floats(0, 0.99))
 def test_marks_by_their_definition(memory: float, capacity: float, headroom: float) -> None:
-    found = mark(memory, capacity, headroom)
+    found = fit_mark(memory, capacity, headroom)
     assert (found == OVER) == (memory > capacity)
-    assert (found == TIGHT) == (usable(capacity, headroom) < memory <= capacity)
+    assert (found == TIGHT) == (usable_bytes(capacity, headroom) < memory <= capacity)
 
 
 @pytest.mark.parametrize(("text", "part"), [("10%", 0.1), ("0.1", 0.1), ("0", 0.0), ("0%", 0.0), ("12.5%", 0.125)])
 def test_a_headroom_as_it_is_written(text: str, part: float) -> None:
-    assert headroom_of(text) == pytest.approx(part, abs=1e-15)
+    assert parse_headroom(text) == pytest.approx(part, abs=1e-15)
 
 
 @pytest.mark.parametrize("text", ["", "%", "100%", "1", "-1%", "nan", "inf", "some", "10 GB"])
 def test_no_headroom(text: str) -> None:
     with pytest.raises(InputError, match="must be the share of GPU memory that is left free"):
-        headroom_of(text)
+        parse_headroom(text)
 
 
 @pytest.mark.parametrize("memory", [{}, {"fragmentation": 1.0, "communication_buffers": "2 GB"}])
 def test_run_and_check_warn_from_the_same_part_on(memory: dict[str, object]) -> None:
     """Also where the scenario itself states buffers: they are bytes as others, and the same part is left free."""
     base = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}, "memory": memory}
-    needs = held(simcluster.load("tiny_dp", base))
+    needs = peak_bytes(simcluster.load("tiny_dp", base))
     for share, warned in ((1 - HEADROOM - 0.001, False), (1 - HEADROOM + 0.001, True)):
         device = {"base": "a100-80gb", "memory": f"{needs / share / GB} GB"}
         result = simcluster.simulate(simcluster.load("tiny_dp", {**base, "cluster.device": device}))
@@ -64,7 +64,7 @@ def test_the_fastest_of_a_sweep_leave_the_headroom(
     base = {"gpus": 1, "parallel.dp": 1, "training.global_batch": 4, "overlap.grad_reduce": False}
     scenarios = [simcluster.load("tiny_dp", {**base, "training.micro_batch": size}) for size in MICRO]
     results = [simcluster.simulate(each) for each in scenarios]
-    sizes = [held(each) for each in scenarios] if quick else [each.memory.total for each in results]
+    sizes = [peak_bytes(each) for each in scenarios] if quick else [each.memory.total for each in results]
     steps = [each.step_time for each in results]
     assert steps[0] > steps[1] > steps[2]
     assert sizes[0] < sizes[1] < sizes[2]

@@ -9,7 +9,12 @@ import pytest
 from simcluster.base.errors import InputError
 from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.states import StepStates
-from simcluster.scenario.checkpoint_plan import bytes_by_rank, bytes_per_parameter, host_memory_words, saved_in_host
+from simcluster.scenario.checkpoint_plan import (
+    bytes_by_rank,
+    bytes_per_parameter,
+    describe_host_memory,
+    host_copy_bytes,
+)
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.step.simulate import simulate
@@ -34,14 +39,14 @@ def fullest(scenario: Scenario, gpus: int) -> float:
 )
 def test_copies_in_memory_are_counted(checkpoint: dict[str, Any], copies: int) -> None:
     scenario, spec = load("tiny_3d"), CheckpointSpec.model_validate(checkpoint | {"to": "1 GB/s"})
-    assert saved_in_host(scenario, spec) == pytest.approx(copies * fullest(scenario, 2))
+    assert host_copy_bytes(scenario, spec) == pytest.approx(copies * fullest(scenario, 2))
 
 
 def test_a_tray_of_a_rack_has_its_own_memory() -> None:
     rack = load("tiny_3d", {"cluster": {"topology": "gb200_nvl72"}, "gpus": 8})
     assert len({rack.cluster.built.box_of(rank) for rank in range(8)}) == 2
-    assert saved_in_host(rack, SPEC) == pytest.approx(2 * fullest(rack, 4))
-    assert "960.0 GB (of a tray" in host_memory_words(rack, 0.0, SPEC)[0]
+    assert host_copy_bytes(rack, SPEC) == pytest.approx(2 * fullest(rack, 4))
+    assert "960.0 GB (of a tray" in describe_host_memory(rack, 0.0, SPEC)[0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,7 @@ def test_a_tray_of_a_rack_has_its_own_memory() -> None:
     ],
 )  # fmt: skip
 def test_it_is_held_against_what_there_is(there: str, words: str, bad: bool) -> None:
-    found, deserves = host_memory_words(load("tiny_3d", {"cluster.host_memory": there}), 0.0, SPEC)
+    found, deserves = describe_host_memory(load("tiny_3d", {"cluster.host_memory": there}), 0.0, SPEC)
     assert found.startswith(words)
     assert deserves == bad
 
@@ -64,9 +69,9 @@ def test_machines_that_ship_say_how_much_they_have_and_who_says_so() -> None:
         assert known is not None
         assert known.size == 2e12
         assert "NVIDIA DGX" in known.source
-    assert host_memory_words(load("tiny_3d"), 0.0, None) == ("", False)
+    assert describe_host_memory(load("tiny_3d"), 0.0, None) == ("", False)
     flat = load("tiny_3d", {"cluster": {"topology": "flat", "gpus": 8}})
-    assert "not checked, since cluster.host_memory is not set" in host_memory_words(flat, 1e9, None)[0]
+    assert "not checked, since cluster.host_memory is not set" in describe_host_memory(flat, 1e9, None)[0]
     with pytest.raises(InputError, match="host_memory"):
         load("tiny_3d", {"cluster.host_memory": "much"})
 

@@ -12,7 +12,7 @@ from test_inputs_megatron import GPT_345M, bridge, imported
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.importers.hugging_face import model_from_config
 from simcluster.importers.layer_lists import expert_layer_fields, parse_layer_list
@@ -495,7 +495,7 @@ def test_hybrids_are_refused_by_name() -> None:
         model_from_config({"model_type": "nemotron_h", "num_hidden_layers": 52, "hidden_size": 2688})
 
 
-@pytest.mark.parametrize("name", [name for name in presets("models.yaml") if "moe" in model_document(name)])
+@pytest.mark.parametrize("name", [name for name in load_presets("models.yaml") if "moe" in model_document(name)])
 def test_recipes_of_mixtures_are_the_presets(name: str) -> None:
     text = f"{name.replace('-', '_')}_pretrain_config train.micro_batch_size=1 train.global_batch_size=64"
     ours, preset = load_text(bridge(text).text("x")).model, Model(**model_document(name))
@@ -531,7 +531,7 @@ def test_presets_have_their_published_parameters(name: str, total: int, active: 
 def test_presets_are_what_their_configs_say() -> None:
     configs = {name.lower(): config for name, (config, _) in MIXTURES.items()}
     compared = [
-        name for name in presets("models.yaml") if name in configs and name != "mixtral-8x22b"
+        name for name in load_presets("models.yaml") if name in configs and name != "mixtral-8x22b"
     ]  # another vocabulary
     assert len(compared) == 8
     for name in compared:

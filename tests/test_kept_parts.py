@@ -12,7 +12,7 @@ from test_multi_token_prediction import scenario
 from simcluster import simulate
 from simcluster.model.choices import RECOMPUTE_MODULES
 from simcluster.planning.kept_parts import list_peak_tensors
-from simcluster.planning.residency import residencies
+from simcluster.planning.residency import block_residencies
 from simcluster.scenario.job import job_of, planned_footprints
 from simcluster.scenario.memory_plan import shape_of
 
@@ -31,7 +31,7 @@ def test_parts_add_up_to_the_plan(schedule: str, recompute: Any, every: int) -> 
            "training.recompute_every": None if recompute == "none" else every, "memory.backward_temporaries": True}
     )  # fmt: skip
     job = job_of(made, made.cluster.device)
-    blocks = residencies(made.model, shape_of(made))
+    blocks = block_residencies(made.model, shape_of(made))
     for stage, counted in enumerate(planned_footprints(made)):
         parts = list_peak_tensors(blocks, job.schedule, job.slices, stage)
         assert sum(part.total for part in parts) == pytest.approx(counted.activations, rel=1e-9)

@@ -31,7 +31,7 @@ from simcluster.model.memory import (
     working_bytes,
 )
 from simcluster.model.mixture import ExpertKernels
-from simcluster.model.mixture_sections import mixture, routed_rows
+from simcluster.model.mixture_sections import make_mixture, routed_rows
 from simcluster.model.transformer import Model
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -94,7 +94,7 @@ def kernel_lines(name: str) -> Iterator[list[str]]:
     if model.moe:
         there = routed_rows(model, shape)
         yield [name, "mixture", "rows", *map(number, (there.tokens, there.sent, there.rows, there.each))]
-        found = mixture(model, shape)
+        found = make_mixture(model, shape)
         for part in ("router", "shared", "dispatch", "experts", "combine"):
             yield from section_lines(name, f"mixture {part}", getattr(found, part))
 

@@ -25,7 +25,7 @@ from simcluster.evidence.validation.residuals import (
     interval_file_text,
     interval_table,
 )
-from simcluster.scenario.likely import RunKind, kind_of, nearest, of_kind, rank_studies
+from simcluster.scenario.likely import RunKind, interval_of_kind, rank_studies, run_kind_of, similar_studies
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 
@@ -111,10 +111,10 @@ TABLE = interval_table(
 
 
 def test_the_narrowest_group_that_there_is() -> None:
-    own = of_kind(A100, 10.0, TABLE)
+    own = interval_of_kind(A100, 10.0, TABLE)
     assert (own.like, own.far) == ("A100, Megatron, long kernels", ())
     assert (own.low, own.high) == (pytest.approx(10.0), pytest.approx(10.0 * math.exp(0.05), rel=1e-3))
-    assert of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
+    assert interval_of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
 
 
 def test_the_nearest_study_comes_first() -> None:
@@ -138,7 +138,7 @@ def test_the_nearest_study_comes_first() -> None:
 
 def test_the_shipped_studies_make_up_its_groups() -> None:
     flops = simulate(load("gpt3_175b_64xa100")).facts.model_flops
-    found = nearest(load("gpt3_175b_64xa100"), flops)
+    found = similar_studies(load("gpt3_175b_64xa100"), flops)
     shipped = read_document(catalogue_path("residuals.yaml")).data["groups"]
     assert found[0].like == "A100, Megatron, long kernels"
     for name in ("any", "A100, Megatron, long kernels", "A100, FSDP"):
@@ -166,7 +166,7 @@ def test_the_shipped_studies_make_up_its_groups() -> None:
     ],
 )
 def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) -> None:
-    found = of_kind(kind, 1.0, TABLE)
+    found = interval_of_kind(kind, 1.0, TABLE)
     assert found.far == far
     assert (found.like == "any") == bool(far)
 
@@ -174,8 +174,8 @@ def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) ->
 def test_kinds() -> None:
     large = load("gpt3_175b_64xa100")
     flops = simulate(large).facts.model_flops
-    assert kind_of(large, flops) == RunKind("A100", "Megatron", "long", 64, 12288, 2048)
-    assert kind_of(large, flops / 1e3).length == "short"
+    assert run_kind_of(large, flops) == RunKind("A100", "Megatron", "long", 64, 12288, 2048)
+    assert run_kind_of(large, flops / 1e3).length == "short"
     traits: list[tuple[dict[str, object], str]] = [
         ({"training.precision": "fp32"}, "precision fp32"),
         ({"pipeline.schedule": "gpipe", "pipeline.chunks": 1}, "schedule gpipe"),
@@ -183,9 +183,9 @@ def test_kinds() -> None:
         ({"faults": [{"kind": "slow_gpu", "ranks": [0], "factor": 2.0}]}, "faults"),
     ]
     for changes, what in traits:
-        assert kind_of(load("gpt3_175b_64xa100", changes), flops).traits == (what,)
-    assert kind_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
-    assert kind_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
+        assert run_kind_of(load("gpt3_175b_64xa100", changes), flops).traits == (what,)
+    assert run_kind_of(load("fsdp_7b_64xa100"), 1.0).sharding == "FSDP"
+    assert run_kind_of(load("llama3_405b_1024xh100"), 1.0).generation == "H100"
 
 
 # --- what a person sees -----------------------------------------------------------------------------------------------

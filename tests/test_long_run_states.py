@@ -19,7 +19,7 @@ from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, CheckpointInterval, parse_interval
 from simcluster.longrun.studies.states import JobDevices, StepStates, find_job_fabric
 from simcluster.model.layers import parameters
-from simcluster.scenario.checkpoint_plan import HOST_LINK, Weight, bytes_by_rank, checkpoint_cost
+from simcluster.scenario.checkpoint_plan import HOST_LINK, CheckpointCost, bytes_by_rank, checkpoint_cost
 from simcluster.scenario.run_section import CheckpointSpec
 from simcluster.scenario.run_times import FixedTime
 from simcluster.scenario.scenario import Scenario, load
@@ -36,7 +36,7 @@ def tiny(run: dict[str, Any] | None = None, **changes: Any) -> Scenario:
 FAILURE = {"name": "GPU", "of": "gpu", "mtbf": "10 d"}
 
 
-def weighed(scenario: Scenario, **checkpoint: Any) -> Weight:
+def weighed(scenario: Scenario, **checkpoint: Any) -> CheckpointCost:
     spec = CheckpointSpec.model_validate(checkpoint)
     return checkpoint_cost(scenario, spec)
 

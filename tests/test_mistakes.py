@@ -14,12 +14,12 @@ from simcluster.base.counts import parse_numbers
 from simcluster.base.errors import InputError
 from simcluster.cli.arguments import with_its_option
 from simcluster.documents import reading
-from simcluster.documents.shipped import shipped_path
-from simcluster.scenario.paths import homes
+from simcluster.documents.shipped import builtin_path
+from simcluster.scenario.paths import find_key_paths
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.studies.sweep.sweep import load_sweep
 
-TINY = reading.read_document(shipped_path("scenarios", "tiny_dp")).data
+TINY = reading.read_document(builtin_path("scenarios", "tiny_dp")).data
 
 WRONG: list[tuple[str, Any, str]] = [
     # a key in the wrong place
@@ -62,8 +62,8 @@ def test_every_home_is_a_path_of_the_scenario() -> None:
         Path(reading.__file__).parents[1] / "scenario/other_names.yaml"
     ).data.items():
         for name in names:
-            assert homes(name)[0].rpartition(".")[2] in (path.rpartition(".")[2], name), name
-        assert path in homes(path.rpartition(".")[2]), path
+            assert find_key_paths(name)[0].rpartition(".")[2] in (path.rpartition(".")[2], name), name
+        assert path in find_key_paths(path.rpartition(".")[2]), path
 
 
 @pytest.mark.parametrize("path", ["scenarios/tiny_dp.yaml", "tiny_dp.yaml", "here/tiny_dp"])
@@ -80,7 +80,7 @@ def test_a_shipped_topology_behind_a_path(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_topology_of_an_override_lies_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = shipped_path("topologies", "flat").read_text(encoding="utf-8")
+    shipped = builtin_path("topologies", "flat").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(shipped, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert load("tiny_dp", {"cluster.topology": "./mine.yaml"}) == load("tiny_dp", {"cluster.topology": "flat"})
@@ -166,15 +166,15 @@ def test_a_function_may_return_rows_of_text(tmp_path: Path) -> None:
 @pytest.fixture
 def standard_input(monkeypatch: pytest.MonkeyPatch) -> Any:
     def written(text: bytes) -> None:
-        reading._standard_input.cache_clear()
+        reading._read_standard_input.cache_clear()
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
 
     yield written
-    reading._standard_input.cache_clear()
+    reading._read_standard_input.cache_clear()
 
 
 def test_a_scenario_from_standard_input(standard_input: Any) -> None:
-    path = shipped_path("scenarios", "tiny_dp")
+    path = builtin_path("scenarios", "tiny_dp")
     standard_input(path.read_bytes())
     assert load("-") == load(path) == load("-"), "a command asks twice"
     assert [each.scenario() for _, each in load_sweep("-", {"seed": [1]}).variants()] == [load(path, {"seed": 1})]

@@ -18,7 +18,7 @@ from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, parameters
 from simcluster.model.memory import activation_parts
-from simcluster.model.mixture_sections import mixture
+from simcluster.model.mixture_sections import make_mixture
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.owned_parameters import parameters_of_layers, parameters_of_stage
@@ -81,7 +81,7 @@ def test_flops_are_those_of_what_a_token_visits() -> None:
 @given(shape=SHAPES)
 def test_kernels_do_the_flops(shape: RankShape) -> None:
     """Over the ranks that share the tokens of a microbatch the products of experts are those of the layer."""
-    parts, tokens = mixture(MODEL, shape), shape.micro_batch * 1024
+    parts, tokens = make_mixture(MODEL, shape), shape.micro_batch * 1024
     ranks = shape.tp  # experts of ep ranks do the rows of ep ranks
     for half in ("forward", "input_grad", "weight_grad"):
         experts = sum(k.flops for k in getattr(parts.experts, half) if k.kind == "matmul")

@@ -17,12 +17,12 @@ from simcluster.model.kernels import Kernel, Section
 from simcluster.model.layer_sections import linear
 from simcluster.model.layers import RankShape
 from simcluster.model.mixture import ExpertKernels, Moe
-from simcluster.model.mixture_sections import mixture, routed_rows
+from simcluster.model.mixture_sections import make_mixture, routed_rows
 from simcluster.model.transformer import Model
 from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
 from simcluster.planning.segments import Pass, Passes
-from simcluster.planning.works import Compute, Host
+from simcluster.planning.works import Compute, HostWork
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import load
 
@@ -94,20 +94,20 @@ def by(**kernels: str) -> RankShape:
 
 
 def test_products_together_one_by_one_and_one_behind_the_other() -> None:
-    found = {name: mixture(V2, by(products=name)).experts for name in ("grouped", "streams", "sequential")}
+    found = {name: make_mixture(V2, by(products=name)).experts for name in ("grouped", "streams", "sequential")}
     took = {name: seconds(section) for name, section in found.items()}
     assert took["grouped"] < took["streams"] < took["sequential"]
     assert launches(found["streams"]) - launches(found["grouped"]) == 2 * 19  # 20 experts, two products
     assert len({sum(kernel.flops for kernel in section.forward) for section in found.values()}) == 1
     alone = replace(SHAPE, ep=160)
-    single = {seconds(mixture(V2, replace(by(products=name), ep=160)).experts) for name in found}
-    assert single == {seconds(mixture(V2, alone).experts)}
+    single = {seconds(make_mixture(V2, replace(by(products=name), ep=160)).experts) for name in found}
+    assert single == {seconds(make_mixture(V2, alone).experts)}
 
 
 def test_fused_kernels_are_fewer_and_move_less() -> None:
     model = with_experts(aux_loss=True, capacity_factor=1.0)
     for part, what in (("router", "router"), ("dispatch", "permute"), ("combine", "permute")):
-        fused, steps = (getattr(mixture(model, by(**{what: how})), part) for how in ("fused", "steps"))
+        fused, steps = (getattr(make_mixture(model, by(**{what: how})), part) for how in ("fused", "steps"))
         for phase in ("forward", "input_grad"):
             less, more = getattr(fused, phase), getattr(steps, phase)
             assert sum(kernel.bytes for kernel in less) < sum(kernel.bytes for kernel in more)
@@ -118,7 +118,7 @@ def test_fused_kernels_are_fewer_and_move_less() -> None:
 def test_the_router_of_megatron_is_many_small_kernels() -> None:
     """Of scores, choice and map; more with a loss and with a capacity, whose choice reads columns."""
     plain, loss, both = (
-        mixture(with_experts(**more), SHAPE).router
+        make_mixture(with_experts(**more), SHAPE).router
         for more in ({}, {"aux_loss": True}, {"aux_loss": True, "capacity_factor": 1.0})
     )
     assert launches(plain) < launches(loss) < launches(both)
@@ -139,7 +139,7 @@ def test_small_kernels_wait_for_memory_one_by_one() -> None:
 
 def test_padding_in_fp8_is_copied_unless_the_routing_sends_it() -> None:
     def copies(shape: RankShape) -> set[str]:
-        return {kernel.name for kernel in mixture(V2, shape).experts.forward if "pad" in kernel.name}
+        return {kernel.name for kernel in make_mixture(V2, shape).experts.forward if "pad" in kernel.name}
 
     assert copies(SHAPE) == copies(replace(by(padding="routing"), fp8=True)) == set()
     assert copies(replace(SHAPE, fp8=True)) == {"experts_pad", "experts_unpad"}
@@ -149,7 +149,7 @@ def test_biases_of_experts_are_added_one_by_one_in_fp32() -> None:
     """Product, sum, concatenation and cast of every element: 4, 10, 8 and 6 bytes (TEGroupedMLP, ``_apply_bias``)."""
     model = V2.model_copy(update={"bias": True})
     plain, fused, steps = (
-        mixture(of, by(bias=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+        make_mixture(of, by(bias=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
     added = 28 * routed_rows(model, SHAPE).rows * model.hidden_size
     assert sum(kernel.bytes for kernel in steps.forward) == sum(kernel.bytes for kernel in fused.forward) + added
@@ -165,14 +165,17 @@ def test_clamps_of_an_activation_are_kernels_of_their_own() -> None:
     model = V2.model_copy(update={"clamped_activation": True})
     half = 2 * routed_rows(model, SHAPE).rows * routed_rows(model, SHAPE).ffn
     plain, fused, steps = (
-        mixture(of, by(clamp=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
+        make_mixture(of, by(clamp=how)).experts for of, how in ((V2, "steps"), (model, "fused"), (model, "steps"))
     )
     assert plain == fused
     for phase, times in (("forward", 8), ("input_grad", 10)):
         more, less = (sum(kernel.bytes for kernel in getattr(found, phase)) for found in (steps, plain))
         assert more - less == times * half
     again = replace(by(clamp="steps"), recompute="selective", modules=("moe_act",))
-    assert {kernel.name for kernel in mixture(model, again).experts.recompute} == {"experts_clamp", "experts_swiglu"}
+    assert {kernel.name for kernel in make_mixture(model, again).experts.recompute} == {
+        "experts_clamp",
+        "experts_swiglu",
+    }
 
 
 def test_casts_of_experts_are_a_kernel_for_each() -> None:
@@ -181,7 +184,7 @@ def test_casts_of_experts_are_a_kernel_for_each() -> None:
     there = routed_rows(V2, shape)
 
     def cast(shape: RankShape) -> list[tuple[str, float, int]]:
-        found = mixture(V2, shape).experts
+        found = make_mixture(V2, shape).experts
         kernels = (*found.forward, *found.input_grad)
         return [(each.name, each.bytes, each.launches) for each in kernels if each.name.endswith("_cast")]
 
@@ -218,7 +221,7 @@ def test_the_host_waits_for_counts_once_a_mixture() -> None:
     """In the forward of each; not where rows are padded to capacity, nor on a rank with all experts."""
     issue = HostCosts(kernel=1e-5, sync=3e-5)
     waits = [op.work for op in ops_of({}, SHAPE, issue) if op.name == "counts"]
-    assert waits == [Host(3e-5)] * 2
+    assert waits == [HostWork(3e-5)] * 2
     padded = {"capacity_factor": 1.0, "pad_to_capacity": True}
     for ops in (
         ops_of(padded, SHAPE, issue),
@@ -236,7 +239,7 @@ def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
     for name in "bc":
         ops.compute((Kernel(name, "memory", 1.0, 0.0),), "forward", name, 0)
     *_, launching, last = ops.segment().ops
-    assert (launching.work, last.after) == (Host(6.0), (len(ops.segment().ops) - 2,))
+    assert (launching.work, last.after) == (HostWork(6.0), (len(ops.segment().ops) - 2,))
     counts = next(place for place, op in enumerate(ops.segment().ops) if op.name == "counts")
     assert launching.after == (counts,)
 
@@ -246,7 +249,7 @@ def test_what_the_host_was_ahead_is_gone_behind_its_wait() -> None:
 
 def test_a_router_in_fp32_by_hand() -> None:
     """4,096 tokens of 5,120 and 160 experts: scores of 4 bytes; back, weights, inputs and their gradient are cast."""
-    plain, wide = (mixture(V2, by(router_dtype=dtype)).router for dtype in ("activations", "fp32"))
+    plain, wide = (make_mixture(V2, by(router_dtype=dtype)).router for dtype in ("activations", "fp32"))
     scores, inputs, weights = 4096 * 160, 4096 * 5120, 160 * 5120
 
     def more(phase: str) -> float:
@@ -259,7 +262,7 @@ def test_a_router_in_fp32_by_hand() -> None:
 
 
 def test_the_router_is_never_in_fp8() -> None:
-    found = mixture(V2, replace(SHAPE, fp8=True)).router
+    found = make_mixture(V2, replace(SHAPE, fp8=True)).router
     products = [kernel for phase in (found.forward, found.input_grad, found.weight_grad) for kernel in phase]
     assert {kernel.wide for kernel in products if kernel.kind == "matmul"} == {True}
 
@@ -279,7 +282,7 @@ def test_launches_of_one_call_cost_the_host_a_launch_each() -> None:
     issue = HostCosts(kernel=100e-6, launch=3e-6)
 
     def host(products: str) -> float:
-        kernels = [k for k in mixture(V2, by(products=products)).experts.forward if k.name == "experts_up"]
+        kernels = [k for k in make_mixture(V2, by(products=products)).experts.forward if k.name == "experts_up"]
         made = SegmentBuilder(lambda kernels: Compute(0.0), issue)
         made.compute(kernels, "forward", "experts", 0)
         (op,) = made.segment().ops
@@ -295,7 +298,7 @@ def test_a_rank_that_gets_all_tokens_makes_rows_of_its_own_alone() -> None:
     """One expert a rank of 8, a token visits 2: a quarter of 8 x 4,096 tokens come by; sums go to rows for all."""
     model = with_experts(experts=8, top_k=2, groups=1, top_groups=None)
     shape = replace(SHAPE, all_gathered=True)
-    found, there = mixture(model, shape), routed_rows(model, shape)
+    found, there = make_mixture(model, shape), routed_rows(model, shape)
     row, visiting, every = 2 * 5120, 8 * 4096 / 4, 8 * 4096
     assert there.rows == visiting
     moved = {k.name: k.bytes for k in (*found.experts.forward, *found.experts.input_grad) if "sort" in k.name}

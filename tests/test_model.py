@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.model.flops import (
     hardware_flops_per_sequence,
@@ -116,7 +116,7 @@ def test_a_missing_size_is_an_error() -> None:
 
 
 def test_every_preset_is_a_valid_model_of_its_name() -> None:
-    assert tuple(presets("models.yaml")) == (
+    assert tuple(load_presets("models.yaml")) == (
         "gpt3-175b",
         "megatron-22b",
         "megatron-530b",
@@ -139,7 +139,7 @@ def test_every_preset_is_a_valid_model_of_its_name() -> None:
         "gpt-oss-20b",
         "gpt-oss-120b",
     )
-    for name in presets("models.yaml"):
+    for name in load_presets("models.yaml"):
         assert preset(name).name == name
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.traffic.nccl.case import Case, unavailable
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose, predict
 
-PLATFORMS = {name: platform for name in shipped_names("topologies") if (platform := load_topology(name).nccl)}
+PLATFORMS = {name: platform for name in builtin_names("topologies") if (platform := load_topology(name).nccl)}
 SIZES = (2.0**20, 2.0**24, 2.0**30, 2.0**34, 2.0**40)
 
 

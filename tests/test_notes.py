@@ -11,7 +11,7 @@ import simcluster
 from simcluster import cli
 from simcluster.evidence.validation.step_studies import RowTask
 from simcluster.results.result import Result
-from simcluster.scenario.advice import Note, launch_words
+from simcluster.scenario.advice import OverlapNote, describe_zero_support
 from simcluster.scenario.scenario import Scenario
 
 PIPELINE = {"parallel": {"pp": 2, "dp": 4}}
@@ -55,7 +55,7 @@ OFF: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_what_is_off_is_said_and_turning_it_on_helps(case: str) -> None:
     changes, switches = OFF[case]
     before = played(**changes)
-    (note,) = (each for each in before.notes() if isinstance(each, Note))
+    (note,) = (each for each in before.notes() if isinstance(each, OverlapNote))
     assert dict(note.off.values) == switches
     written = [each for each in before.to_dict()["notes"] if not each["text"].startswith("without effect: ")]
     assert written == [{"text": note.text, "set": switches, "exposed_fraction": note.exposed}]
@@ -106,7 +106,7 @@ def test_nothing_is_said_where_nothing_is_off(changes: dict[str, Any]) -> None:
 def test_zero_2_and_3_under_a_pipeline_say_who_launches_them(zero: int, pp: int) -> None:
     result = played(parallel={"pp": pp, "dp": 8 // pp, "zero": zero})
     said = [text for text in result.to_dict()["warnings"] if "under a pipeline" in text]
-    assert said == ([launch_words(zero, pp, 8 // pp)] if zero > 1 and pp > 1 else [])
+    assert said == ([describe_zero_support(zero, pp, 8 // pp)] if zero > 1 and pp > 1 else [])
     for text in said:
         assert text.startswith(f"ZeRO-{zero} under a pipeline: torchtitan launches it")
         assert "DeepSpeed refuses it" in text
@@ -120,7 +120,7 @@ def test_a_software_that_cannot_is_named_first() -> None:
     assert any(text.startswith("ZeRO-2 under") for text in played(**named, software="torchtitan").warnings())
     kept = played(**named | {"parallel.zero": 3, "fsdp.reshard_after_forward": False}).warnings()
     assert any("reshard_after_forward never" in text for text in kept)
-    assert launch_words(3, 4, 1) == ""
+    assert describe_zero_support(3, 4, 1) == ""
 
 
 def test_a_run_that_was_measured_was_launched() -> None:

@@ -14,7 +14,7 @@ from simcluster.base.errors import InputError
 from simcluster.engine.stage_sweep import StageSweep
 from simcluster.planning import works
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram, Work
-from simcluster.planning.works import WORKS, Timed
+from simcluster.planning.works import WORKS, FixedCollective
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import build_lanes
 from simcluster.reference.plain import StepSimulation
@@ -174,7 +174,7 @@ def test_changes_of_works_keep_what_they_do_not_change(work: Work) -> None:
     assert work.shifted(2).group(3 if work.joins else 2) in (work.group(0), ("send", 2, 3))
     assert work.slowed(1.0) == work
     assert len({work, work.slowed(1.0)}) == 1
-    assert (work.seconds >= 0) == (work.group(0) is None or isinstance(work, Timed))
+    assert (work.seconds >= 0) == (work.group(0) is None or isinstance(work, FixedCollective))
 
 
 def test_every_kind_of_this_package_is_named() -> None:

@@ -16,7 +16,7 @@ import simcluster
 from simcluster.base.clock import round_to_tick
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
-from simcluster.planning.works import Compute, Timed
+from simcluster.planning.works import Compute, FixedCollective
 from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
@@ -115,7 +115,7 @@ def buckets(n: int, b: float, t: float) -> Run:
         return Item(Segment((op,)), key, needs)
 
     main = [item(MAIN, ("b", i), Op(Compute(b), "compute", "backward", "layer")) for i in range(n)]
-    reduce = Op(Timed("dp", t), "dp", "all_reduce", "gradients", lane="dp")
+    reduce = Op(FixedCollective("dp", t), "dp", "all_reduce", "gradients", lane="dp")
     beside = [item("dp", ("r", i), reduce, (Need(0, ("b", i)),)) for i in range(n)]
     done = tuple(Need(0, ("r", i)) for i in range(n))
     main.append(item(MAIN, "end", Op(Compute(0.0), "compute", "optimizer", "optimizer"), done))

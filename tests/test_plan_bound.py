@@ -13,7 +13,7 @@ import simcluster
 from simcluster.base.errors import InputError
 from simcluster.planning.ops import Op, Segment
 from simcluster.planning.works import Collective, Compute
-from simcluster.scenario.fits import held
+from simcluster.scenario.fits import peak_bytes
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
@@ -267,6 +267,6 @@ def test_memory_is_between_its_floor_and_its_most() -> None:
     for layout in layouts[:: max(1, len(layouts) // 60)]:
         most = memory.most(layout)
         assert memory.floor(layout) <= most * (1 + ENDS)
-        assert most == pytest.approx(held(layout.on(scenario)), rel=1e-9)
+        assert most == pytest.approx(peak_bytes(layout.on(scenario)), rel=1e-9)
     for layout in layouts[:: max(1, len(layouts) // 12)]:
         assert simulate_scenario(layout.on(scenario)).memory.total <= memory.most(layout) * (1 + ENDS)

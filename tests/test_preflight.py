@@ -13,7 +13,7 @@ import pytest
 import simcluster
 from simcluster.base.units import format_seconds
 from simcluster.cli import main
-from simcluster.scenario.fits import applied
+from simcluster.scenario.fits import apply_changes
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.preflight import checklist, preflight, worst
 from simcluster.studies.whatif.preflight_points import CHECKS, Point, _contention
@@ -79,7 +79,7 @@ def test_a_remedy_is_what_its_scenario_gives() -> None:
     assert found.verdict != "pass"
     assert found.remedy is not None
     scenario = simcluster.load(SLOW[0], SLOW[1:])
-    changed = applied(scenario, found.remedy.values)
+    changed = apply_changes(scenario, found.remedy.values)
     assert changed is not None
     assert simulate(changed).step_time == found.remedy.step_time < simulate(scenario).step_time
     by_hand = simcluster.load(SLOW[0], [*SLOW[1:], *written(found.remedy.values)])
@@ -177,7 +177,7 @@ def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
     tried = ({"parallel.zero": 1}, 13.58, -0.291), ({"fsdp.sync_every_microbatch": False}, 14.04, -0.267)
     for values, seconds, gain in tried:
         assert values in first
-        changed = applied(base.scenario, values)
+        changed = apply_changes(base.scenario, values)
         assert changed is not None
         step = simulate(changed).step_time
         assert step == pytest.approx(seconds, abs=5e-3)
@@ -229,7 +229,7 @@ def test_changes_that_help_each_other_are_put_together() -> None:
     assert times == sorted(times)
     assert times[0] < min(each.step_time for point in found.points for each in point.remedies)
     for remedy in found.fastest:
-        changed = applied(result.scenario, remedy.values)
+        changed = apply_changes(result.scenario, remedy.values)
         assert changed is not None
         assert simulate(changed).step_time == remedy.step_time
 

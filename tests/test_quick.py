@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from simcluster import InputError, load, simulate
 from simcluster.base.arrays import Floats
 from simcluster.cli import main
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import Tables
 from simcluster.results.numbers import METRICS
@@ -270,7 +270,7 @@ def test_changed_sections_are_the_scenario_as_read(change: dict[str, Any]) -> No
     assert changed(variant) == variant.scenario()
 
 
-@pytest.mark.parametrize("name", shipped_names("scenarios"))
+@pytest.mark.parametrize("name", builtin_names("scenarios"))
 def test_a_shipped_base_is_read_once_for_all_variants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every section made anew, the scenario is that which its file gives: nothing falls back on reading it."""
     base = load(name)

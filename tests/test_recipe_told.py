@@ -12,7 +12,7 @@ import simcluster
 from simcluster import cli
 from simcluster.model.layers import stage_parameters_per_tp_rank
 from simcluster.model.recipes import RECIPES
-from simcluster.scenario.memory_plan import change_words, recipe_words
+from simcluster.scenario.memory_plan import describe_change, describe_recipe
 from simcluster.studies.whatif.difference import diff
 
 PLAIN: dict[str, Any] = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}}
@@ -43,7 +43,7 @@ def test_the_run_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "tiny_dp"]) == 0
     line = "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"
     assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
-    assert recipe_words(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})) == (
+    assert describe_recipe(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})) == (
         "16 B per parameter (weights 2, gradients 2, optimizer 12: mixed-16)"
     )
 
@@ -90,6 +90,6 @@ def test_every_change_of_recipe_has_words() -> None:
         for after in RECIPES.values():
             parts = ("weight", "gradient", "optimizer")
             changed = sum(getattr(before, part) != getattr(after, part) for part in parts)
-            words = change_words(before, after)
+            words = describe_change(before, after)
             assert words.count(" -> ") == changed
             assert words

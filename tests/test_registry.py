@@ -11,10 +11,10 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.devices.device import load_device
 from simcluster.devices.software import Software, load_software
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.reading import parse_document, read_document
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.shipped import builtin_folder
 from simcluster.faults import FAULTS
 from simcluster.longrun.launch.first import first_scenario
 from simcluster.model.layers import parameters
@@ -51,7 +51,7 @@ def test_every_name_is_printed() -> None:
         text = text_of_entry(name, kind)
         assert text.endswith("\n"), name
         if kind in folders:
-            assert text == (shipped_folder(folders[kind]) / f"{name}.yaml").read_text(encoding="utf-8")
+            assert text == (builtin_folder(folders[kind]) / f"{name}.yaml").read_text(encoding="utf-8")
         elif name in names(kind)[-3:] and any(line and not line.startswith("#") for line in text.splitlines()):
             assert parse_document(text).data, name
 
@@ -71,7 +71,7 @@ def test_catalogues_are_printed_and_read_back() -> None:
         assert load_device({"name": name, **parse_document(text_of_entry(name, "devices")).data}) == load_device(name)
     for name in ("flat", "dgx_h100", "mixed_nics"):
         assert parse_document(text_of_entry(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
-    for name in presets("software.yaml"):
+    for name in load_presets("software.yaml"):
         section = parse_document(text_of_entry(name, "software")).data["software"]
         assert Software.model_validate({"name": name, **section}) == load_software(name)
     for name in FAULTS:
@@ -108,7 +108,7 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["name"] for each in json.loads(said("list", "packing rules", "--json", "-"))] == names("packing-rules")
     assert (
         json.loads(said("show", "tiny_dp", "--json", "-"))
-        == read_document(shipped_folder("scenarios") / "tiny_dp.yaml").data
+        == read_document(builtin_folder("scenarios") / "tiny_dp.yaml").data
     )
     assert json.loads(said("schema"))["title"] == "simcluster scenario"
     assert cli.main(["list", "llama3-8b"]) == 2

@@ -23,7 +23,7 @@ from test_gantt import _MISSING_CONE, lab
 from simcluster.base.errors import InputError
 from simcluster.base.texts import escape_line_breaks
 from simcluster.cli import main
-from simcluster.scenario.likely import nearest
+from simcluster.scenario.likely import similar_studies
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.show.cells import signed_change
@@ -179,7 +179,7 @@ def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: E
 def test_the_nearest_validated_studies_are_a_table_for_scenarios_and_saved_results(entry: Entry, other: Entry) -> None:
     assert entry.scenario is not None
     assert entry.result is not None
-    found = nearest(entry.scenario, entry.result.facts.model_flops)
+    found = similar_studies(entry.scenario, entry.result.facts.model_flops)
     text = details.accuracy([entry])
     saved = details.accuracy([replace(entry, result=None)])
     assert text == saved
@@ -189,7 +189,7 @@ def test_the_nearest_validated_studies_are_a_table_for_scenarios_and_saved_resul
         for shown in (study.study, study.like, f"{study.rows:,}", f"{100 * study.mean:.1f} %"):
             assert shown in row
     both = details.accuracy([entry, other])
-    assert both.count("<table") == len({nearest(each.scenario, each.result.facts.model_flops)
+    assert both.count("<table") == len({similar_studies(each.scenario, each.result.facts.model_flops)
                                         for each in (entry, other) if each.scenario and each.result})  # fmt: skip
 
 

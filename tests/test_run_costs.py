@@ -10,7 +10,7 @@ import pytest
 
 from simcluster import cli
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.longrun.power import (
     KWH,
     DevicePower,
@@ -245,7 +245,7 @@ H100 = load_device_power("h100")
 
 
 def test_every_draw_has_a_source() -> None:
-    assert all(entry["source"] for entry in presets("power.yaml").values())
+    assert all(entry["source"] for entry in load_presets("power.yaml").values())
     with pytest.raises(InputError, match="did you mean 'h100'"):
         load_device_power("h1000")
 

@@ -221,7 +221,7 @@ def test_inline_topology_and_python_objects() -> None:
 def test_a_cluster_is_built_once(overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, simulating and telling of a scenario need one; copies, other factors on its links, and the next scenario
     of its topology share it."""
-    fields._built.cache_clear()
+    fields._build_cluster.cache_clear()
     built: list[object] = []
     build = FlatSpec.build
 

@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import shipped_folder, shipped_names
+from simcluster.documents.shipped import builtin_folder, builtin_names
 from simcluster.faults import FAULTS
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.run_times import TIMES
@@ -22,7 +22,7 @@ from simcluster.scenario.schema import scenario_schema
 from simcluster.topology import TOPOLOGIES
 
 BAD = Path(__file__).parent / "bad"
-TINY = read_document(shipped_folder("scenarios") / "tiny_3d.yaml").data
+TINY = read_document(builtin_folder("scenarios") / "tiny_3d.yaml").data
 
 
 @cache
@@ -36,9 +36,9 @@ def passes(document: Any) -> bool:
     return bool(validator().is_valid(document))
 
 
-@pytest.mark.parametrize("name", shipped_names("scenarios"))
+@pytest.mark.parametrize("name", builtin_names("scenarios"))
 def test_what_ships_passes(name: str) -> None:
-    path = shipped_folder("scenarios") / f"{name}.yaml"
+    path = builtin_folder("scenarios") / f"{name}.yaml"
     assert [error.message for error in validator().iter_errors(read_document(path).data)] == []
     assert [error.message for error in validator().iter_errors(load(path).document())] == []
 
@@ -98,7 +98,7 @@ def test_what_it_refuses_the_loader_refuses() -> None:
         if not passes(document):
             refused += 1
             with pytest.raises(InputError):
-                from_document(document, folder=shipped_folder("scenarios"))
+                from_document(document, folder=builtin_folder("scenarios"))
     assert refused > 60, "it is worth something"
 
 

@@ -16,42 +16,42 @@ from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import Limited, Scope, fields
+from simcluster.scenario.scope import FastPath, Limit, step_fields
 from simcluster.step.planned import FOLDING, fold_step, plan_step
 from simcluster.studies.scopes import QUICK
 
 each = pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
 
 
-def gone(scope: Scope) -> list[str]:
+def gone(scope: FastPath) -> list[str]:
     """What a scope lists and no scenario has (any more)."""
-    sections = {path[:end] for path in fields() for end, letter in enumerate(path) if letter == "."}
-    return sorted({*scope.free, *scope.limited} - {*fields(), *sections})
+    sections = {path[:end] for path in step_fields() for end, letter in enumerate(path) if letter == "."}
+    return sorted({*scope.free, *scope.limited} - {*step_fields(), *sections})
 
 
 @each
-def test_every_field_of_a_scenario_is_on_a_list(scope: Scope) -> None:
+def test_every_field_of_a_scenario_is_on_a_list(scope: FastPath) -> None:
     """A new field: say in each scope whether its short way is proved for it (free, limited), and test that it is."""
     assert scope.unlisted == ()
     assert gone(scope) == []
 
 
 @each
-def test_a_scope_lists_kinds_of_faults_that_there_are(scope: Scope) -> None:
+def test_a_scope_lists_kinds_of_faults_that_there_are(scope: FastPath) -> None:
     """A kind on no list is an obstacle by its name (below): who adds one need not write it here."""
     assert not {*scope.faults} - {*FAULTS}
 
 
 @each
-def test_no_field_is_on_two_lists(scope: Scope) -> None:
+def test_no_field_is_on_two_lists(scope: FastPath) -> None:
     for held in scope.limited:
         assert not [path for path in scope.free if path == held or path.startswith(f"{held}.")], held
 
 
 def test_fields_are_those_of_all_sections() -> None:
     some = {"steps", "parallel.tp", "model.moe.top_k", "memory.offload.ahead", "software.shards", "cluster.topology"}
-    assert some <= {*fields()}
-    assert "faults" not in fields()
+    assert some <= {*step_fields()}
+    assert "faults" not in step_fields()
 
 
 # --- what is on a list is compared with the reference -----------------------------------------------------------------
@@ -79,7 +79,7 @@ def plain(change: Mapping[str, Any] | None = None) -> Scenario:
     return load("gpt3_175b_64xa100", {"training.dropout": False, "overlap.tensor": False, **(change or {})})
 
 
-def without(scope: Scope, path: str) -> Scope:
+def without(scope: FastPath, path: str) -> FastPath:
     """The scope as it is before somebody has listed a new field."""
     limited = {name: rule for name, rule in scope.limited.items() if name != path}
     return replace(scope, free=scope.free - {path}, limited=limited)
@@ -95,7 +95,7 @@ UNKNOWN = [
 
 @each
 @pytest.mark.parametrize(("path", "change"), UNKNOWN)
-def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: Scope, path: str, change: Mapping[str, Any]) -> None:
+def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: FastPath, path: str, change: Mapping[str, Any]) -> None:
     blind = without(scope, path)
     assert blind.unlisted == (path,)
     assert blind.obstacle(plain()) == scope.obstacle(plain()) == ""
@@ -105,14 +105,14 @@ def test_a_field_on_no_list_is_an_obstacle_by_its_name(scope: Scope, path: str, 
 
 
 @each
-def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: Scope) -> None:
+def test_a_kind_of_fault_on_no_list_is_an_obstacle_by_its_name(scope: FastPath) -> None:
     slow = plain({"faults": [{"kind": "slow_gpu", "rank": 0, "factor": 1.1}]})
     blind = replace(scope, faults={kind: rule for kind, rule in scope.faults.items() if kind != "slow_gpu"})
     assert blind.obstacle(slow) == f"{scope.name} does not support faults of kind slow_gpu"
 
 
 def test_a_list_that_is_longer_than_the_scenario_says_so() -> None:
-    more = replace(QUICK, free=QUICK.free | {"model.taste"}, limited={**QUICK.limited, "spice": Limited("none", (0,))})
+    more = replace(QUICK, free=QUICK.free | {"model.taste"}, limited={**QUICK.limited, "spice": Limit("none", (0,))})
     assert gone(more) == ["model.taste", "spice"]
 
 

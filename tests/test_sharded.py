@@ -17,9 +17,9 @@ from simcluster.planning.job import DataParallel, Job, Sharding, Slices
 from simcluster.planning.ops import Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.planning.sharded_units import units_of
+from simcluster.planning.sharded_units import fsdp_units
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective, Compute, Timed
+from simcluster.planning.works import Collective, Compute, FixedCollective
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
@@ -69,7 +69,7 @@ def given_run(
         if not isinstance(op.work, Collective):
             return op
         ours = op.layer >= 0 or (zero < 3 and op.name == "gradients")
-        return replace(op, work=Timed(op.work.axis, (times.get(op.kind, 0) if ours else 0) * TICK))
+        return replace(op, work=FixedCollective(op.work.axis, (times.get(op.kind, 0) if ours else 0) * TICK))
 
     def timed_item(item: Item) -> Item:
         return item._replace(segment=Segment(tuple(timed(op) for op in item.segment.ops)))
@@ -208,7 +208,7 @@ def bytes_of(result: Result, kind: str, rank: int = 0) -> float:
 
 
 def sizes_of(scenario: Scenario, stage: int = 0) -> tuple[float, ...]:
-    return units_of(plan_job(scenario, scenario.cluster.device)[0], stage).sizes
+    return fsdp_units(plan_job(scenario, scenario.cluster.device)[0], stage).sizes
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -12,7 +12,7 @@ from simcluster.devices.software import Software, expected_latest, load_software
 from simcluster.model.kernels import Kernel
 from simcluster.planning.ops import Op
 from simcluster.planning.segment_ops import HostCosts, SegmentBuilder
-from simcluster.planning.works import Collective, Compute, Host
+from simcluster.planning.works import Collective, Compute, HostWork
 from simcluster.scenario.scenario import from_document, load
 from simcluster.step.simulate import simulate
 
@@ -73,7 +73,7 @@ def test_the_last_of_a_group_delays_what_waits_for_it() -> None:
     ops.join()
     ops.collective("all_reduce", "k", 2.0)
     ops.end_forward()
-    idle = [(op.name, op.work.seconds) for op in ops.segment().ops if isinstance(op.work, Host)]
+    idle = [(op.name, op.work.seconds) for op in ops.segment().ops if isinstance(op.work, HostWork)]
     assert idle == [("late", 5.0), ("loss", 7.0)]
 
 

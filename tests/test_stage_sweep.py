@@ -27,7 +27,7 @@ from simcluster.faults.quick_draws import FastStreams
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.stages import stage_programs
-from simcluster.planning.works import Collective, Compute, Receive, Timed, Transfer
+from simcluster.planning.works import Collective, Compute, FixedCollective, Receive, Transfer
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.nodes import build_lanes
 from simcluster.reference.plain import StepSimulation
@@ -53,9 +53,9 @@ class Drawn:
 
     def of(self, stage: int, number: int, item: Item, op: Op, ranks: int) -> Any:
         """Seconds [replica, rank of the stage or 1]."""
-        alone = not isinstance(op.work, Collective | Timed | Transfer | Receive)
+        alone = not isinstance(op.work, Collective | FixedCollective | Transfer | Receive)
         name: object = (stage, number)
-        if isinstance(op.work, Collective | Timed):
+        if isinstance(op.work, Collective | FixedCollective):
             name = op.work.axis, item.key, [each is op for each in item.segment.ops].index(True)
         if isinstance(op.work, Transfer | Receive):
             name = item.key if isinstance(op.work, Transfer) else item.key[1]  # type: ignore[index]
@@ -75,8 +75,8 @@ def fixed(program: StageProgram, seconds: list[float]) -> StageProgram:
 
     def given_time(op: Op) -> Op:
         own, work = next(left), op.work
-        if isinstance(work, Collective | Timed):
-            return replace(op, work=Timed(work.axis, own))
+        if isinstance(work, Collective | FixedCollective):
+            return replace(op, work=FixedCollective(work.axis, own))
         if isinstance(work, Transfer):
             return replace(op, work=replace(work, seconds=own))
         return op if isinstance(work, Receive) else replace(op, work=Compute(own))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simcluster.base.errors import InputError
 from simcluster.model.layers import layer_parameters_per_tp_rank, stage_parameters_per_tp_rank
 from simcluster.model.transformer import Model
-from simcluster.planning.job import DataParallel, Job, Slices, balanced
+from simcluster.planning.job import DataParallel, Job, Slices, balance_layers
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
@@ -442,7 +442,7 @@ def test_no_cut_is_better_balanced(
 ) -> None:
     slices = data.draw(st.integers(1, len(seconds)))
     hollow = empty_ends and slices > 1
-    cut = balanced(seconds, first, last, slices, empty_ends=empty_ends)
+    cut = balance_layers(seconds, first, last, slices, empty_ends=empty_ends)
     assert cut.layers == len(seconds)
     assert min(cut.counts[1:-1], default=1) >= 1
     assert hollow or min(cut.counts) >= 1
@@ -456,9 +456,9 @@ def test_no_cut_is_better_balanced(
 
 def test_an_end_without_layers() -> None:
     """The embedding and the LM head take as long as a layer: arXiv:2407.21783 leaves those chunks without one."""
-    assert balanced([1.0] * 6, 1.0, 1.0, 8, empty_ends=True).counts == (0, 1, 1, 1, 1, 1, 1, 0)
+    assert balance_layers([1.0] * 6, 1.0, 1.0, 8, empty_ends=True).counts == (0, 1, 1, 1, 1, 1, 1, 0)
     with pytest.raises(InputError, match=r"5 layers cannot fill 8 slices .* but for the first and the last"):
-        balanced([1.0] * 5, 1.0, 1.0, 8, empty_ends=True)
+        balance_layers([1.0] * 5, 1.0, 1.0, 8, empty_ends=True)
 
 
 def test_layers_of_stages_are_spread_over_their_chunks() -> None:
@@ -470,7 +470,7 @@ def test_layers_of_stages_are_spread_over_their_chunks() -> None:
 
 def test_more_slices_than_layers_are_refused() -> None:
     with pytest.raises(InputError, match="at least one layer"):
-        balanced([1.0], 0.0, 0.0, 2)
+        balance_layers([1.0], 0.0, 0.0, 2)
 
 
 @pytest.mark.parametrize(("zero", "axis"), [(0, "model"), (1, "world")])

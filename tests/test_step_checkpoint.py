@@ -19,7 +19,7 @@ from simcluster.scenario.checkpoint_plan import (
     bytes_per_parameter,
     checkpoint_bytes,
     checkpoint_cost,
-    checkpoint_of,
+    checkpoint_spec,
     nic_rates,
 )
 from simcluster.scenario.scenario import Scenario, load
@@ -41,13 +41,13 @@ def played(**given: Any) -> tuple[Result, Any]:
 def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() -> None:
     """The run of weeks works its seconds out of links and bytes; here they are flows."""
     result, found = played(mode="snapshot", more=ALONE)
-    weight = checkpoint_cost(result.scenario, checkpoint_of(result.scenario))
+    weight = checkpoint_cost(result.scenario, checkpoint_spec(result.scenario))
     assert found.stands_s == pytest.approx(weight.stall, rel=0.01)  # and latencies
     skew = 0.002_3  # a stage with fewer bytes has its snapshot, and begins to write, so much earlier
     assert weight.write <= found.write_s <= weight.write + skew
     blocking, whole = played(mode="blocking", more=ALONE)
     assert whole.stands_s == pytest.approx(
-        checkpoint_cost(blocking.scenario, checkpoint_of(blocking.scenario)).stall, rel=1e-3
+        checkpoint_cost(blocking.scenario, checkpoint_spec(blocking.scenario)).stall, rel=1e-3
     )
     assert whole.beside_s == 0.0
 
@@ -55,7 +55,7 @@ def test_training_stands_and_the_write_goes_on_as_long_as_a_run_of_weeks_says() 
 @pytest.mark.parametrize("to", ["10 GB/s", "50 GB/s"])
 def test_a_step_beside_the_write_is_the_state_that_a_run_of_weeks_plays(to: str) -> None:
     result, found = played(mode="snapshot", to=to, more=ALONE)
-    weight = checkpoint_cost(result.scenario, checkpoint_of(result.scenario))
+    weight = checkpoint_cost(result.scenario, checkpoint_spec(result.scenario))
     states = StepStates(result.scenario.model_copy(update={"steps": 1}))
     assert states.scenario.checkpoint is None
     state = states.writing_step_time("write", dict(weight.shares))
@@ -69,7 +69,7 @@ def test_copies_to_peers_take_the_cables_of_both_directions() -> None:
     result = simulate(load("tiny_3d", {"checkpoint.place": "peers", "steps": 3, **ALONE}))
     found, scenario = result.checkpoint, result.scenario
     assert found is not None
-    spec = checkpoint_of(scenario)
+    spec = checkpoint_spec(scenario)
     by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
     of_machine = by_rank.reshape(4, 2).sum(axis=1)
     half = nic_rates(scenario, [0, 1, 2, 3]) / 2
@@ -151,9 +151,9 @@ def test_a_stall_of_the_host_for_a_checkpoint_is_a_checkpoint_too() -> None:
 def test_each_rank_saves_what_the_run_of_weeks_counts(name: str, more: dict[str, Any], savers: int) -> None:
     scenario = saving(name, mode="snapshot", more=more)
     result = simulate(scenario)
-    counted = bytes_by_rank(scenario, bytes_per_parameter(scenario, checkpoint_of(scenario)))
+    counted = bytes_by_rank(scenario, bytes_per_parameter(scenario, checkpoint_spec(scenario)))
     assert np.count_nonzero(counted) == savers
-    once = checkpoint_bytes(scenario, checkpoint_of(scenario))  # in storage: no copies of what tp ranks all hold
+    once = checkpoint_bytes(scenario, checkpoint_spec(scenario))  # in storage: no copies of what tp ranks all hold
     for way, whole in (("d2h", counted.sum()), ("storage", once)):
         found = []
         for rank in range(scenario.gpus):
@@ -202,8 +202,8 @@ def test_the_command_takes_it_from_the_run_or_from_its_own_section(
     assert known["checkpoint"]["after"] == 0
     assert known["scenario"]["steps"] > 2
     spec = {"days": "1 d", "checkpoint": {"to": "40 GB/s", "mode": "snapshot"}}
-    assert checkpoint_of(load("tiny_3d", {"run": spec, "checkpoint.after": 0})).to == 40e9
-    assert checkpoint_of(load("tiny_3d", {"run": spec, "checkpoint.to": "1 GB/s"})).to == 1e9
+    assert checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.after": 0})).to == 40e9
+    assert checkpoint_spec(load("tiny_3d", {"run": spec, "checkpoint.to": "1 GB/s"})).to == 1e9
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_is_written_takes_storage_as_long_as_its_bytes(tp: int, mode: str) 
     """Each parameter once in both: norms that tensor-parallel ranks all hold go to their hosts, not all to storage."""
     cut = {"parallel.tp": tp, "parallel.dp": 4 // tp, "parallel.sequence_parallel": tp > 1}
     scenario = saving(mode=mode, to="100 MB/s", more={**ALONE, **cut})
-    found, each = simulate(scenario).checkpoint, bytes_per_parameter(scenario, checkpoint_of(scenario))
+    found, each = simulate(scenario).checkpoint, bytes_per_parameter(scenario, checkpoint_spec(scenario))
     assert found is not None
     assert found.bytes == pytest.approx(each * parameters(scenario.model).total, rel=1e-12)
     assert found.bytes / found.write_s == pytest.approx(100e6, rel=1e-3)

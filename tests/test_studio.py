@@ -30,7 +30,7 @@ from simcluster.base.gc_paused import pause_gc
 from simcluster.base.units import format_seconds
 from simcluster.cli import outputs
 from simcluster.documents.reading import parse_document
-from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.documents.shipped import builtin_names, builtin_path
 from simcluster.interactive.controls.offers import described
 from simcluster.interactive.controls.settings import controls
 from simcluster.interactive.page import hints
@@ -41,7 +41,7 @@ from simcluster.interactive.page.pool import PartAnswer, PlayStopped, StudioPool
 from simcluster.interactive.page.server import application
 from simcluster.interactive.page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.effort import estimate_seconds
 from simcluster.scenario.scenario import load_text
 from simcluster.show.report import entry_of_result
 from simcluster.show.report.html import typeset
@@ -76,7 +76,7 @@ def offered() -> dict[str, list[Any]]:
 def states() -> st.SearchStrategy[StudioState]:
     chosen = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in offered().items()})
     made = chosen.map(lambda found: tuple((key, found[key]) for key in controls() if key in found))
-    return st.builds(StudioState, st.sampled_from([*shipped_names("scenarios"), "my run (2).yaml"]), made)
+    return st.builds(StudioState, st.sampled_from([*builtin_names("scenarios"), "my run (2).yaml"]), made)
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "saved.yaml").write_text(text)
     scenario, saved = scenario_of(state, Folder(tmp_path)), load_text(text)
     assert saved.document() == {**scenario.document(), "name": scenario.title}
-    base = shipped_path("scenarios", BASE).read_text().splitlines()
+    base = builtin_path("scenarios", BASE).read_text().splitlines()
     assert text.startswith(base[0])
     assert len(text.splitlines()) < len(base) + 6
     assert scenario_of(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
@@ -241,7 +241,7 @@ def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
     jittery = scenario.with_({"faults": [{"kind": "jitter", "factor": {"kind": "normal", "sigma": 0.01}}]})
     told = {}
     for many in (2.0, 0.5):
-        monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimated_seconds(jittery))
+        monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimate_seconds(jittery))
         told[many] = answer(StateAsked(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
     assert [each["of"] for each in told[2.0]] == ["step"]
     assert told[0.5] == [{"key": "jitter", "of": "", "words": f"with 0.01 {hints._TOO_LONG}"}]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.documents.expressions import name_of, parse_formula
+from simcluster.documents.expressions import formula_name, parse_formula
 from simcluster.evidence.validation import load_study, score_overall, validate_studies
 from simcluster.evidence.validation.collective_studies import PREDICTORS, TimedCollective
 from simcluster.evidence.validation.measured_columns import InlineTable, MeasuredColumn, MeasuredTime
@@ -175,7 +175,7 @@ def test_formulas_are_pythons_arithmetic(a: int, b: int, c: int) -> None:
 
 
 def test_columns_have_names_that_formulas_can_say() -> None:
-    assert [name_of(name) for name in ("SeqLen (T)", "# GPUs", "tp", "a-b")] == ["SeqLen_T", "GPUs", "tp", "a_b"]
+    assert [formula_name(name) for name in ("SeqLen (T)", "# GPUs", "tp", "a-b")] == ["SeqLen_T", "GPUs", "tp", "a_b"]
     assert parse_formula("SeqLen_T * min(tp, 2)").names == ("SeqLen_T", "tp")
 
 

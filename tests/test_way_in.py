@@ -44,8 +44,8 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of small scenarios that ship."""
     for name, document in (("small", DOCUMENT), ("staged", STAGED)):
         (tmp_path / f"{name}.yaml").write_text(json.dumps(document))
-    monkeypatch.setattr(HOME, "shipped_folder", lambda kind: tmp_path)
-    monkeypatch.setattr(HOME, "shipped_names", lambda kind: ["small", "staged"])
+    monkeypatch.setattr(HOME, "builtin_folder", lambda kind: tmp_path)
+    monkeypatch.setattr(HOME, "builtin_names", lambda kind: ["small", "staged"])
     return tmp_path
 
 

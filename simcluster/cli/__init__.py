@@ -33,7 +33,7 @@ from simcluster.base.version import VERSION
 from simcluster.cli import outputs
 from simcluster.cli.arguments import Parser, with_its_option
 from simcluster.cli.terminal import escaping, never_fail, open_closed_streams, styled, working
-from simcluster.documents.own_words import allowing_python
+from simcluster.documents.own_words import allow_python_code
 
 _TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
 ENTRIES: dict[str, Any] = _TEXTS["commands"]
@@ -230,7 +230,7 @@ def _dispatch(argv: list[str]) -> None:
     outputs.refuse_missing(args)
     before = [outputs.written_at(path) for path in files]
     quiet, allowed = contextlib.redirect_stderr(io.StringIO()), getattr(args, "allow_python", False)
-    with quiet if args.quiet else working(args.command), allowing_python(allowed), listen_to_notes(_print_note):
+    with quiet if args.quiet else working(args.command), allow_python_code(allowed), listen_to_notes(_print_note):
         with pause_gc():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_name(args.command))
         replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first

@@ -194,13 +194,13 @@ class Parser(argparse.ArgumentParser):
     def _near(self, name: str) -> str:
         """Return a hint at what an unknown option may mean: a scenario key, or another option."""
         if self.takes_overrides:
-            from simcluster.scenario.paths import homes, is_section  # heavy: only for a mistake
+            from simcluster.scenario.paths import find_key_paths, is_section  # heavy: only for a mistake
 
             if self.reads_scenarios and is_section(name[2:]):
                 return f"; the section {name[2:]} of a scenario is changed by {name}.KEY or {name[2:]}=VALUE"
             if meant := self._meant(name):
                 return meant
-            places = homes(name) if len(name) > 3 else []
+            places = find_key_paths(name) if len(name) > 3 else []
             if not self.reads_scenarios:  # the document is a topology
                 places = [each.removeprefix("cluster.") for each in places if each.startswith("cluster.")]
             exact = [each for each in places if each.rpartition(".")[2] == name.strip("-").replace("-", "_")]

@@ -15,7 +15,7 @@ from simcluster.cli import common
 from simcluster.cli.collective_output import ROOTED, CollectiveJob, SizeRow
 from simcluster.cli.common import cluster_overrides_of
 from simcluster.cli.terminal import write_json
-from simcluster.documents.csv_numbers import read_sizes
+from simcluster.documents.csv_numbers import read_message_sizes
 from simcluster.scenario.files import load_cluster, load_topology
 from simcluster.studies.bench.collective import collective_traffics, concurrent_times, methods_for, num_transfers
 from simcluster.studies.bench.collective_loads import limit_among, loads_of
@@ -86,7 +86,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 def _make_job(args: argparse.Namespace) -> CollectiveJob:
     kind = _normalize_kind(args.name)
-    sizes = read_sizes(args.sizes) if args.sizes else ()
+    sizes = read_message_sizes(args.sizes) if args.sizes else ()
     ranks = tuple(parse_numbers(args.ranks, "--ranks", "GPU")) if args.ranks else tuple(range(args.gpus or len(sizes)))
     groups = _split_groups(ranks, args.split)
     if sizes and len(groups[0]) != len(sizes):
@@ -142,8 +142,8 @@ def _load_large_cluster(file: str, overrides: list[tuple[str, Any]], gpus: int) 
 def _parse_sizes(text: str, factor: int) -> list[int]:
     """Return the sizes (bytes) of a range: 1, 2, 4 and 8 MiB for "1MiB:8MiB" and a factor of 2."""
     first, colon, last = text.partition(":")
-    low = _parse_size(first)
-    high = _parse_size(last) if colon else low
+    low = _to_size(first)
+    high = _to_size(last) if colon else low
     if high < low:
         raise InputError(f"--size {text!r}: the first size must not be larger than the second, as in 1MiB:8GiB")
     sizes = [low]
@@ -152,7 +152,7 @@ def _parse_sizes(text: str, factor: int) -> list[int]:
     return sizes
 
 
-def _parse_size(text: str) -> int:
+def _to_size(text: str) -> int:
     size = parse_size(text)
     if not 1 <= size <= 1e18 or size != int(size):
         raise InputError(f"--size {text!r}: must be a whole number of bytes from 1 B to 1 EB")

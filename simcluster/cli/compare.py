@@ -17,7 +17,7 @@ from simcluster.model.recipes import recipe_named
 from simcluster.results.file import assumed_lines, merge_assumptions
 from simcluster.results.raised import limit_between
 from simcluster.results.result import Result
-from simcluster.scenario.memory_plan import change_words
+from simcluster.scenario.memory_plan import describe_change
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import NO_TIME, column_headings, format_row, gpus_of_cluster, layout_words, signed_change
 from simcluster.show.pictures import picture
@@ -206,7 +206,7 @@ def _number_table(table: pd.DataFrame, order: Sequence[str]) -> TableBlock:
     first = recipe_named(table["recipe"].iloc[0])  # bytes per parameter, which follow from the precision if not named
     for name, recipe in table["recipe"].items():
         if recipe != first.name:
-            words = change_words(first, recipe_named(recipe))
+            words = describe_change(first, recipe_named(recipe))
             notes.append(f"recipe of {name!r}: {recipe} for {first.name}, {words}")
     return TableBlock(["variant", "step", "difference", *columns], list(rows.values()), notes=notes)
 

@@ -12,8 +12,8 @@ from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.planning.footprint import Footprint
-from simcluster.scenario.memory_plan import mark, recipe_words
-from simcluster.scenario.memory_plan import parts_of as parts_of_recipe
+from simcluster.scenario.memory_plan import describe_parts as parts_of_recipe
+from simcluster.scenario.memory_plan import describe_recipe, fit_mark
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import layout_words
@@ -74,7 +74,7 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
         [
             str(stage.zero),
             f"{stage.bytes_per_parameter:.4g}",
-            f"{stage.bytes / 1e9:,.2f}{mark(stage.bytes, ladder.capacity)}",
+            f"{stage.bytes / 1e9:,.2f}{fit_mark(stage.bytes, ladder.capacity)}",
             f"{stage.reduction:.3g}x",
             format_bytes(stage.total),
             format_bytes(stage.redundant) if stage.redundant > 1.0 else "-",
@@ -106,7 +106,7 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
 
 def _head_lines(scenario: Scenario) -> Lines:
     return Lines(
-        [f"{scenario.title}: {scenario.gpus:,} GPUs | {layout_words(scenario)}", recipe_words(scenario)], "head"
+        [f"{scenario.title}: {scenario.gpus:,} GPUs | {layout_words(scenario)}", describe_recipe(scenario)], "head"
     )
 
 
@@ -164,5 +164,5 @@ def _activation_table(memory: JobMemory) -> TableBlock:
 
 def _parts(held: Footprint, capacity: float) -> list[str]:
     parts: dict[str, Any] = parts_of(held)
-    total = f"{held.total / 1e9:,.2f}{mark(held.total, capacity)}"
+    total = f"{held.total / 1e9:,.2f}{fit_mark(held.total, capacity)}"
     return [*(f"{parts[name] / 1e9:,.2f}" for name in PARTS), total, f"{(capacity - held.total) / 1e9:,.2f}"]

@@ -13,8 +13,8 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
-from simcluster.documents.csv_numbers import histogram_in
-from simcluster.documents.diagnostics import made
+from simcluster.documents.csv_numbers import read_histogram
+from simcluster.documents.diagnostics import validate_data
 from simcluster.faults import SequenceLengths
 from simcluster.faults.draws import random_stream
 from simcluster.model.packing import PACKING, LognormalLengths, mean_of_padded
@@ -61,7 +61,7 @@ def _read_request(args: argparse.Namespace) -> tuple[Lengths | None, Floats, int
     law: Lengths | None = (data and data.documents) or (drawn[0] if drawn else None)
     if args.median is not None:
         sigma = _SIGMA if args.sigma is None else args.sigma
-        law = made(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
+        law = validate_data(LognormalLengths, {"kind": "lognormal", "median": args.median, "sigma": sigma}, "--")
     batch = args.batch or (scenario.training.global_batch if scenario else None)
     unique = _parse_tokens(args, "unique") or (data.unique if data else None)
     if args.documents:
@@ -95,7 +95,7 @@ def _parse_tokens(args: argparse.Namespace, name: str) -> float | None:
 
 def _parse_documents(documents: str) -> Floats:
     if Path(documents).suffix == ".csv":
-        found = histogram_in(documents)
+        found = read_histogram(documents)
         if (count := sum(found["weights"])) > _MOST_DOCUMENTS:
             raise InputError(
                 f"{documents}: it has {count:,.0f} documents, and at most {_MOST_DOCUMENTS:,} can be packed; scale "

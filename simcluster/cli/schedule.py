@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
 from simcluster.documents.own_words import TrustedText, names_function
-from simcluster.scenario.schedule_files import function_in, is_csv, schedule_in_csv
+from simcluster.scenario.schedule_files import is_csv, load_schedule_function, read_csv_schedule
 from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
 from simcluster.schedules.comparison import StageTimes, TimedSchedule, require_few_actions, time_schedule
 from simcluster.schedules.interleaved import interleaved
@@ -133,7 +133,7 @@ def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Sch
         chunks = (args.chunks or 2) if name in schedules_with("takes_chunks") else 1
     stages, microbatches = _read_counts(args, chunks)
     if names_function(name):
-        return make_schedule(function_in(TrustedText(name)), stages, microbatches, chunks)
+        return make_schedule(load_schedule_function(TrustedText(name)), stages, microbatches, chunks)
     if name == "interleaved":
         return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
     if name == "zb-auto":
@@ -154,7 +154,7 @@ def _read_counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:
 
 
 def _read_csv(name: str, args: argparse.Namespace) -> Schedule:
-    schedule, left_out = schedule_in_csv(name)
+    schedule, left_out = read_csv_schedule(name)
     for what, wanted in (("stages", args.stages), ("microbatches", args.microbatches)):
         has = getattr(schedule, f"num_{what}")
         if wanted not in (None, has):

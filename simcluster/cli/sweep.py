@@ -14,7 +14,7 @@ from simcluster.cli import common
 from simcluster.cli.common import on_one_line, overrides_of, write_table
 from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
-from simcluster.scenario.memory_plan import headroom_of
+from simcluster.scenario.memory_plan import parse_headroom
 from simcluster.show.blocks import Block, Lines, TableBlock
 from simcluster.show.cells import column_headings, format_row
 from simcluster.studies.sweep.playing import measured
@@ -32,7 +32,7 @@ _BEST = 5
 def run(args: argparse.Namespace) -> None:
     """Simulate the variants that are missing, write the table, and print a summary."""
     output = args.output
-    headroom = headroom_of(args.headroom)
+    headroom = parse_headroom(args.headroom)
     made = load_sweep(
         args.study,
         dict(expand_vary(text) for text in args.vary),

@@ -28,7 +28,7 @@ _WIDE_HEAD, _NARROW_HEAD = 128, 64  # the head sizes that rates are given for
 
 
 class AttentionRoom(NamedTuple):
-    """Resources for an attention kernel: peak FLOP/s, bytes/s, multiprocessors, and how many of them are reserved."""
+    """Resources of a GPU for an attention kernel: peak FLOP/s, bytes/s, SMs, and how many SMs are reserved."""
 
     peak: float
     bandwidth: float
@@ -40,7 +40,7 @@ class AttentionKernel(Spec):
     """Fractions of peak that one generation of fused attention reaches on long sequences, with heads of 128.
 
     ``forward_64`` and ``backward_64``: with heads of 64; by default a head's size makes no difference. ``diagonal``:
-    what a causal mask costs a query's forward besides the keys that it sees, in keys (whole blocks on the diagonal, and
+    what a causal mask costs a query's forward beyond the keys that it sees, in keys (whole blocks on the diagonal, and
     what begins and ends a block of rows); default: half a block.
     """
 
@@ -52,7 +52,7 @@ class AttentionKernel(Spec):
     source: str = ""
 
     def rate(self, head_size: int, *, backward: bool) -> float:
-        """Return the fraction of peak that the kernel reaches at a head size."""
+        """Return the fraction of peak FLOP/s that the kernel reaches at a head size."""
         wide, narrow = (self.backward, self.backward_64) if backward else (self.forward, self.forward_64)
         if narrow is None or head_size <= 0:
             return wide
@@ -61,7 +61,7 @@ class AttentionKernel(Spec):
 
 
 class AttentionModel(Spec):
-    """Fused attention: the generations of kernel known for the device, and the one that runs.
+    """Fused attention of a device: the generations of kernel known for it, and the one that runs.
 
     ``sustained``: the share of the kernel's rates that training steps sustain, as ``sustained`` of matmuls: below 1 on
     a part with less power than the one that the rates were measured on.
@@ -70,7 +70,7 @@ class AttentionModel(Spec):
     kernel: str
     kernels: dict[str, AttentionKernel]
     rows: Count = 128
-    """Query rows that one multiprocessor works on; with fewer blocks than multiprocessors some stay idle."""
+    """Number of query rows that one multiprocessor works on; with fewer blocks than multiprocessors some are idle."""
     sustained: Fraction = 1.0
 
     @model_validator(mode="after")
@@ -83,7 +83,7 @@ class AttentionModel(Spec):
         return self
 
     def seconds(self, kernel: Kernel, room: AttentionRoom) -> float:
-        """Return the duration in seconds, without the launch.
+        """Return the duration (s) of a fused attention kernel, without the launch.
 
         Forward does two matmuls (at most 4 m n k FLOP), backward five (over 4 m n k even under a causal mask). Blocks
         on the diagonal of a causal mask are computed whole: half of ``rows`` keys more for each query, or ``diagonal``;

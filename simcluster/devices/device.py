@@ -89,7 +89,7 @@ class TilesMatmul(Spec):
 
     Matmuls of experts that are launched one by one on ``streams`` are short, a wave or two of some 20 us each, and what
     limits power does so over many of them: what idle multiprocessors leave is unused, and waves count for both. Each
-    wave takes ``fill`` besides, until its first operands are there and its last results written, which a kernel of many
+    wave takes ``fill`` more, until its first operands are there and its last results written, which a kernel of many
     waves hides under other tiles.
 
     ``epilogue``: the share of the output's traffic that is not hidden under the matmul. It is what makes a shallow
@@ -115,7 +115,7 @@ class TilesMatmul(Spec):
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
+        """Return a matmul's duration (s) without launch, while communication holds ``held`` SMs."""
         peak, bandwidth = device.peak_flops(precision), device.reached_bandwidth
         if self.misaligned != 1.0 and _is_misaligned(kernel, precision):
             peak *= self.misaligned
@@ -142,9 +142,10 @@ class TilesMatmul(Spec):
 
 
 class CalculonMatmul(Spec):
-    """Calculon's step tables (its systems' JSON files), for comparison: matmul efficiency by FLOPs and by bytes.
+    """Matmul efficiency by FLOP and by bytes from Calculon's step tables, for comparison with it.
 
-    ``combine: sum`` adds compute and memory time ("no_overlap", used by its built-in systems); ``max`` is the roofline.
+    The tables are in its systems' JSON files. ``combine: sum`` adds compute and memory time ("no_overlap", used by its
+    built-in systems); ``max`` is the roofline.
     """
 
     kind: Literal["calculon"]
@@ -152,7 +153,7 @@ class CalculonMatmul(Spec):
     source: str = ""
 
     def seconds(self, kernel: Kernel, device: Device, precision: str, held: int = 0) -> float:
-        """Return a matmul's duration in seconds without launch; communication holds ``held`` multiprocessors."""
+        """Return a matmul's duration (s) without launch, while communication holds ``held`` SMs."""
         compute = kernel.flops / (device.peak_flops(precision) * _look_up_efficiency(_CALCULON_FLOPS, kernel.flops))
         compute /= 1.0 - (device.reserved + held) / device.multiprocessors
         memory = kernel.bytes / (device.memory_bandwidth * _look_up_efficiency(_CALCULON_BYTES, kernel.bytes))
@@ -175,7 +176,7 @@ def _tile_work(
     reserved: int,
     power_exponent: float,
 ) -> tuple[tuple[float, float, float], ...]:
-    """Return for each tile shape: FLOP counted against power, FLOP counted against the clock, and waves to be filled.
+    """Return, for each tile shape, FLOP counted against power and against the clock, and waves to be filled.
 
     ``shape`` is m, n, k, batch, streams and beside of the kernel. None of it depends on the rates that are reached.
     """
@@ -200,7 +201,7 @@ def _reuse(rows: int, columns: int) -> float:
 
 
 def _is_misaligned(kernel: Kernel, precision: str) -> bool:
-    """Return whether rows of an operand or of the result begin off a boundary of 16 B.
+    """Return whether rows of a matmul's operands or result do not begin at multiples of 16 B.
 
     Rows of (m x k)(k x n) as frameworks keep it are k, n and n elements long, so m, the tokens of a layer, is free; a
     weight gradient reads its first operand ``turned``, in rows of m, and there k is free. In fp8 and fp4 operands are
@@ -251,11 +252,11 @@ class Device(Spec):
 
     @property
     def reached_bandwidth(self) -> float:
-        """Device memory bandwidth that large kernels reach, in B/s."""
+        """Memory bandwidth (B/s) that large kernels reach."""
         return self.memory_bandwidth * self.memory_efficiency
 
     def peak_flops(self, precision: str) -> float:
-        """Return the peak FLOP/s at a precision; raise InputError listing the supported ones for any other."""
+        """Return the peak FLOP/s at a precision; raise InputError that lists the supported ones for any other."""
         rate: float | None = getattr(self.peak, precision) if precision in _ELEMENT_BYTES else None
         if rate is None:
             known = self.peak.known()
@@ -270,10 +271,10 @@ class Device(Spec):
 
 
 def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int = 0) -> float:
-    """Return the seconds for which one kernel occupies the device, launch included, even for a kernel without work.
+    """Return the time (s) for which one kernel occupies the device, launch included.
 
-    Communication holds ``held`` of the multiprocessors meanwhile. Raises InputError for a precision that the device
-    does not have.
+    Communication holds ``held`` of the multiprocessors meanwhile. A kernel without work takes its launch. Raises
+    InputError for a precision that the device does not have.
     """
     device.peak_flops(precision)  # the same complaint for every kind of kernel
     if kernel.kind == "memory":
@@ -293,12 +294,12 @@ def kernel_seconds(device: Device, kernel: Kernel, *, precision: str, held: int 
 
 
 def kernels_seconds(device: Device, kernels: Iterable[Kernel], *, precision: str, held: int = 0) -> float:
-    """Return the seconds of kernels run one after the other on one stream."""
+    """Return the time (s) of kernels that run one after the other on one stream."""
     return math.fsum(kernel_seconds(device, kernel, precision=precision, held=held) for kernel in kernels)
 
 
 def memory_seconds(device: Device, size: float, launches: int = 1, passes: int = 0) -> float:
-    """Return the seconds of kernels that only move ``size`` bytes between device memory and the multiprocessors.
+    """Return the time (s) of kernels that only read and write ``size`` bytes of device memory.
 
     Each of the ``launches`` waits for memory once, and so does each of ``passes`` that read again.
     """

@@ -1,4 +1,4 @@
-"""Devices that are described outside the catalogue: in a separate file, or where a topology names its GPU.
+"""Devices described by the user: in a separate file, or inline in a topology.
 
 A device file holds the fields of a ``Device``, whole or over another one (``base``: a built-in name, or a path relative
 to the file); ``simcluster calibrate`` writes such files. It may be named wherever a device is.
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue.devices import device_document, overlaid
+from simcluster.documents.catalogue.devices import device_document, merge_mappings
 from simcluster.documents.reading import Document, read_document
 
 _ENDINGS = (".yaml", ".yml")
 
 
 def is_device_file(name: object) -> bool:
-    """Return whether ``name`` is a path (has a slash or a .yaml ending) instead of the name of a built-in device."""
+    """Return whether ``name`` is a path (has a slash or a .yaml ending), not the name of a built-in device."""
     return isinstance(name, str) and ("/" in name or "\\" in name or name.endswith(_ENDINGS))
 
 
 def names_device_file(device: object) -> bool:
-    """Return whether a description of a device depends on a file: it is a path, or its base is one."""
+    """Return whether a device's description depends on a file: it is a path, or its base is one."""
     return is_device_file(device.get("base") if isinstance(device, Mapping) else device)
 
 
 def read_description(device: str | Mapping[str, Any], folder: Path = Path(), above: tuple[Path, ...] = ()) -> Document:
-    """Return a device file, or an inline description, with its base filled in; it is not yet validated as a device.
+    """Return a device file, or an inline description, with its base filled in but not yet validated.
 
     Paths are relative to ``folder``. Raises InputError for a file that cannot be read, for an unknown base, and for
     files whose bases form a circle.
@@ -57,4 +57,4 @@ def read_description(device: str | Mapping[str, Any], folder: Path = Path(), abo
         below = {"name": name}
     if isinstance(device, str):
         below["name"] = name
-    return replace(document, data=overlaid(below, fields))
+    return replace(document, data=merge_mappings(below, fields))

@@ -34,7 +34,7 @@ class Communication(NamedTuple):
 
 
 class Factor(Spec):
-    """Interference as one factor on all compute.
+    """Slowdown by communication as one factor on all compute.
 
     Sources: 18.9 % longer on average during communication in a node, at most 40 % (arXiv:2507.03114); Calculon's
     ``processor_usage`` u takes that share of the GPU, 1 / (1 - u) - 1 longer: u = 0.15 over NVLink, 0.02 over
@@ -45,19 +45,19 @@ class Factor(Spec):
     compute: Slowdown
     """Additional time of compute during communication, 0.189 for 18.9 %."""
     compute_between_nodes: Slowdown | None = None
-    """The same where the group spans nodes; default: as compute."""
+    """Additional time of compute during communication between nodes; default: as in compute."""
     communication: Slowdown = 0.0
-    """Additional time of the communication."""
+    """Additional time of communication during compute, 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of a computation that overlaps with the communication."""
+        """Return the relative additional time of computation during the communication."""
         far = beside.between_nodes and self.compute_between_nodes is not None
         return (self.compute_between_nodes or 0.0) if far else self.compute
 
 
 class Multiprocessors(Spec):
-    """Interference by ``channels`` multiprocessors that communication holds, one for each of its channels.
+    """Slowdown by ``channels`` multiprocessors (SMs) that communication occupies, one for each of its channels.
 
     Sources: NCCL runs one block per channel, 16 to 32 of them; DeepSeek-V3 reserves 20 of 132 (arXiv:2412.19437). A
     matmul then runs in ceil(tiles / what is left) waves, and on what is left of the power: 24 of 132 cost one at the
@@ -67,33 +67,33 @@ class Multiprocessors(Spec):
 
     kind: Literal["sms"]
     channels: Count = 24
-    """Multiprocessors that communication holds, one per channel."""
+    """Number of multiprocessors (SMs) that communication occupies, one per channel."""
     communication: Slowdown = 0.0
-    """Additional time of the communication."""
+    """Additional time of communication during compute, 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of work that scales with the remaining multiprocessors."""
+        """Return the relative additional time of work that scales with the number of free SMs."""
         return self.channels / (multiprocessors - self.channels)
 
 
 class MemoryBandwidth(Spec):
-    """Interference by memory traffic: every byte on the wire costs ``bytes_per_byte`` bytes of it on the GPU.
+    """Slowdown by communication's memory traffic: each byte sent takes ``bytes_per_byte`` bytes of GPU memory traffic.
 
-    A kernel that memory bandwidth holds back takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long. Source: 2 to 3
+    A kernel that memory bandwidth limits takes 1 / (1 - bytes_per_byte x rate / bandwidth) as long. Source: 2 to 3
     bytes (a maintainer in NVIDIA/nccl issue 1428; 3 gives the 1.8 x measured there on A100 over NVLink). ``rate`` is
-    what the communication sends alone on its links. At most half of the bandwidth is lost: a fair share of two.
+    what the communication sends alone on its links. Compute keeps at least half of the bandwidth.
     """
 
     kind: Literal["hbm"]
     bytes_per_byte: Annotated[float, Field(ge=0, le=100)] = 3.0
-    """Bytes of memory traffic for each byte on the wire."""
+    """Bytes of GPU memory traffic for each byte that is sent."""
     communication: Slowdown = 0.0
-    """Additional time of the communication."""
+    """Additional time of communication during compute, 0.1 for 10 %."""
     source: str = ""
 
     def pressure(self, beside: Communication, multiprocessors: int, memory_bandwidth: float) -> float:
-        """Return the relative additional time of a kernel that only moves bytes."""
+        """Return the relative additional time of a kernel that memory bandwidth limits."""
         taken = min(0.5, self.bytes_per_byte * beside.bytes_per_second / memory_bandwidth)
         return taken / (1.0 - taken)
 
@@ -103,7 +103,7 @@ InterferenceSpec = Annotated[Factor | Multiprocessors | MemoryBandwidth, Field(d
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """An interference mechanism on GPUs with given multiprocessors and memory bandwidth (B/s).
+    """A mechanism by which communication slows compute, on GPUs with given SMs and memory bandwidth (B/s).
 
     Without a ``spec`` only kernels that relay tokens to experts interfere, which hold ``dispatcher`` multiprocessors.
     """
@@ -114,14 +114,14 @@ class Interference:
     dispatcher: int = 0
 
     def pressure(self, beside: Communication) -> float:
-        """Return the relative additional time of a computation that is fully sensitive to this communication."""
+        """Return the relative additional time of fully sensitive computation during this communication."""
         if beside.relays and self.dispatcher:
             return self.dispatcher / (self.multiprocessors - self.dispatcher)
         return self.spec.pressure(beside, self.multiprocessors, self.memory_bandwidth) if self.spec else 0.0
 
     @property
     def by_rate(self) -> bool:
-        """Return whether the pressure depends on the B/s that a communication sends."""
+        """Return whether the slowdown depends on the B/s that a communication sends."""
         return isinstance(self.spec, MemoryBandwidth)
 
     @property

@@ -1,4 +1,4 @@
-"""Sensitivity of a computation to a communication's pressure, from its kernels' times on the remaining resources."""
+"""Sensitivity of a computation to concurrent communication, from its kernels' times on fewer resources."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from typing import Literal, assert_never
 
 from simcluster.base.errors import InputError
 from simcluster.devices.device import Device, kernels_seconds
-from simcluster.devices.interference import (
-    Factor,
-    Interference,
-    InterferenceSpec,
-    MemoryBandwidth,
-    Multiprocessors,
-)
+from simcluster.devices.interference import Factor, Interference, InterferenceSpec, MemoryBandwidth, Multiprocessors
 from simcluster.model.kernels import Kernel
 
 InterferenceChoice = Literal["none", "auto"] | InterferenceSpec
 
 
 def get_interference(device: Device, choice: InterferenceChoice, *, dispatcher: int = 0) -> Interference | None:
-    """Return a scenario's interference on this device (``auto``: the device's entry), or None for no interference.
+    """Return how communication and compute slow each other on a device; None if they do not.
 
-    ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts, unless the choice is ``none``.
-    Raises InputError when communication would hold all multiprocessors.
+    ``auto`` is the device's entry. ``dispatcher`` multiprocessors are held by kernels that relay tokens to experts,
+    unless the choice is ``none``. Raises InputError when communication would hold all multiprocessors.
     """
     spec: InterferenceSpec | None
     match choice:
@@ -50,7 +44,7 @@ def get_interference(device: Device, choice: InterferenceChoice, *, dispatcher: 
 def make_sensitivity(
     device: Device, interference: Interference | None, precision: str
 ) -> Callable[[Sequence[Kernel]], float]:
-    """Return a function that computes the sensitivity of consecutive kernels to a communication's pressure (1: full).
+    """Return a function from kernels to their sensitivity to concurrent communication (1: full).
 
     With multiprocessors taken, from the time that the device model gives on the others; with memory bandwidth taken,
     from the additional time on half of it (all of their time again where bandwidth limits them, nothing where it does

@@ -1,4 +1,4 @@
-"""Cost of the software on the host: the time to issue kernels and collectives, one after the other, to the GPU.
+"""Host costs and mechanisms of training frameworks: time to launch kernels and collectives, kinds of kernels.
 
 A GPU runs what has been issued; where kernels are shorter than the time it takes to issue them, the host decides how
 long a pass takes ("launch-bound"). The host begins to issue a pass when the GPU may begin it, which is so where sending
@@ -18,9 +18,9 @@ from pydantic import BeforeValidator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import Seconds
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import FileForms
 from simcluster.documents.spec import Spec
 from simcluster.model.choices import Accumulate, Bias, Kernels, Probabilities, Ring, Rope
 from simcluster.model.mixture import ExpertKernels
@@ -34,7 +34,7 @@ Shards = Literal["in-place", "flat", "copied", "lists"]
 
 
 class Software(Spec):
-    """A framework: its host's time for each kernel, collective and microbatch, and which mechanisms it has.
+    """A training framework: its host times per kernel, collective and microbatch, and its mechanisms.
 
     ``kernel`` counts the kernels of our model of a layer (13 in the forward of a GPT layer without fused attention);
     real libraries issue more and smaller ones.
@@ -42,69 +42,72 @@ class Software(Spec):
 
     name: str = "inline"
     kernel: Seconds = 0.0
-    """Host time to issue a kernel."""
+    """Host time to launch one kernel."""
     launch: Seconds = 0.0
-    """Host time of each launch after the first of one call: matmuls of a rank's experts, steps of an expression."""
+    """Host time of each further kernel launch in one call, such as the matmuls of a rank's experts or the steps of an
+    expression."""
     collective: Seconds = 0.0
-    """Host time to issue a collective."""
+    """Host time to launch one collective."""
     microbatch: Seconds = 0.0
     """Additional host time per microbatch: reading it, passing it to the tp ranks, masks, averaging the loss."""
     gap: Seconds = 0.0
-    """GPU idle time at each kernel, in addition to the device's launch: for small kernels that are not modelled
-    (casts, copies, sums of biases, states of random numbers), or a profiler."""
+    """GPU idle time at each kernel, in addition to the device's launch: for small kernels that are not modelled (casts,
+    copies, sums of biases, states of random numbers), or a profiler."""
     late: Seconds = 0.0
-    """Standard deviation of the tp ranks' arrivals at a collective that compute waits for; it waits for late x
-    latest_of(tp)."""
+    """Standard deviation of the times at which tp ranks arrive at a blocking collective; each such collective is
+    delayed by the last of them."""
     loss: Seconds = 0.0
-    """GPU idle time after the loss of a microbatch, which the host averages, scales and inspects."""
+    """GPU idle time after the loss of a microbatch, while the host averages, scales and inspects it."""
     piece: Seconds = 0.0
-    """Host time of one rank's piece of a gathered or reduced matrix, with the GPU waiting, where shards are lists."""
+    """Host time of one rank's piece of a gathered or reduced matrix, while the GPU waits; for shards: lists."""
     sync: Seconds = 0.0
-    """GPU idle time where the host waits for the number of rows per expert, once per mixture (Megatron-Core's
-    dispatcher without capacity: a copy to the host, a synchronisation, and the next launch); from there on it is not
-    ahead."""
+    """GPU idle time where the host waits for the number of rows per expert, once per mixture of experts
+    (Megatron-Core's dispatcher without capacity: a copy to the host, a synchronisation, and the next launch)."""
     kernels: Kernels = "fused"
-    """Are memory-bound kernels fused by hand (Megatron-LM), compiled by torch.compile block by block with an eager
-    loss, or one per step of an expression (eager)?"""
+    """Origin of memory-bound kernels: fused by hand (fused, Megatron-LM), compiled by torch.compile block by block with
+    an eager loss (compiled), or one per step of an expression (eager)."""
     checkpoint: Literal["whole", "early-stop"] = "whole"
-    """Does a full recompute run the whole forward again, or stop when it has what backward reads (early-stop:
-    torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), before the last matmul and its reduction?"""
+    """What a full recompute repeats: the whole forward (whole), or only until it has what the backward reads
+    (early-stop: torch.utils.checkpoint without re-entrance, PyTorch 2.1 and later), so not the last matmul and its
+    reduction."""
     selective: Selective = "any-core"
-    """Does a selective recompute run any attention core again (arXiv:2205.05198; Megatron-Core's
-    checkpoint_core_attention, Transformer Engine, NeMo), or an unfused one only (Megatron-LM's legacy model and
-    Megatron-DeepSpeed with --use-flash-attn; PyTorch's policies)?"""
+    """Attention cores that a selective recompute repeats: all (any-core: arXiv:2205.05198; Megatron-Core's
+    checkpoint_core_attention, Transformer Engine, NeMo), or unfused ones only (unfused-core: Megatron-LM's legacy model
+    and Megatron-DeepSpeed with --use-flash-attn; PyTorch's policies)."""
     probabilities: Probabilities = "combine"
-    """Do the router's probabilities weigh experts' outputs in the combine, which keeps these for backward, or in the
-    experts' activation function (Megatron-Core from 0.12, weighted_bias_swiglu_impl)?"""
+    """Where the router's probabilities weigh expert outputs: in the combine, which keeps these for the backward
+    (combine), or in the experts' activation function (activation: Megatron-Core from 0.12,
+    weighted_bias_swiglu_impl)."""
     accumulate: Accumulate = "fused"
-    """Does the weight gradient's matmul add to the main gradient (--gradient-accumulation-fusion), or a separate
-    kernel?"""
+    """What adds a weight gradient to the main gradient: its matmul (fused, --gradient-accumulation-fusion), or a
+    separate kernel (separate)."""
     optimizer: Literal["fused", "passes"] = "fused"
-    """Does Adam write the weights too, with an averaging reduction, or do separate passes copy the weights and divide
-    the gradients by dp (Megatron-LM's Float16OptimizerWithFloat16Params, local DistributedDataParallel)?"""
+    """Whether Adam also writes the weights, with an averaging reduction (fused), or separate passes copy the weights
+    and divide the gradients by dp (passes: Megatron-LM's Float16OptimizerWithFloat16Params, local
+    DistributedDataParallel)."""
     gradients: Gradients = "averaged"
-    """Does the collective average gradients; are they multiplied by 1 / dp before it (scaled); or is their norm also
-    taken before it, to find values that are not numbers (checked)?"""
+    """How gradients are averaged: by the collective (averaged); by a multiplication by 1 / dp before it (scaled); or
+    also with their norm taken before it, to find NaNs (checked)."""
     shards: Shards = "in-place"
-    """Are shards of ZeRO 3 gathered and reduced in place, as flat parameters (PyTorch's FullyShardedDataParallel),
-    copied out and in (its fully_shard), or matrix by matrix as lists of a piece per rank (DeepSpeed of 2021,
-    partition_parameters.py; after a full recompute all but the last of a layer's are gathered once more)?"""
+    """How ZeRO 3 gathers and reduces shards: in place (in-place), as flat parameters (flat, PyTorch's
+    FullyShardedDataParallel), copied out and in (copied, its fully_shard), or matrix by matrix as lists of a piece per
+    rank (lists: DeepSpeed of 2021, partition_parameters.py; after a full recompute all but the last of a layer's are
+    gathered once more)."""
     ring: Ring = "transformer-engine"
-    """Library that runs the pieces of an attention over cp: Transformer Engine (Megatron-Core, NeMo), or
-    torch.distributed.tensor.experimental."""
+    """Library that computes attention piece by piece over cp: Transformer Engine (Megatron-Core, NeMo), or
+    torch.distributed.tensor.experimental (torch)."""
     rope: Rope = "fused"
-    """Does one kernel rotate queries and keys by their positions, or one per step of Megatron-Core's expression, as
-    with YaRN?"""
+    """Kernels of rotary positions: one (fused), or one per step of Megatron-Core's expression (steps, as with YaRN)."""
     bias: Bias = "product"
-    """Is the bias of queries, keys and values added by their matmul's epilogue, or by a separate kernel (Megatron-LM's
-    ColumnParallelLinear; PyTorch's F.linear on three dimensions up to 1.11)?"""
+    """What adds the bias of queries, keys and values: their matmul's epilogue (product), or a separate kernel (own:
+    Megatron-LM's ColumnParallelLinear; PyTorch's F.linear on three dimensions up to 1.11)."""
     experts: ExpertKernels = ExpertKernels()
-    """The kernels of a mixture of experts."""
+    """Which kernels of a mixture of experts are fused."""
     source: str = ""
 
 
 def expected_latest(members: int) -> float:
-    """Return the mean delay of the last of N normally delayed members, in standard deviations.
+    """Return the mean delay of the last of N normally delayed ranks, in standard deviations.
 
     0 for 1, 0.56 for 2, 1.42 for 8, within 0.03, by Blom's formula (Statistical Estimates and Transformed
     Beta-Variables, 1958).
@@ -115,15 +118,15 @@ def expected_latest(members: int) -> float:
 
 
 def software_names() -> tuple[str, ...]:
-    """Return the names of the built-in software."""
-    return (IDEAL, *presets("software.yaml"))
+    """Return the names of the built-in training frameworks."""
+    return (IDEAL, *load_presets("software.yaml"))
 
 
 def load_software(name: object) -> Software | None:
-    """Return the software of this name, None for ``ideal``; raise InputError listing the known names for others."""
+    """Return the built-in framework of this name, None for ``ideal``; InputError lists the names for others."""
     if name == IDEAL:
         return None
-    known = presets("software.yaml")
+    known = load_presets("software.yaml")
     if not isinstance(name, str) or name not in known:
         raise InputError(
             f"there is no software {name!r}{did_you_mean(name, software_names())}; built-in: "
@@ -138,7 +141,7 @@ def _resolve_software(value: object) -> object:
     if isinstance(value, Mapping) and "base" in value:
         base = value["base"]
         load_software(base)  # complains
-        under = {key: of_it for key, of_it in presets("software.yaml").get(base, {}).items() if key != "source"}
+        under = {key: of_it for key, of_it in load_presets("software.yaml").get(base, {}).items() if key != "source"}
         found = {**under, **{key: own for key, own in value.items() if key != "base"}}
         own = found.get("experts")
         if isinstance(own, Mapping):
@@ -148,6 +151,6 @@ def _resolve_software(value: object) -> object:
 
 
 SoftwareChoice = Annotated[
-    Software | None, BeforeValidator(_resolve_software), Accepts(lambda: (software_names(), Software, type(None)))
+    Software | None, BeforeValidator(_resolve_software), FileForms(lambda: (software_names(), Software, type(None)))
 ]
 """A name from the catalogue, ``ideal`` (None), or a mapping of times, and of what differs from its ``base``."""

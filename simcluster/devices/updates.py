@@ -1,4 +1,4 @@
-"""Memory-bound passes over parameters and gradients at the end of a step: optimizer, norm, clipping, copies."""
+"""Times of memory-bound passes over parameters and gradients at the end of a step: optimizer, norm, copies."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _BYTES: Mapping[Pass, Callable[[Recipe], float]] = {
 
 
 def pass_seconds(device: Device, parameters: float, of: Pass, *, recipe: Recipe) -> float:
-    """Return the seconds of one pass over ``parameters`` of this rank, or over their gradients."""
+    """Return the time (s) of one pass over N ``parameters`` of a rank, or over their gradients."""
     return memory_seconds(device, parameters * _BYTES[of](recipe))
 
 
 def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradients: Gradients) -> float:
-    """Return the seconds of passes over the gradients of all ``parameters`` of a rank before their reduction.
+    """Return the time (s) of passes over all gradients of a rank before their reduction.
 
     They are scaled, or scaled and checked (Megatron-LM, core/distributed/param_and_grad_buffer.py, start_grad_sync),
     bucket by bucket; here all at once.
@@ -49,7 +49,7 @@ def buffer_seconds(device: Device, parameters: float, *, recipe: Recipe, gradien
 def sharded_copy_seconds(
     device: Device, parameters: float, *, recipe: Recipe, shards: Shards, gathers: int = 2
 ) -> float:
-    """Return the seconds of GPU copies that fully sharded parameters need for each reduction of their gradients.
+    """Return the time (s) of GPU copies that FSDP makes for each reduction of gradients.
 
     ``flat``: 16-bit gradients are copied together, cast where they are reduced in fp32, and divided once before the
     reduction (PyTorch's FullyShardedDataParallel, ``_reduce_grad``). ``copied``: what was gathered is copied out in

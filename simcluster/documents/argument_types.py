@@ -1,7 +1,7 @@
 """Type checks of the arguments of public functions, with one message for the first wrong argument.
 
 Arguments are compared with the annotations before a call, as far as these name plain types, containers of them and
-imported classes of this package. Where a call fails, they are compared with whole annotations, whose other names are
+imported classes of this package. If a call fails, they are compared with whole annotations, whose other names are
 imported for that: a wrong argument may be the cause.
 """
 
@@ -25,10 +25,10 @@ from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_n
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MANY = 1000
+_MAX_ITEMS = 1000
 """Longest sequence whose items are checked one by one."""
 _PACKAGE = __package__.partition(".")[0]
-_PLAYERS = ("executor", "workers")
+_PROCESS_ARGUMENTS = ("executor", "workers")
 """Names of the argument for the number of processes, in various functions."""
 _PLAIN: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "2"),
@@ -42,36 +42,38 @@ _LISTS = (Sequence, list, Iterable)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to raise InputError for unknown, missing and wrong arguments."""
+    """Decorate a public function to raise InputError for unknown, missing and mistyped arguments."""
     name = function.__name__.lstrip("_")
 
     @wraps(function)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
-        signature, hints = _taken(function)
-        given = {**dict(zip(_by_place(signature), args, strict=False)), **kwargs}
-        if wrong := _misnamed(signature, args, kwargs) or _misfit(hints, given):
+        signature, hints = _argument_types(function)
+        given = {**dict(zip(_positional(signature), args, strict=False)), **kwargs}
+        if wrong := _find_name_error(signature, args, kwargs) or _find_misfit(hints, given):
             raise InputError(f"{name}: {wrong}")
-        plain: Any = [_plain(hints.get(key, ()), each) for key, each in zip(_by_place(signature), args, strict=False)]
+        plain: Any = [
+            _to_python(hints.get(key, ()), each) for key, each in zip(_positional(signature), args, strict=False)
+        ]
         rest: Any = args[len(plain) :]
-        named: Any = {key: _plain(hints.get(key, ()), value) for key, value in kwargs.items()}
+        named: Any = {key: _to_python(hints.get(key, ()), value) for key, value in kwargs.items()}
         try:
             with convert_file_errors():
                 return function(*plain, *rest, **named)
         except (AttributeError, TypeError, KeyError, IndexError, ValueError) as problem:
-            if isinstance(problem, InputError) or not (wrong := blamed(function, given)):
+            if isinstance(problem, InputError) or not (wrong := find_wrong_argument(function, given)):
                 raise
             raise InputError(f"{name}: {wrong}") from problem
 
     return asked
 
 
-def checked_call(made: type[T]) -> type[T]:
-    """Decorate a class to raise InputError for unknown and missing arguments; it checks types itself."""
+def check_constructor_arguments(made: type[T]) -> type[T]:
+    """Decorate a class to raise InputError for unknown and missing constructor arguments; it checks types itself."""
     own, name = made.__init__, made.__name__
 
     @wraps(own)
     def asked(self: T, *args: Any, **kwargs: Any) -> None:
-        if wrong := _misnamed(inspect.signature(own), (self, *args), kwargs):
+        if wrong := _find_name_error(inspect.signature(own), (self, *args), kwargs):
             raise InputError(f"{name}: {wrong}")
         own(self, *args, **kwargs)
 
@@ -79,26 +81,25 @@ def checked_call(made: type[T]) -> type[T]:
     return made
 
 
-def blamed(function: Callable[..., object], given: Mapping[str, object]) -> str:
-    """Return what is wrong with the first argument that does not fit its whole annotation; "" if all fit."""
-    return _misfit(_taken(function, whole=True)[1], given, whole=True)
+def find_wrong_argument(function: Callable[..., object], given: Mapping[str, object]) -> str:
+    """Return what is wrong with the first argument that does not match its full annotation; "" if all match."""
+    return _find_misfit(_argument_types(function, whole=True)[1], given, whole=True)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _by_place(signature: inspect.Signature) -> list[str]:
+def _positional(signature: inspect.Signature) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, one in signature.parameters.items() if one.kind in kinds]
 
 
-def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """Return which argument is unknown, missing or surplus; "" if none is."""
+def _find_name_error(signature: inspect.Signature, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     known = {each: one for each, one in signature.parameters.items() if each != "self" and one.kind != one.VAR_KEYWORD}
     takes = f"it takes {', '.join(known)}"
     for key in kwargs:
         if key not in known and len(known) == len(signature.parameters.keys() - {"self"}):
-            players = [each for each in _PLAYERS if each in known and key in _PLAYERS]
+            players = [each for each in _PROCESS_ARGUMENTS if each in known and key in _PROCESS_ARGUMENTS]
             meant = f"; did you mean {players[0]!r}?" if players else did_you_mean(key, known, 0.65)
             return f"there is no argument {key!r}{meant}; {takes}"
     try:
@@ -108,7 +109,7 @@ def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapp
         lacks = next((each for each in needed if each not in given), "")
         return f"{lacks} is required and missing; write {lacks}=...; {takes}" if lacks else ""
     except TypeError as problem:
-        named = [each for each in known if each not in _by_place(signature)]
+        named = [each for each in known if each not in _positional(signature)]
         by_name = f", of which {', '.join(named)} by name: write {named[0]}=..." if named and len(args) > 1 else ""
         return f"{problem}; {takes}{by_name}"
 
@@ -116,21 +117,21 @@ def _misnamed(signature: inspect.Signature, args: Sequence[object], kwargs: Mapp
 # --- annotations ------------------------------------------------------------------------------------------------------
 
 
-class _Names(dict[str, Any]):
-    """Names of a module's annotations; ``Any`` for those that are not imported."""
+class _KnownNames(dict[str, Any]):
+    """Names that a module's annotations may use; a name that is not imported evaluates to ``Any``."""
 
     def __missing__(self, name: str) -> Any:
         return vars(builtins).get(name, Any)
 
 
 @cache
-def _names_in(module: str, whole: bool) -> _Names:
-    """Return the names of a module; ``whole``: with unions, and what it imports for type checkers alone.
+def _known_names(module: str, whole: bool) -> _KnownNames:
+    """Return the names that annotations of a module may use; ``whole`` adds unions and TYPE_CHECKING imports.
 
     A function whose argument is of a named union (a scenario, changes) has its own message for it.
     """
     known = vars(sys.modules[module])
-    names = _Names({name: each for name, each in known.items() if whole or get_origin(each) in (None, Literal)})
+    names = _KnownNames({name: each for name, each in known.items() if whole or get_origin(each) in (None, Literal)})
     try:
         body = ast.parse(inspect.getsource(sys.modules[module])).body if whole else []
     except (OSError, TypeError):
@@ -146,57 +147,55 @@ def _names_in(module: str, whole: bool) -> _Names:
 
 
 @cache
-def _taken(function: Callable[..., object], *, whole: bool = False) -> tuple[inspect.Signature, dict[str, list[Any]]]:
-    """Return the signature of a function, and the types that each argument may have."""
-    signature, names = inspect.signature(function), _names_in(inspect.unwrap(function).__module__, whole)
+def _argument_types(
+    function: Callable[..., object], *, whole: bool = False
+) -> tuple[inspect.Signature, dict[str, list[Any]]]:
+    signature, names = inspect.signature(function), _known_names(inspect.unwrap(function).__module__, whole)
     return signature, {
-        name: _members(_evaluated(one.annotation, names))
+        name: _member_types(_evaluate(one.annotation, names))
         for name, one in signature.parameters.items()
         if name not in ("self", "cls") and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
     }
 
 
-def _evaluated(annotation: object, names: _Names) -> object:
+def _evaluate(annotation: object, names: _KnownNames) -> object:
     try:
         return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
     except (NameError, TypeError, AttributeError, SyntaxError):
         return Any
 
 
-def _members(hint: object) -> list[Any]:
-    """Return the types of a union, or the single type of another annotation."""
+def _member_types(hint: object) -> list[Any]:
     if get_origin(hint) in (Union, UnionType):
-        return [member for each in get_args(hint) for member in _members(each)]
-    return _members(get_args(hint)[0]) if get_origin(hint) is Annotated else [type(None) if hint is None else hint]
+        return [member for each in get_args(hint) for member in _member_types(each)]
+    return _member_types(get_args(hint)[0]) if get_origin(hint) is Annotated else [type(None) if hint is None else hint]
 
 
 def _is_protocol(hint: object) -> bool:
     return bool(getattr(hint, "_is_protocol", False))
 
 
-def _is_ours(hint: object) -> bool:
+def _is_package_class(hint: object) -> bool:
     return isinstance(hint, type) and hint.__module__.startswith(f"{_PACKAGE}.")
 
 
-def _items(hint: object) -> list[Any]:
-    """Return the item types of a list, or value types of a mapping; empty if they are not stated."""
+def _item_types(hint: object) -> list[Any]:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in _LISTS and len(parts) == 1:
-        return _members(parts[0])
-    return _members(parts[1]) if origin is Mapping else []
+        return _member_types(parts[0])
+    return _member_types(parts[1]) if origin is Mapping else []
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
 def _is_iterable(value: object) -> bool:
-    """Return whether a value is a sequence of items: not a text, mapping, table or scalar array."""
     several = hasattr(value, "__iter__") and hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
     return several and getattr(value, "ndim", 1) > 0 and not hasattr(value, "columns")
 
 
-def _fits(value: Any, hint: Any, whole: bool) -> bool:
-    """Return whether a value could be of a type; True if that is unknown."""
+def _could_be(value: Any, hint: Any, whole: bool) -> bool:
+    """Return whether a value may be of the annotated type; True if the annotation cannot be checked."""
     kind = get_origin(hint) or hint
     if kind is Literal:  # the function says which words there are
         return isinstance(value, tuple({type(each) for each in get_args(hint)}))
@@ -209,49 +208,47 @@ def _fits(value: Any, hint: Any, whole: bool) -> bool:
     if kind is Any or not isinstance(kind, type) or isinstance(kind, TypeVar):
         return True
     if _is_protocol(kind):
-        return not whole or (not isinstance(value, type) and all(hasattr(value, name) for name in _asked_of(kind)))
-    known = whole or kind in (str, bool, type(None), Path, Mapping) or _is_ours(kind)
+        return not whole or (not isinstance(value, type) and all(hasattr(value, name) for name in _members_of(kind)))
+    known = whole or kind in (str, bool, type(None), Path, Mapping) or _is_package_class(kind)
     return isinstance(value, kind) or not known
 
 
-def _asked_of(protocol: type) -> set[str]:
-    """Return the public names that a protocol requires."""
+def _members_of(protocol: type) -> set[str]:
     own = [one for one in protocol.__mro__ if vars(one).get("_is_protocol") and one.__module__ != "typing"]
     names = {name for one in own for name in (*vars(one), *vars(one).get("__annotations__", ()))}
     return {name for name in names if not name.startswith("_") or name == "__call__"}
 
 
-def _plain(hints: Iterable[Any], value: Any) -> Any:
-    """Return an array or Series as a list where one is expected, and numpy scalars as Python numbers."""
+def _to_python(hints: Iterable[Any], value: Any) -> Any:
+    """Convert numpy scalars to Python numbers, and an array or Series to a list where a list is expected."""
     if isinstance(value, Real) and hasattr(value, "item"):
         return value.item()
-    if type(value) in (list, tuple) and len(value) <= _MANY and any(hasattr(each, "item") for each in value):
-        return type(value)(_plain((), each) for each in value)
+    if type(value) in (list, tuple) and len(value) <= _MAX_ITEMS and any(hasattr(each, "item") for each in value):
+        return type(value)(_to_python((), each) for each in value)
     is_array = hasattr(value, "tolist") and any((get_origin(each) or each) in _LISTS for each in hints)
     return value.tolist() if is_array and _is_iterable(value) else value
 
 
-def _misfit(hints: Mapping[str, list[Any]], given: Mapping[str, object], *, whole: bool = False) -> str:
-    """Return what is wrong with the first argument of another type; "" if all fit."""
-    found = (_wrong(hints[key], value, key, whole) for key, value in given.items() if key in hints)
+def _find_misfit(hints: Mapping[str, list[Any]], given: Mapping[str, object], *, whole: bool = False) -> str:
+    found = (_type_error(hints[key], value, key, whole) for key, value in given.items() if key in hints)
     return next(filter(None, found), "")
 
 
-def _wrong(hints: list[Any], value: Any, place: str, whole: bool) -> str:
-    """Return what is wrong with a value at a place (``vary['parallel.tp']``)."""
-    mine = [each for each in hints if _fits(value, each, whole)]
+def _type_error(hints: list[Any], value: Any, place: str, whole: bool) -> str:
+    """Return an error text if a value is of none of the types; ``place`` is its name, as in ``vary['parallel.tp']``."""
+    mine = [each for each in hints if _could_be(value, each, whole)]
     if not mine:
-        words = listed(dict.fromkeys(_called(each) for each in hints if each is not type(None)))
-        return f"{place} must be {words}, got {type_name(value)}: {shown(value)}; {_remedy(hints, value, place)}"
-    items = _items(mine[0])
-    if not items or len(value) > _MANY:
+        words = listed(dict.fromkeys(_describe_type(each) for each in hints if each is not type(None)))
+        return f"{place} must be {words}, got {type_name(value)}: {shown(value)}; {_suggest_value(hints, value, place)}"
+    items = _item_types(mine[0])
+    if not items or len(value) > _MAX_ITEMS:
         return ""
     places: Any = value.items() if isinstance(value, Mapping) else enumerate(value)
-    return next(filter(None, (_wrong(items, each, f"{place}[{key!r}]", whole) for key, each in places)), "")
+    return next(filter(None, (_type_error(items, each, f"{place}[{key!r}]", whole) for key, each in places)), "")
 
 
-def _called(hint: Any) -> str:
-    """Return a type in words; for a protocol, the first line of its docstring."""
+def _describe_type(hint: Any) -> str:
+    """Return the text that messages use for a type; for a protocol, the first line of its docstring."""
     kind = get_origin(hint) or hint
     if _is_protocol(kind):
         said = (kind.__doc__ or kind.__name__).strip().partition("\n")[0].partition(";")[0].rstrip(".")
@@ -264,9 +261,9 @@ def _called(hint: Any) -> str:
     )
 
 
-def _like(hint: Any) -> str:
-    kind, items = get_origin(hint) or hint, _items(hint)
-    inner = _like(items[0]) if items else "..."
+def _example_value(hint: Any) -> str:
+    kind, items = get_origin(hint) or hint, _item_types(hint)
+    inner = _example_value(items[0]) if items else "..."
     if kind is Literal:
         return repr(get_args(hint)[0])
     if kind in (Mapping, dict):
@@ -274,17 +271,22 @@ def _like(hint: Any) -> str:
     return f"[{inner}]" if kind in _LISTS else _PLAIN.get(kind, ("", f"{getattr(kind, '__name__', kind)}(...)"))[1]
 
 
-def _remedy(hints: list[Any], value: object, place: str) -> str:
-    """Return how to write the value in an accepted type, or the function that returns one."""
-    wide = sorted(filter(_is_protocol, hints), key=lambda each: -len(_asked_of(each)))  # what asks for most first
-    kinds = [*wide, *(each for hint in hints for each in (hint, *_items(hint)))]
-    if made := next(filter(None, map(maker, kinds)), ""):
+def _suggest_value(hints: list[Any], value: object, place: str) -> str:
+    """Return how to write a wrong value in an accepted type, or the function that returns such an object."""
+    wide = sorted(filter(_is_protocol, hints), key=lambda each: -len(_members_of(each)))  # what asks for most first
+    kinds = [*wide, *(each for hint in hints for each in (hint, *_item_types(hint)))]
+    if made := next(filter(None, map(find_public_maker, kinds)), ""):
         return f"pass what {made} returns"
     taken = [each for each in hints if each is not type(None)]
-    like = next((_like(each) for each in taken if each is not str), _like(taken[0]))
+    like = next((_example_value(each) for each in taken if each is not str), _example_value(taken[0]))
     lists = [each for each in taken if (get_origin(each) or each) in _LISTS]
     parts = value.replace(",", " ").split() if isinstance(value, str) else []
-    if parts and int not in taken and any(int in _items(each) for each in lists) and all(map(str.isdecimal, parts)):
+    if (
+        parts
+        and int not in taken
+        and any(int in _item_types(each) for each in lists)
+        and all(map(str.isdecimal, parts))
+    ):
         like = f"[{', '.join(parts)}]"
     elif isinstance(value, str) and {int, float} & {*taken}:
         number = value.strip()
@@ -292,35 +294,36 @@ def _remedy(hints: list[Any], value: object, place: str) -> str:
     elif meant := next((each for each in lists if _is_item(value, each)), None):
         texts = [each.strip() for each in value.split(",")] if isinstance(value, str) else [value]
         inner = ", ".join(str(each) if str(each).isdecimal() and len(texts) > 1 else repr(each) for each in texts)
-        like = f"[{inner}]" if len(inner) < 58 else _like(meant)
+        like = f"[{inner}]" if len(inner) < 58 else _example_value(meant)
         if place in ("gpus", "ranks") and isinstance(value, int) and value > 1:
             like = f"range({value}) for the first {value}"
     return f"write {place}{' = ' if '[' in place else '='}{like}"
 
 
 def _is_item(value: object, several: object) -> bool:
-    """Return whether a value could be one item of a list of this type."""
-    items = _items(several)
-    fits = any(_fits(value, each, False) for each in items) if items else not isinstance(value, Mapping)
+    items = _item_types(several)
+    fits = any(_could_be(value, each, False) for each in items) if items else not isinstance(value, Mapping)
     return fits and not _is_iterable(value)
 
 
 @cache
-def maker(kind: Any) -> str:
-    """Return the public function of the package that returns an object of this type; "" if there is none."""
+def find_public_maker(kind: Any) -> str:
+    """Return the public simcluster function that returns an object of this type, as text; "" if none does."""
     ours = sys.modules[_PACKAGE]
-    for name in getattr(ours, "__all__", ()) if _is_ours(kind) else ():
+    for name in getattr(ours, "__all__", ()) if _is_package_class(kind) else ():
         function = inspect.unwrap(getattr(ours, name))
         if inspect.isfunction(function):
-            names = _names_in(function.__module__, True)
-            given = _members(_evaluated(inspect.signature(function).return_annotation, names))
-            if any(_gives(each, kind) for hint in given for each in (hint, *get_args(hint)) if isinstance(each, type)):
+            names = _known_names(function.__module__, True)
+            given = _member_types(_evaluate(inspect.signature(function).return_annotation, names))
+            if any(
+                _is_kind(each, kind) for hint in given for each in (hint, *get_args(hint)) if isinstance(each, type)
+            ):
                 return f"{ours.__name__}.{name}(...)"
     return ""
 
 
-def _gives(given: type, kind: type) -> bool:
+def _is_kind(given: type, kind: type) -> bool:
     if _is_protocol(kind):
         fields = {name for one in given.__mro__ for name in vars(one).get("__annotations__", ())}
-        return _asked_of(kind) <= {*dir(given), *fields}
+        return _members_of(kind) <= {*dir(given), *fields}
     return given is kind

@@ -1,4 +1,4 @@
-"""YAML parsing with the location of every key, YAML output, and parser errors in plain words.
+"""YAML parser that records the location of every key, YAML writer, and parser errors in plain words.
 
 The only module that knows a YAML library: it consumes the events of PyYAML's parser (libyaml where it is built). That
 parser is of YAML 1.1; what a plain word means (``yes``, ``012``) is decided here by the rules of YAML 1.2.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
-from simcluster.documents.diagnostics import KeyPath, dotted, shown
+from simcluster.documents.diagnostics import KeyPath, format_path, shown
 from simcluster.documents.suggestions import colon_hint
 
 MAX_DEPTH = 50
@@ -40,17 +40,17 @@ _WORDS = ("true", "false", "null", "yes", "no", "on", "off")
 
 
 class Mark(NamedTuple):
-    """Location of a key ("x.yaml:3:5") and its path there, which differs in a file that was merged in."""
+    """Location of a key (``place``, "x.yaml:3:5"), and its path in the file where it is written."""
 
     place: str
     path: KeyPath
 
 
 def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
-    """Return the data of a one-document YAML text, and the location of every key and item.
+    """Parse a YAML text; return its data, and the location of every key and list item.
 
-    None for a text of comments. InputError, with its location, for what is not YAML, is deeper than MAX_DEPTH, or has
-    anchors, tags, or a key twice.
+    The data of a text of comments alone is None. Raises InputError with the location for text that is not YAML, is
+    deeper than MAX_DEPTH, or has anchors, tags, or a repeated key.
     """
     from yaml import YAMLError  # here, so that `simcluster --help` does not pay for it
 
@@ -63,11 +63,11 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[KeyPath, Mark]]:
         reader = _Reader(text, source)
         return reader.document(), reader.marks
     except YAMLError as problem:
-        raise _not_valid(text, source, problem) from None
+        raise _syntax_error(text, source, problem) from None
 
 
 class _Reader:
-    """Converter of the parser events of one text to plain data."""
+    """Builder of plain data from the parser events of one YAML text; ``marks`` has the locations."""
 
     def __init__(self, text: str, source: str) -> None:
         import yaml
@@ -83,7 +83,7 @@ class _Reader:
         data = self._value(self._next(), ())
         self._next()  # the end of the document
         if not isinstance(more := self._next(), self._events.StreamEndEvent):
-            raise InputError(f"{self._place(more)}: not valid YAML: {of_yaml('expected a single document')}")
+            raise InputError(f"{self._place(more)}: not valid YAML: {explain_yaml('expected a single document')}")
         return data
 
     def _place(self, event: Any) -> str:
@@ -97,7 +97,7 @@ class _Reader:
                 "write what is inside one level up"
             )
         if isinstance(event, self._events.AliasEvent):
-            raise InputError(f"{place}: not valid YAML: {of_yaml('undefined alias')}")
+            raise InputError(f"{place}: not valid YAML: {explain_yaml('undefined alias')}")
         if event.anchor:
             raise InputError(
                 f"{place}: anchors and aliases (&{event.anchor[:40]}) are not supported; write the value out"
@@ -115,9 +115,9 @@ class _Reader:
         if isinstance(event, self._events.ScalarEvent):
             if tag is None:
                 plain = event.implicit[0] and next((name for name, word in _TAGS if word.fullmatch(event.value)), None)
-                return _scalar(plain or "str", event.value, place)
-            return _scalar(tag.removeprefix(_TAG), event.value, place)
-        raise _tagged(str(tag), place)
+                return _parse_scalar(plain or "str", event.value, place)
+            return _parse_scalar(tag.removeprefix(_TAG), event.value, place)
+        raise _tag_error(str(tag), place)
 
     def _mapping(self, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -128,15 +128,15 @@ class _Reader:
             here = (*path, event.value)
             if event.value in result:
                 raise InputError(
-                    f"{place}: {dotted(here)}: this key is already at {self.marks[here].place}, and is allowed once; "
-                    "keep one"
+                    f"{place}: {format_path(here)}: this key is already at {self.marks[here].place}, and is "
+                    "allowed once; keep one"
                 )
             self.marks[here] = Mark(place, here)
             result[event.value] = self._value(self._next(), here)
         return result
 
 
-def _scalar(tag: str, text: str, place: str) -> Any:
+def _parse_scalar(tag: str, text: str, place: str) -> Any:
     plain = text.replace("_", "").lower()
     try:
         if tag == "int":
@@ -149,15 +149,14 @@ def _scalar(tag: str, text: str, place: str) -> Any:
         ) from None
     if tag in ("null", "bool", "str"):
         return {"null": None, "bool": plain == "true", "str": text}[tag]
-    raise _tagged(str(tag), place)
+    raise _tag_error(str(tag), place)
 
 
-def _tagged(tag: str, place: str) -> InputError:
+def _tag_error(tag: str, place: str) -> InputError:
     return InputError(f"{place}: YAML tags (!{tag[:60]}) are not supported; write the plain value")
 
 
-def _not_valid(text: str, source: str, problem: Any) -> InputError:
-    """Return the error for a problem of the YAML parser, with its location."""
+def _syntax_error(text: str, source: str, problem: Any) -> InputError:
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     if mark:
         told = " ".join(part for part in (problem.problem, problem.context) if part)
@@ -165,17 +164,17 @@ def _not_valid(text: str, source: str, problem: Any) -> InputError:
         joined = next(filter(None, map(colon_hint, lines[-1:-3:-1])), "")  # what was meant for a key ends in the next
         line = lines[-1].strip() if mark.line < len(lines) else ""
         quoted = f"; the line is {shown(line)}" if line else ""
-        why = f"a key and its value are not separated{joined}" if joined else of_yaml(told)
+        why = f"a key and its value are not separated{joined}" if joined else explain_yaml(told)
         return InputError(f"{source}:{mark.line + 1}:{mark.column + 1}: not valid YAML: {why}{quoted}")
     if hasattr(problem, "character"):
         place = f"{source}:{text.count(chr(10), 0, problem.position) + 1}"
         code = problem.character if isinstance(problem.character, int) else ord(problem.character)
-        return InputError(f"{place}: not valid YAML: {of_yaml(str(problem))}; it is U+{code:04X}")
-    return InputError(f"{source}: not valid YAML: {of_yaml(str(problem))}")
+        return InputError(f"{place}: not valid YAML: {explain_yaml(str(problem))}; it is U+{code:04X}")
+    return InputError(f"{source}: not valid YAML: {explain_yaml(str(problem))}")
 
 
-def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
-    """Return a YAML text after a change to its mapping; comments, order and style of the rest stay."""
+def edit_yaml(text: str, change: Callable[[dict[str, Any]], None]) -> str:
+    """Apply ``change`` to the mapping in a YAML text; return the text with comments, order and style kept."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
@@ -187,46 +186,46 @@ def edited(text: str, change: Callable[[dict[str, Any]], None]) -> str:
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:
-    """Return plain data as YAML: one key per line, sections of plain values in braces."""
-    texts = {key: _value(value, top=True) for key, value in document.items()}
+    """Return a mapping as YAML text: one key per line, sections of plain values in braces."""
+    texts = {key: _format_value(value, top=True) for key, value in document.items()}
     return "".join(f"{key}:{text if text.startswith(chr(10)) else ' ' + text}\n" for key, text in texts.items())
 
 
-def _value(value: Any, *, top: bool = False) -> str:
+def _format_value(value: Any, *, top: bool = False) -> str:
     if isinstance(value, Mapping):
-        pairs = [f"{key}: {_value(item)}" for key, item in value.items()]
+        pairs = [f"{key}: {_format_value(item)}" for key, item in value.items()]
         if top and len(", ".join(pairs)) > 100:
             return "".join(f"\n  {pair}" for pair in pairs)
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         if top and any(isinstance(item, Mapping) for item in value):
-            return "".join(f"\n  - {_value(item)}" for item in value)
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+            return "".join(f"\n  - {_format_value(item)}" for item in value)
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
-def of_yaml(told: str) -> str:
-    """Return the meaning of an error of the YAML reader, and what to write instead."""
-    return _meaning("yaml", told)
+def explain_yaml(told: str) -> str:
+    """Return what an error message of the YAML parser means, and what to write instead."""
+    return _explain_error("yaml", told)
 
 
-def of_json(told: str) -> str:
-    """Return the meaning of an error of Python's JSON reader, and what to write instead."""
-    return _meaning("json", told)
+def explain_json(told: str) -> str:
+    """Return what an error message of Python's JSON parser means, and what to write instead."""
+    return _explain_error("json", told)
 
 
-def of_toml(told: str) -> str:
-    """Return the meaning of an error of Python's TOML reader, and what to write instead."""
-    return _meaning("toml", told)
+def explain_toml(told: str) -> str:
+    """Return what an error message of Python's TOML parser means, and what to write instead."""
+    return _explain_error("toml", told)
 
 
-def of_xml(told: str) -> str:
-    """Return the meaning of an error of the expat XML reader, and what to write instead."""
-    return _meaning("xml", told)
+def explain_xml(told: str) -> str:
+    """Return what an error message of the expat XML parser means, and what to write instead."""
+    return _explain_error("xml", told)
 
 
-def _meaning(reader: str, told: str) -> str:
+def _explain_error(reader: str, told: str) -> str:
     known = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[reader]
     return str(next((meaning for part, meaning in known.items() if part in told), known["otherwise"]))

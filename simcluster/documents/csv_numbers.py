@@ -1,7 +1,4 @@
-"""Readers of CSV files: tables of runs or variants, and tables of numbers.
-
-The numbers are a measured histogram, speeds of ranks, or the sizes of an uneven all-to-all.
-"""
+"""Readers of CSV files: tables of runs, histograms, rank speeds, and message sizes of an all-to-all."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.expressions import Cell, name_of, whole
-from simcluster.documents.given_files import decode, missing_file_hint, read_bytes
+from simcluster.documents.expressions import Cell, formula_name, int_if_whole
+from simcluster.documents.given_files import decode_utf8, missing_file_hint, read_bytes
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -26,31 +23,30 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a table: its ``number`` from 1, typed ``cells``, and the ``texts`` as written."""
+    """One row of a CSV table: its ``number`` from 1, typed ``cells`` and original ``texts`` by column."""
 
     number: int
     cells: Mapping[str, Cell]
     texts: Mapping[str, str]
 
     def by_name(self) -> dict[str, Cell]:
-        """Return the cells under the names that formulas use."""
-        return {name_of(column): cell for column, cell in self.cells.items()}
+        """Return the row's cells by the names that formulas use for the columns."""
+        return {formula_name(column): cell for column, cell in self.cells.items()}
 
     def label(self, columns: Sequence[str]) -> str:
-        """Return the name of the row: the texts of the columns, or its number."""
+        """Return a label of the row: the texts of these columns, or "row N" if they are empty."""
         texts = [self.texts[column] for column in columns if self.texts[column]]
         return ", ".join(texts) or f"row {self.number}"
 
 
-def _in_words(problem: Exception) -> str:
-    """Return why a file cannot be read, without the decoder's terms."""
+def _problem_text(problem: Exception) -> str:
     return f"byte {problem.start} is not UTF-8" if isinstance(problem, UnicodeDecodeError) else str(problem)
 
 
 def read_csv(path: Path) -> tuple[Row, ...]:
-    """Return the rows of a CSV file with a line of headers, above which lines may begin with #.
+    """Return the rows of a CSV file with a header line, above which comment lines (#) may stand.
 
-    Raises InputError, with the row, for a file that is not one.
+    Raises InputError, with the row, for a file that is not such a table.
     """
     if not path.exists():
         raise InputError(f"{path}: no such file{missing_file_hint(path, path.suffix or '.csv')}")
@@ -59,7 +55,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
             lines = list(csv.reader(dropwhile(_is_comment, stream), strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError(
-            f"{path}: cannot be read as a CSV file in UTF-8: {_in_words(problem)}; save it as text in UTF-8, with "
+            f"{path}: cannot be read as a CSV file in UTF-8: {_problem_text(problem)}; save it as text in UTF-8, with "
             f"commas between cells"
         ) from None
     if len(lines) < 2:
@@ -82,7 +78,7 @@ def read_csv(path: Path) -> tuple[Row, ...]:
                 "write one cell per column in each row, and put text with a comma in quotes"
             )
     return tuple(
-        Row(number, {name: _typed(text) for name, text in zip(header, cells, strict=True)}, texts_of(header, cells))
+        Row(number, {name: _to_cell(text) for name, text in zip(header, cells, strict=True)}, cell_texts(header, cells))
         for number, cells in enumerate(rows, start=1)
     )
 
@@ -91,31 +87,31 @@ def _is_comment(line: str) -> bool:
     return line.startswith("#")
 
 
-def texts_of(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
-    """Return the cells of a row as they are written, by column."""
+def cell_texts(header: Sequence[str], cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the cells of a row as text, by column; booleans in lower case, empty cells as ""."""
     texts = ["" if cell is None else str(cell).lower() if isinstance(cell, bool) else str(cell) for cell in cells]
     return dict(zip(header, texts, strict=True))
 
 
-def _typed(text: str) -> Cell:
+def _to_cell(text: str) -> Cell:
     text = text.strip()
     if _INTEGER.fullmatch(text):
         return int(text)
     if _NUMBER.fullmatch(text):
-        return whole(float(text))
+        return int_if_whole(float(text))
     return text or None
 
 
 _MOST = 1e18
 
 
-def histogram_in(path: str | Path) -> dict[str, Any]:
-    """Return ``values`` and ``weights`` of a histogram: one value per line, and how often it was seen.
+def read_histogram(path: str | Path) -> dict[str, Any]:
+    """Read a histogram file, one "value,frequency" per line; return its ``values`` and ``weights``.
 
-    One column is values of equal weight.  A first line without numbers is a header; empty lines and text after a # do
-    not count.  Raises InputError, with the line, for what is not a number.
+    One column is values of equal weight. A first line without numbers is a header; empty lines and text after a # do
+    not count. Raises InputError, with the line, for anything but numbers.
     """
-    lines = decode(read_bytes(path), str(path)).splitlines()
+    lines = decode_utf8(read_bytes(path), str(path)).splitlines()
     rows: list[tuple[float, float]] = []
     for number, line in enumerate(lines, start=1):
         cells = [cell.strip() for cell in line.partition("#")[0].split(",")]
@@ -141,13 +137,14 @@ def histogram_in(path: str | Path) -> dict[str, Any]:
     return {"values": [value for value, _ in rows], "weights": [weight for _, weight in rows]}
 
 
-def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
-    """Return pairs of a rank, or another ``named`` item, and its speed, one per line: ``3,0.97``.
+def read_speeds(path: str | Path, named: str = "rank") -> list[list[float]]:
+    """Read a file of relative speeds, one "number,speed" per line (``3,0.97``), as pairs.
 
-    A header, empty lines and text after a # do not count. Raises InputError, with the line, for anything else.
+    ``named`` is the item that has the speed: rank, node. A header, empty lines and text after a # do not count. Raises
+    InputError, with the line, for anything else.
     """
     found: list[list[float]] = []
-    for number, line in enumerate(decode(read_bytes(path), str(path)).splitlines(), start=1):
+    for number, line in enumerate(decode_utf8(read_bytes(path), str(path)).splitlines(), start=1):
         cells = [cell.strip() for cell in line.partition("#")[0].split(",")]
         if not any(cells):
             continue
@@ -162,17 +159,17 @@ def speeds_in(path: str | Path, named: str = "rank") -> list[list[float]]:
     return found
 
 
-def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
-    """Return ``sizes[i][j]``: bytes from rank i to rank j of the group, row by sender, column by receiver.
+def read_message_sizes(path: str) -> tuple[tuple[float, ...], ...]:
+    """Read a square table of message sizes (bytes): row i, column j is what rank i sends to rank j.
 
     A cell is a size with its unit ("4 MiB") or a plain number of bytes; empty lines and lines that begin with # do not
-    count.  Raises InputError, with the line, for what is not a square of sizes of 0 or more, at least one above 0.
+    count. Raises InputError, with the line, unless it is a square of sizes of 0 or more, at least one above 0.
     """
     rows: list[tuple[float, ...]] = []
     lines: list[int] = []
-    for line, text in enumerate(decode(read_bytes(path), path).splitlines(), 1):
+    for line, text in enumerate(decode_utf8(read_bytes(path), path).splitlines(), 1):
         if text.strip() and not text.lstrip().startswith("#"):
-            rows.append(tuple(_size(cell.strip(), f"{path}:{line}") for cell in _cells(text, f"{path}:{line}")))
+            rows.append(tuple(_to_size(cell.strip(), f"{path}:{line}") for cell in _split_row(text, f"{path}:{line}")))
             lines.append(line)
     wrong = next((place for place, row in enumerate(rows) if len(row) != len(rows)), None)
     if wrong is not None:
@@ -189,14 +186,14 @@ def read_sizes(path: str) -> tuple[tuple[float, ...], ...]:
     return tuple(rows)
 
 
-def _cells(text: str, where: str) -> list[str]:
+def _split_row(text: str, where: str) -> list[str]:
     try:
         return next(csv.reader([text]))
     except csv.Error as problem:
         raise InputError(f"{where}: is not a row of a CSV file: {problem}") from None
 
 
-def _size(text: str, where: str) -> float:
+def _to_size(text: str, where: str) -> float:
     try:
         size = float(text)
     except ValueError:

@@ -1,7 +1,4 @@
-"""Error messages about wrong documents: the key, the value, the rule, and what would work.
-
-Turns pydantic's errors into sentences.
-"""
+"""Error messages about wrong documents: the key, the value, the rule, and a fix, made from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -22,26 +19,26 @@ Made = TypeVar("Made", bound=BaseModel)
 
 
 class RuleError(InputError):
-    """Violated rules between values, each with the key that it is about."""
+    """InputError for violated rules between values of a document, each with the key that it is about."""
 
     def __init__(self, complaints: Iterable[Complaint]) -> None:
         self.complaints = tuple(complaints)
-        super().__init__("\n".join(f"{dotted(path)}: {what}" if path else what for path, what in self.complaints))
+        super().__init__("\n".join(f"{format_path(path)}: {what}" if path else what for path, what in self.complaints))
 
 
-def dotted(path: KeyPath) -> str:
-    """Return a key path as overrides write it: faults.0.factor."""
+def format_path(path: KeyPath) -> str:
+    """Return a key path as overrides write it, such as "faults.0.factor"."""
     return ".".join(str(part) for part in path)
 
 
 def listed(words: Iterable[object]) -> str:
-    """Return words as a list in a sentence: a, b or c."""
+    """Join words for a sentence: "a, b or c"."""
     texts = [str(word) for word in words]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
 
 
 def shown(value: object) -> str:
-    """Return a value as a message quotes it: short, with booleans and null as YAML writes them."""
+    """Return a value as messages quote it: shortened, with booleans and null as in YAML."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Mapping | list | tuple):
@@ -54,29 +51,29 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def in_flow(value: Any) -> str:
-    """Return a value for a line of text; a list as YAML writes it, [tp, cp]."""
+def format_as_flow(value: Any) -> str:
+    """Return a value as one line of text; a list as in YAML, "[tp, cp]"."""
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def type_name(value: object) -> str:
-    """Return the name of a value's type as users know it; "None" for None."""
+    """Return the name of a value's Python type; "None" for None."""
     return "None" if value is None else type(value).__name__
 
 
-def refuse(given: object, caller: str, takes: str) -> NoReturn:
-    """Raise InputError for a wrong argument: "stragglers takes a result, got int: 3"."""
+def reject_argument(given: object, caller: str, takes: str) -> NoReturn:
+    """Raise InputError for a wrong argument, as in "stragglers takes a result, got int: 3"."""
     plain = isinstance(given, str | int | float | list | tuple | Mapping)
     told = f"{type_name(given)}: {shown(given)}" if plain else getattr(given, "__name__", type_name(given))
     raise InputError(f"{caller} takes {takes}, got {told}; pass one of those")
 
 
-def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
-    """Return what is wrong with ``data``, key by key; ``target`` is its model or annotation."""
+def list_complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint]:
+    """Convert a pydantic error about ``data`` to (key path, message) pairs; ``target`` is the model or annotation."""
     found: list[Complaint] = []
-    problems = [(problem, written_path(problem["loc"], data)) for problem in error.errors(include_url=False)]
+    problems = [(problem, path_in_document(problem["loc"], data)) for problem in error.errors(include_url=False)]
     for problem, path in problems:
-        if _follows(problem, path, [other for _, other in problems]):
+        if _repeats_deeper_problem(problem, path, [other for _, other in problems]):
             continue
         loc, kind, context = problem["loc"], problem["type"], problem.get("ctx", {})
         if isinstance(context.get("error"), RuleError):
@@ -84,41 +81,41 @@ def complaints(error: ValidationError, target: Any, data: Any) -> list[Complaint
         elif isinstance(context.get("error"), Exception):
             found.append((path, str(context["error"])))
         elif kind == "extra_forbidden":
-            found.append((path, _unknown_key(path, _fields_at(target, loc[:-1]), target)))
+            found.append((path, _describe_unknown_key(path, _field_names_at(target, loc[:-1]), target)))
         elif kind == "missing":
-            if any(_meant(other, path, loc[-1]) for other in problems):
+            if any(_is_misspelling_of(other, path, loc[-1]) for other in problems):
                 continue
-            found.append(((*path, loc[-1]), f"is required and missing; {_to_write(target, loc)}"))
+            found.append(((*path, loc[-1]), f"is required and missing; {_suggest_key(target, loc)}"))
         else:
             example = ""
-            if kind in (*_NO_MODEL, *_NO_LIST) and (like := _like(target, loc)):
+            if kind in (*_NO_MODEL, *_NO_LIST) and (like := _mapping_example(target, loc)):
                 must = f"a list, as in [{like}]" if kind in _NO_LIST else f"a mapping, as in {like}"
                 given = problem["input"]
                 joined = colon_hint(given) if isinstance(given, str) and kind not in _NO_LIST else ""
                 found.append((path, f"must be {must}, got {shown(given)}{joined}"))
                 continue
             if kind == "union_tag_not_found":
-                example = _tags(target, loc, context["discriminator"].strip("'"))
+                example = _list_kinds(target, loc, context["discriminator"].strip("'"))
             if kind == "union_tag_invalid":  # the key that says which kind it is
-                example, path = _example(target, loc, context), (*path, context["discriminator"].strip("'"))
-            found.append((path, _sentence(kind, problem["msg"], problem["input"], context) + example))
+                example, path = _kind_example(target, loc, context), (*path, context["discriminator"].strip("'"))
+            found.append((path, _describe_problem(kind, problem["msg"], problem["input"], context) + example))
     merged: dict[KeyPath, list[str]] = {}  # the members of a plain union complain one by one about the same key
     for path, what in found:
         merged.setdefault(path, []).append(what)
     return [(path, "; or ".join(dict.fromkeys(whats))) for path, whats in merged.items()]
 
 
-def made(model: type[Made], data: Mapping[str, Any], before: str, after: str = "") -> Made:
-    """Return a model of ``data``; InputError with the first problem, its key after the text ``before``."""
+def validate_data(model: type[Made], data: Mapping[str, Any], before: str, after: str = "") -> Made:
+    """Validate ``data`` as a model; raise InputError with the first wrong key, after the text ``before``."""
     try:
         return model.model_validate(dict(data))
     except ValidationError as problem:
-        path, wrong = complaints(problem, model, data)[0]
-        raise InputError(f"{before}{dotted(path)}: {wrong}{after}") from None
+        path, wrong = list_complaints(problem, model, data)[0]
+        raise InputError(f"{before}{format_path(path)}: {wrong}{after}") from None
 
 
-def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
-    """Return whether another problem is an unknown key that probably means this missing one."""
+def _is_misspelling_of(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
+    """Return whether another error is about an unknown key that is probably a misspelling of ``key``."""
     problem, beside = other
     return (
         problem["type"] == "extra_forbidden"
@@ -127,8 +124,8 @@ def _meant(other: tuple[Any, KeyPath], path: KeyPath, key: object) -> bool:
     )
 
 
-def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
-    """Return whether a problem only repeats one deeper in the document.
+def _repeats_deeper_problem(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath]) -> bool:
+    """Return whether a pydantic error only repeats another one deeper in the document.
 
     pydantic does not count wrong items, so that a list has too few; and the members of a union that accept no such
     value complain in addition to the one that has looked into it.
@@ -140,46 +137,43 @@ def _follows(problem: Mapping[str, Any], path: KeyPath, others: Iterable[KeyPath
     return deeper and any(len(other) > len(path) and other[: len(path)] == path for other in others)
 
 
-def written_path(loc: tuple[str | int, ...], data: Any) -> KeyPath:
-    """Return the part of a pydantic location that is in the document, without union tags and validators.
+def path_in_document(loc: tuple[str | int, ...], data: Any) -> KeyPath:
+    """Return the key path in the document for a pydantic error location, without union tags and validators.
 
     A tag may also be the name of a key (kind: sites has a key sites): then the longer path counts.
     """
     for place, part in enumerate(loc):
         in_list = isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
         if in_list or (isinstance(data, Mapping) and part in data):
-            as_key = (part, *written_path(loc[place + 1 :], data[part]))
+            as_key = (part, *path_in_document(loc[place + 1 :], data[part]))
             is_tag = isinstance(data, Mapping) and part in (data.get("kind"), data.get("format"))
-            as_tag = written_path(loc[place + 1 :], data) if is_tag else ()
+            as_tag = path_in_document(loc[place + 1 :], data) if is_tag else ()
             return as_tag if len(as_tag) >= len(as_key) else as_key
     return ()
 
 
-def _example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
-    """Return how the nearest kind is written, by its ``EXAMPLE``; "" if none is near."""
+def _kind_example(target: Any, loc: tuple[str | int, ...], context: Mapping[str, Any]) -> str:
     tags = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
     for near in nearest_words(context["tag"], tags, 0.5):
         for model in _models_at(target, loc):
             if _has_tag(model, near) and hasattr(model, "EXAMPLE"):
-                written = ", ".join(f"{key}: {_flow(value)}" for key, value in model.EXAMPLE.items())
+                written = ", ".join(f"{key}: {_format_flow(value)}" for key, value in model.EXAMPLE.items())
                 return f"; {near} is written as {{{written}}}"
     return ""
 
 
-def _tags(target: Any, loc: tuple[str | int, ...], name: str) -> str:
-    """Return the kinds that are possible at a location; "" if there are none."""
+def _list_kinds(target: Any, loc: tuple[str | int, ...], name: str) -> str:
     words = [word for model in _models_at(target, loc) for word in get_args(model.model_fields[name].annotation)]
     return f"; the {name}s are {', '.join(words)}" if words else ""
 
 
-def _flow(value: Any) -> str:
+def _format_flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_format_flow(each)}" for key, each in value.items()) + "}"
     return str(value)
 
 
-def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
-    """Return the error for an unknown key, with the nearest key or its right place (``Spec.elsewhere``)."""
+def _describe_unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     key = path[-1]
     if str(key) in known:  # of another member of a union
         return f"{key!r} is incompatible with the other keys here; remove it, or write all keys of one kind"
@@ -197,7 +191,7 @@ def _unknown_key(path: KeyPath, known: list[str], target: Any) -> str:
     return f"unknown key {key!r}{near or other or did_you_mean(key, known, cutoff=0.65)}{keys}"
 
 
-def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:
+def _describe_problem(kind: str, message: str, value: Any, context: Mapping[str, Any]) -> str:
     if kind == "union_tag_invalid":
         expected = [tag.strip("'") for tag in context["expected_tags"].split(", ")]
         name, tag = context["discriminator"].strip("'"), context["tag"]
@@ -225,11 +219,10 @@ def _sentence(kind: str, message: str, value: Any, context: Mapping[str, Any]) -
     rule = message.partition(", ")[0]  # what comes behind are pydantic's words of its own
     what = rule.replace("Input should be", "must be").replace("a valid ", "a ").replace("a integer", "an integer")
     what = what.replace("a boolean", "true or false").replace("a string", "a text")
-    return f"{what}, got {shown(value)}{_would_work(kind, context, value)}"
+    return f"{what}, got {shown(value)}{_suggest_value(kind, context, value)}"
 
 
-def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
-    """Return a valid value instead of one of a wrong type or beyond a limit."""
+def _suggest_value(kind: str, context: Mapping[str, Any], value: object) -> str:
     if kind.startswith(("int", "float")) and isinstance(value, str):
         if meant := find_number(value, kind):
             return f"; write {meant}"
@@ -251,25 +244,24 @@ def _would_work(kind: str, context: Mapping[str, Any], value: object) -> str:
 _NO_MODEL, _NO_LIST = ("model_type", "model_attributes_type"), ("list_type", "tuple_type")
 
 
-def _required(models: Iterable[type[BaseModel]]) -> list[str]:
+def _required_keys(models: Iterable[type[BaseModel]]) -> list[str]:
     return list(
         dict.fromkeys(name for model in models for name, field in model.model_fields.items() if field.is_required())
     )
 
 
-def _like(target: Any, loc: tuple[str | int, ...]) -> str:
-    """Return the beginning of the mapping at a location, by its first key; "" if none is known."""
-    keys = _required(_models_at(target, loc)) or _fields_at(target, loc)
+def _mapping_example(target: Any, loc: tuple[str | int, ...]) -> str:
+    keys = _required_keys(_models_at(target, loc)) or _field_names_at(target, loc)
     return f"{{{keys[0]}: ...}}" if keys else ""
 
 
-def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
+def _suggest_key(target: Any, loc: tuple[str | int, ...]) -> str:
     fields = [
         model.model_fields[str(loc[-1])] for model in _models_at(target, loc[:-1]) if str(loc[-1]) in model.model_fields
     ]
     if not fields:
         return "write it"
-    inner = _required(models_in(fields[0].annotation, fields[0].metadata))
+    inner = _required_keys(models_in(fields[0].annotation, fields[0].metadata))
     told = (getattr(each, "json_schema", {}) or {} for each in fields[0].metadata)
     if units := next((each["examples"] for each in told if "examples" in each), None):
         return f"write {loc[-1]}: {units[0]}"
@@ -283,7 +275,7 @@ def _to_write(target: Any, loc: tuple[str | int, ...]) -> str:
 # --- the model that a location is about, to list the keys that it knows ---------------------------------------------
 
 
-def _fields_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
+def _field_names_at(target: Any, loc: tuple[str | int, ...]) -> list[str]:
     return list(dict.fromkeys(name for model in _models_at(target, loc) for name in model.model_fields))
 
 

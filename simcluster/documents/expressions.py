@@ -1,4 +1,4 @@
-"""Formulas over the columns of a table, as study files write them: ``gpus // (tp * pp)``, ``v > 1``.
+"""Formulas over table columns in study files, as in ``gpus // (tp * pp)`` or ``v > 1``.
 
 Arithmetic, comparison, ``a if b else c``, ``and or not in``, ``min max ceil``; no other Python, so that a study file
 can compute but has no side effects.
@@ -41,37 +41,37 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[..., bool]] = {
 _FUNCTIONS: Mapping[str, Callable[..., float]] = {"min": min, "max": max, "ceil": math.ceil}
 
 
-def name_of(column: str) -> str:
-    """Return the name of a column in formulas: "SeqLen (T)" is SeqLen_T."""
+def formula_name(column: str) -> str:
+    """Return the name of a table column in formulas: "SeqLen (T)" becomes SeqLen_T."""
     return re.sub(r"\W+", "_", column).strip("_")
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Validated formula; ``names`` are the columns that it uses, in order of appearance."""
+    """Parsed and validated formula; ``names`` are the table columns that it uses."""
 
     text: str
     names: tuple[str, ...]
 
     def value(self, cells: Mapping[str, Cell]) -> Cell:
-        """Evaluate the formula for one row's cells, keyed by ``name_of`` their columns.
+        """Evaluate the formula for one table row; ``cells`` are keyed by the columns' names in formulas.
 
         Raises InputError for a name that the row lacks, an empty cell in arithmetic, text where a number is needed, and
         a division by zero.
         """
         try:
-            found = _value(ast.parse(self.text, mode="eval").body, cells)
-        except _WrongError as problem:
+            found = _evaluate(ast.parse(self.text, mode="eval").body, cells)
+        except _EvalError as problem:
             raise InputError(f"the formula {self.text!r}: {problem}") from None
         if isinstance(found, tuple):
             raise InputError(f"the formula {self.text!r} returns a list; one value is needed: change it")
         if isinstance(found, float) and not math.isfinite(found):
             raise InputError(f"the formula {self.text!r} is {found}; are the numbers of this row too large?")
-        return whole(found)
+        return int_if_whole(found)
 
 
-def whole(value: Cell) -> Cell:
-    """Return a float without a fraction as int, any other cell unchanged: 4.0 in a table is a count."""
+def int_if_whole(value: Cell) -> Cell:
+    """Convert a float without a fraction to int; return any other cell value unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -86,7 +86,7 @@ def parse_formula(text: str) -> Formula:
     functions = {id(node.func) for node in ast.walk(body) if isinstance(node, ast.Call)}
     names: dict[str, None] = {}
     for node in ast.walk(body):
-        if not _allowed(node):
+        if not _is_allowed(node):
             raise InputError(
                 f"{text!r}: {ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__} is not allowed "
                 "in a formula; it has columns, numbers, quoted words, + - * / // %, comparisons, and, or, not, in, "
@@ -97,7 +97,7 @@ def parse_formula(text: str) -> Formula:
     return Formula(text.strip(), tuple(names))
 
 
-def _allowed(node: ast.AST) -> bool:
+def _is_allowed(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, bool | int | float | str) or node.value is None
     if isinstance(node, ast.Call):
@@ -116,75 +116,75 @@ def _allowed(node: ast.AST) -> bool:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-class _WrongError(Exception):
-    """Error in evaluating a formula; ``Formula.value`` adds the formula."""
+class _EvalError(Exception):
+    """Error in evaluating a formula, before the formula's text is added to the message."""
 
 
 _Value = Cell | tuple[Cell, ...]
 
 
-def _value(node: ast.expr, cells: Mapping[str, Cell]) -> _Value:
+def _evaluate(node: ast.expr, cells: Mapping[str, Cell]) -> _Value:
     match node:
         case ast.Constant(value=value):
             return value  # type: ignore[return-value]  # _allowed has seen that it is a cell
         case ast.Name(id=name):
             if name not in cells:
-                raise _WrongError(f"there is no column {name!r}{did_you_mean(name, cells)}; there are {listed(cells)}")
+                raise _EvalError(f"there is no column {name!r}{did_you_mean(name, cells)}; there are {listed(cells)}")
             return cells[name]
         case ast.Tuple(elts=items) | ast.List(elts=items):
-            return tuple(_single(item, cells) for item in items)
+            return tuple(_evaluate_scalar(item, cells) for item in items)
         case ast.IfExp(test=test, body=body, orelse=other):
-            return _value(body if _value(test, cells) else other, cells)
+            return _evaluate(body if _evaluate(test, cells) else other, cells)
         case ast.BoolOp(op=op, values=values):
-            truths = (bool(_value(each, cells)) for each in values)
+            truths = (bool(_evaluate(each, cells)) for each in values)
             return all(truths) if isinstance(op, ast.And) else any(truths)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not _value(operand, cells)
+            return not _evaluate(operand, cells)
         case ast.UnaryOp(op=op, operand=operand):
-            number = _number(operand, cells)
+            number = _evaluate_number(operand, cells)
             return -number if isinstance(op, ast.USub) else number
         case ast.Compare():
-            return _compared(node, cells)
+            return _evaluate_comparison(node, cells)
         case ast.BinOp(left=left, op=op, right=right):
             try:
-                return _ARITHMETIC[type(op)](_number(left, cells), _number(right, cells))
+                return _ARITHMETIC[type(op)](_evaluate_number(left, cells), _evaluate_number(right, cells))
             except ZeroDivisionError:
-                raise _WrongError(f"{ast.unparse(right)} is 0, and {ast.unparse(node)} divides by it") from None
+                raise _EvalError(f"{ast.unparse(right)} is 0, and {ast.unparse(node)} divides by it") from None
             except OverflowError:
-                raise _WrongError(f"{ast.unparse(node)} is too large a number in this row") from None
+                raise _EvalError(f"{ast.unparse(node)} is too large a number in this row") from None
         case ast.Call(func=ast.Name(id=name), args=arguments):
-            numbers = [_number(each, cells) for each in arguments]
+            numbers = [_evaluate_number(each, cells) for each in arguments]
             try:
                 return _FUNCTIONS[name](*numbers) if name == "ceil" else _FUNCTIONS[name](numbers)
             except (OverflowError, ValueError):  # of inf, of NaN
-                raise _WrongError(f"{ast.unparse(node)} is not finite in this row") from None
+                raise _EvalError(f"{ast.unparse(node)} is not finite in this row") from None
     raise AssertionError(f"{ast.dump(node)} passed the check of formulas")
 
 
-def _compared(node: ast.Compare, cells: Mapping[str, Cell]) -> bool:
-    left = _value(node.left, cells)
+def _evaluate_comparison(node: ast.Compare, cells: Mapping[str, Cell]) -> bool:
+    left = _evaluate(node.left, cells)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
-        right = _value(comparator, cells)
+        right = _evaluate(comparator, cells)
         try:
             if not _COMPARISONS[type(op)](left, right):
                 return False
         except TypeError:
-            raise _WrongError(f"{left!r} cannot be compared with {right!r}") from None
+            raise _EvalError(f"{left!r} cannot be compared with {right!r}") from None
         left = right
     return True
 
 
-def _single(node: ast.expr, cells: Mapping[str, Cell]) -> Cell:
-    value = _value(node, cells)
+def _evaluate_scalar(node: ast.expr, cells: Mapping[str, Cell]) -> Cell:
+    value = _evaluate(node, cells)
     if isinstance(value, tuple):
-        raise _WrongError("a list inside a list")
+        raise _EvalError("a list inside a list")
     return value
 
 
-def _number(node: ast.expr, cells: Mapping[str, Cell]) -> int | float:
-    value = _value(node, cells)
+def _evaluate_number(node: ast.expr, cells: Mapping[str, Cell]) -> int | float:
+    value = _evaluate(node, cells)
     if value is None:
-        raise _WrongError(f"{ast.unparse(node)} is empty in this row")
+        raise _EvalError(f"{ast.unparse(node)} is empty in this row")
     if not isinstance(value, int | float):
-        raise _WrongError(f"{ast.unparse(node)} is {value!r}, but a number is needed")
+        raise _EvalError(f"{ast.unparse(node)} is {value!r}, but a number is needed")
     return value

@@ -1,4 +1,4 @@
-"""Diagnosis of wrong input files: what a file is by its content or ending, and why one is missing."""
+"""Hints about wrong input files: what a file is by its content or ending, and why one is missing."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ _BY_KEYS = (
 
 
 def describe_other_document(keys: Collection[str]) -> str:
-    """Return what a YAML file given as a scenario is instead, and the command that reads it; "" if unknown."""
+    """Describe a YAML document that is not a scenario, with the command that reads it; "" if unknown."""
     for needed, what, command in _BY_KEYS:
         if all(key in keys for key in needed):
             return f"{what}, but a scenario is needed; use it with simcluster {command}"
     return ""
 
 
-def kind_by_bytes(raw: bytes) -> tuple[str, str]:
-    """Return what a file is by its first bytes, and what would work with it."""
+def identify_file(raw: bytes) -> tuple[str, str]:
+    """Return what kind of file begins with these bytes, and what to do with it."""
     found = next((each[1:] for each in _BY_BYTES if raw.startswith(each[0])), None)
     return found or ("a binary file", "name another, or save this one as UTF-8")
 
 
 def usage_hint(path: str | Path) -> str:
-    """Return what files with this ending are for, as the end of a message; "" if unknown."""
+    """Return the end of a message that says which command reads files with this ending; "" if unknown."""
     use = _BY_ENDING.get(Path(path).suffix.lower())
     return f"; {use}" if use else ""
 
 
 def missing_file_hint(path: Path, ending: str = ".yaml") -> str:
-    """Return how to find a missing file, as the end of a message.
+    """Return the end of a message that helps to find a missing file.
 
-    A path that a shell would have expanded, a similar name, files with the ending in its folder, or the folder.
+    Names a path that a shell would have expanded, a similar name, files with the ending in its folder, or the folder.
     """
     text, home = str(path), os.path.expanduser(path)  # noqa: PTH111  # Path's own fails for no such user
     if text.startswith("~") and home != text:
@@ -85,21 +85,21 @@ def missing_file_hint(path: Path, ending: str = ".yaml") -> str:
     if not path.parent.is_dir():
         return f" (the folder {path.parent} does not exist either); name an existing file"
     near = nearest_words(path.name, sorted(entry.name for entry in path.parent.iterdir()), cutoff=0.5, most=3)
-    return f"; near it: {', '.join(near)}" if near else files_in(path.parent, ending) or _where(path)
+    return f"; near it: {', '.join(near)}" if near else list_files(path.parent, ending) or _searched_hint(path)
 
 
-def unreadable(path: Path, problem: OSError | ValueError) -> InputError:
-    """Return the error for a file that the operating system does not let simcluster read."""
+def unreadable_error(path: Path, problem: OSError | ValueError) -> InputError:
+    """Return the InputError for a file that the operating system refuses to open."""
     reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else problem
     return InputError(f"{str(path)!r}: cannot be read: {reason}")
 
 
-def _where(path: Path) -> str:
+def _searched_hint(path: Path) -> str:
     return f"; name an existing file: it was searched in {path.parent.resolve()}"
 
 
-def files_in(folder: Path, ending: str = ".yaml") -> str:
-    """Return the first files with the ending in a folder, as part of a message; "" if there are none."""
+def list_files(folder: Path, ending: str = ".yaml") -> str:
+    """Return the end of a message that lists a folder's first files with the ending; "" if there are none."""
     names = sorted(entry.name for entry in folder.glob(f"*{ending}"))[:8]
     kind = "YAML" if ending == ".yaml" else ending
     return f"; {kind} files there: {', '.join(names)}" if names else ""
@@ -119,7 +119,7 @@ def read_bytes(path: str | Path) -> bytes:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file{missing_file_hint(path, path.suffix or '.yaml')}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
-        raise unreadable(path, problem) from None
+        raise unreadable_error(path, problem) from None
     if len(raw) > MAX_BYTES:
         raise InputError(f"{path}: is larger than {MAX_BYTES:,} bytes, the most for such files; name a smaller one")
     if not raw.strip():
@@ -127,10 +127,10 @@ def read_bytes(path: str | Path) -> bytes:
     return raw
 
 
-def decode(raw: bytes, source: str) -> str:
-    """Return the text of a file; raise InputError with the line where it is not UTF-8."""
+def decode_utf8(raw: bytes, source: str) -> str:
+    """Decode a file's bytes as UTF-8; raise InputError with the line of the first invalid byte."""
     if b"\0" in raw:
-        what, works = kind_by_bytes(raw)
+        what, works = identify_file(raw)
         raise InputError(f"{source}: is {what}; text is expected: {works}")
     try:
         return raw.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Field types for extensible sets: documents distinguished by their key ``kind``, and words."""
+"""Annotations for fields with an extensible set of values: models by their key ``kind``, and names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import did_you_mean
 
 
-class OneOf:
-    """Annotation metadata: one of the models of a registry by kind, looked up when a document is read.
+class RegisteredModel:
+    """Field annotation: the value is one of a registry's models, selected by its key ``kind``.
 
-    So a new kind needs only a line in the registry. Error messages are those of a union of the models.
+    The registry is read when a document is read, so a new kind needs only a line there. Error messages are those of a
+    union of the models.
     """
 
     def __init__(self, kinds: Mapping[str, type[BaseModel]]) -> None:
@@ -25,30 +26,30 @@ class OneOf:
 
     @property
     def models(self) -> tuple[type[BaseModel], ...]:
-        """Return the models now in the registry."""
+        """Return the registry's current models."""
         return tuple(self._kinds.values())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Read by the registry's models, and serialize a model by its own class."""
+        """Return a pydantic schema that validates against the registry's current models."""
         return core_schema.no_info_plain_validator_function(self._read)
 
     def _read(self, value: object) -> object:
-        return _union(self.models).validate_python(value)
+        return _union_adapter(self.models).validate_python(value)
 
 
-class WordOf:
-    """Annotation metadata: one of a set of names, looked up when a document is read."""
+class NameFromSet:
+    """Field annotation: the value is one of a set of names, which is read when a document is read."""
 
     def __init__(self, names: Callable[[], Iterable[str]]) -> None:
         self._names = names
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the words now in the set."""
+        """Return the names that are currently allowed."""
         return tuple(self._names())
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Require a text that is one of the words."""
+        """Return a pydantic schema that requires one of the current names."""
         return core_schema.no_info_before_validator_function(self._read, handler(source))
 
     def _read(self, value: object) -> object:
@@ -59,10 +60,10 @@ class WordOf:
         return value
 
 
-class Accepts:
-    """Annotation metadata: all forms that a file may have, where validators accept more than the type.
+class FileForms:
+    """Field annotation: forms that a file may use in addition to the field's type, for the JSON schema.
 
-    Each form is a type, words, or a fragment of a JSON schema; ``...`` is the annotation itself.
+    Each form is a type, names, or a fragment of a JSON schema; ``...`` is the annotation itself.
     """
 
     def __init__(self, forms: Callable[[], Iterable[Any]]) -> None:
@@ -70,21 +71,21 @@ class Accepts:
 
 
 A_PATH = {"type": "string", "pattern": r"[/\\.]", "description": "a path"}
-OR_TABLE = Accepts(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
+OR_TABLE = FileForms(lambda: (..., {"type": "string", "pattern": r"\.csv$", "description": "the path of a CSV file"}))
 """Metadata of a table field that may also be a CSV file."""
 
 
-class Allowed(NamedTuple):
-    """Field values that a feature is modelled with, and ``why`` other values (``{value}``) are not."""
+class AllowedValues(NamedTuple):
+    """Values of a scenario field that a feature supports, and ``why`` not others (``{value}`` is replaced)."""
 
     values: tuple[object, ...]
     why: str = ""
 
 
-def not_modelled(
-    thing: str, modelled_with: Mapping[str, Allowed], document: object
+def find_unmodelled_values(
+    thing: str, modelled_with: Mapping[str, AllowedValues], document: object
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield an error for every field whose value ``thing`` is not modelled with, by its dotted path."""
+    """Yield an error for every scenario field with a value that ``thing`` is not modelled with, by its path."""
     for path, (values, why) in modelled_with.items():
         value = attrgetter(path)(document)
         if value not in values:
@@ -93,8 +94,8 @@ def not_modelled(
 
 
 def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[BaseModel]]:
-    """Return the models that a field may hold: its own, union members, registered kinds, list items."""
-    if listed := [model for each in metadata if isinstance(each, OneOf) for model in each.models]:
+    """Return the pydantic models that a field may hold: itself, union members, registered kinds, list items."""
+    if listed := [model for each in metadata if isinstance(each, RegisteredModel) for model in each.models]:
         return listed
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
@@ -105,6 +106,6 @@ def models_in(annotation: object, metadata: Iterable[object] = ()) -> list[type[
 
 
 @lru_cache(maxsize=8)
-def _union(models: tuple[type[BaseModel], ...]) -> TypeAdapter[Any]:
+def _union_adapter(models: tuple[type[BaseModel], ...]) -> TypeAdapter[Any]:
     union: Any = Annotated[Union[models], Field(discriminator="kind")]  # noqa: UP007
     return TypeAdapter(union)

@@ -1,4 +1,4 @@
-"""Probability distributions in documents: a measured histogram, and the limit of a spread."""
+"""Probability distributions in documents: the measured histogram."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Spread = Annotated[float, Field(strict=False, ge=0, le=10)]
 
 
 class Histogram(Spec):
-    """A measured distribution.
+    """A measured distribution: values and their frequencies, drawn without interpolation.
 
-    No interpolation. A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
+    A slowdown of 1.5 on one kernel in a thousand is ``values: [1, 1.5], weights: [999, 1]``.
     """
 
     kind: Literal["histogram"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_LONGEST_TABLE)]
-    """Measured values; in a file, file: FILE.csv may give values and weights, one pair per line."""
+    """Measured values; in a file, file: FILE.csv may give values and weights instead, one pair per line."""
     weights: tuple[Annotated[float, Field(ge=0)], ...] | None = None
-    """Frequency of each value; default: equal."""
+    """Relative frequency of each value; default: all equal."""
     typical: Annotated[float, Field(gt=0)] = 1.0
-    """Value that counts as factor 1: with 250, durations of about 250 us become factors."""
+    """Measured value that counts as factor 1; with 250, durations of about 250 us become factors around 1."""
 
     @model_validator(mode="after")
     def _as_many(self) -> Histogram:
@@ -41,11 +41,11 @@ class Histogram(Spec):
 
     @property
     def neutral(self) -> bool:
-        """Return whether every draw is 1."""
+        """Return whether every random draw is 1, so that the distribution has no effect."""
         return all(value == self.typical for value in self.values)
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """Return ``count`` random draws, as factors on the typical value."""
+        """Return ``count`` random values, divided by the typical value."""
         values = np.array(self.values) / self.typical
         if self.weights is None:
             return np.asarray(values[generator.integers(len(values), size=count)])

@@ -2,7 +2,7 @@
 
 A scenario, a study or a table from others is data that is safe to read; FILE.py:FUNCTION in it is code. So text of the
 command line, and changes that a caller passes from Python, are marked as ``TrustedText`` where they enter, text of
-files is not, and ``scenario.schedule_files.function_in`` checks the mark before it runs anything.
+files is not, and ``scenario.schedule_files.load_schedule_function`` checks the mark before it runs anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FUNCTION = ".py:"
 
 
 class TrustedText(str):
-    """Trusted text that names FILE.py:FUNCTION, which may be run.
+    """Text FILE.py:FUNCTION that the user typed, so that its Python code may be run.
 
     Copies by ``str`` or JSON are not trusted.
     """
@@ -32,7 +32,7 @@ def names_function(text: object) -> bool:
 
 
 def trust_text(value: Any) -> Any:
-    """Return a value with every FILE.py:FUNCTION in it marked as trusted."""
+    """Return a value in which every text FILE.py:FUNCTION is marked as typed by the user."""
     if isinstance(value, str):
         return TrustedText(value) if names_function(value) else value
     if isinstance(value, Mapping):
@@ -42,14 +42,14 @@ def trust_text(value: Any) -> Any:
     return value
 
 
-def python_allowed() -> bool:
-    """Return whether the user has allowed files to name code."""
+def is_python_allowed() -> bool:
+    """Return whether the user has allowed files to name Python code to run."""
     return os.environ.get(VARIABLE) == "1"
 
 
 @contextmanager
-def allowing_python(allowed: bool) -> Iterator[None]:
-    """Allow files inside to name code, in this process and its children, if ``allowed``."""
+def allow_python_code(allowed: bool) -> Iterator[None]:
+    """Allow files to name Python code inside the block, in this process and its children, if ``allowed``."""
     before = os.environ.get(VARIABLE)
     if allowed:
         os.environ[VARIABLE] = "1"

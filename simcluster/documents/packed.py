@@ -1,7 +1,7 @@
-"""Reading of compressed files with limits, so that a small file cannot exhaust memory.
+"""Readers of compressed files with limits on memory, so that a small file cannot exhaust it.
 
 The only module that unpacks gzip and reads Parquet. A file unpacks to at most 20 times its size, or 256 MB if that is
-more; Parquet's footer, and JSON's brackets and commas, tell the unpacked size before anything is parsed.
+more; Parquet's footer, and JSON's brackets and commas, give the unpacked size before anything is parsed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ _PARQUET = "Parquet needs pyarrow; pip install 'simcluster[parquet]'"
 
 
 def read_packed(path: Path, most: int) -> bytes:
-    """Return the bytes of a file, unpacked if its content is gzip.
+    """Return a file's content, unpacked if it is gzip.
 
-    Raises InputError for one that is truncated or damaged, holds more than ``most`` bytes, or unpacks to more than
-    allowed.
+    Raises InputError if it is truncated or damaged, has more than ``most`` bytes, or unpacks to more than allowed.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
-        allowed = min(most, limit_of(size)) if packed else most
+        allowed = min(most, unpacked_limit(size)) if packed else most
         with gzip.open(path) if packed else path.open("rb") as file:
-            content = _up_to(file, allowed + 1)
+            content = _read_up_to(file, allowed + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise InputError(f"cannot read {path}: its gzip stream is incomplete or damaged; copy it again") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
@@ -46,23 +45,23 @@ def read_packed(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise InputError(f"cannot read {path}: it is larger than {most:,} bytes; record less")
     if len(content) > allowed:
-        raise _bomb(path, size, f"more than {allowed:,} bytes")
+        raise _unpacked_size_error(path, size, f"more than {allowed:,} bytes")
     if packed:
-        _refuse_memory(path, size, content)
+        _check_memory(path, size, content)
     return content
 
 
-def limit_of(size: int) -> int:
-    """Return the bytes that a packed file of ``size`` bytes may unpack to."""
+def unpacked_limit(size: int) -> int:
+    """Return how many bytes a compressed file of ``size`` bytes may unpack to."""
     return max(FLOOR, RATIO * size)
 
 
-def _memory_of(size: int) -> int:
+def _memory_limit(size: int) -> int:
     return max(_MEMORY_FLOOR, _MEMORY_RATIO * size)
 
 
-def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """Read at most ``most`` bytes in pieces: a single read would allocate the memory at once."""
+def _read_up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """Read at most ``most`` bytes in pieces, since a single read would allocate the memory at once."""
     pieces: list[bytes] = []
     while most > 0 and (piece := file.read(min(most, _PIECE))):
         pieces.append(piece)
@@ -70,17 +69,17 @@ def _up_to(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def _refuse_memory(path: Path, size: int, content: bytes) -> None:
-    """Refuse packed JSON that needs too much memory: brackets alone take thirty times their bytes."""
+def _check_memory(path: Path, size: int, content: bytes) -> None:
+    """Raise InputError for packed JSON that would need too much memory: brackets alone take 30 times their bytes."""
     if content[:64].lstrip()[:1] not in (b"{", b"["):
         return
     memory = 2 * len(content) + _OBJECT * content.count(b"{") + _ARRAY * content.count(b"[")
     memory += _ITEM * content.count(b",")
-    if memory > _memory_of(size):
-        raise _bomb(path, size, f"JSON that needs about {memory / 1e9:.1f} GB of memory")
+    if memory > _memory_limit(size):
+        raise _unpacked_size_error(path, size, f"JSON that needs about {memory / 1e9:.1f} GB of memory")
 
 
-def _bomb(path: Path, size: int, what: str) -> InputError:
+def _unpacked_size_error(path: Path, size: int, what: str) -> InputError:
     return InputError(
         f"cannot read {path}: its {size:,} bytes unpack to {what}; a packed file may unpack to {RATIO} times its size, "
         f"or {FLOOR // 1_000_000} MB. If you trust it, unpack it first (gunzip) and name the unpacked file"
@@ -90,8 +89,8 @@ def _bomb(path: Path, size: int, what: str) -> InputError:
 # --- Parquet ----------------------------------------------------------------------------------------------------------
 
 
-def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
-    """Return pyarrow and pyarrow.parquet; raise InputError with what cannot be done without them."""
+def import_pyarrow(path: str | Path, doing: str) -> tuple[Any, Any]:
+    """Import pyarrow and pyarrow.parquet; InputError if missing, with what (``doing``) needs them for ``path``."""
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]  # an extra; slow to import
         import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -101,13 +100,13 @@ def parquet_for(path: str | Path, doing: str) -> tuple[Any, Any]:
 
 
 def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell: int = _CELL) -> Any:
-    """Return a Parquet file as a pyarrow table, of the ``wanted`` columns or all.
+    """Read the ``wanted`` columns (default: all) of a Parquet file as a pyarrow table.
 
     Text is dictionary-encoded. ``cell`` is the approximate memory (bytes) of a value in use. Raises InputError if
     pyarrow is missing, and for a file that is not Parquet, is truncated, or unpacks, by its footer, to more than
     allowed.
     """
-    arrow, parquet = parquet_for(path, "read")
+    arrow, parquet = import_pyarrow(path, "read")
     if not Path(path).is_file():
         raise InputError(f"cannot read {path}: there is no such file{missing_file_hint(Path(path), '.parquet')}")
     try:
@@ -119,7 +118,7 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
                 raise InputError(
                     f"cannot read {path}: column {nested[0]} holds lists; a cell must be one value: split the lists"
                 )
-            _refuse_rows(Path(path), file.metadata, names, cell)
+            _check_rows(Path(path), file.metadata, names, cell)
         with parquet.ParquetFile(path, read_dictionary=names) as file:
             table = file.read(columns=names)
         table.validate(full=True)
@@ -133,15 +132,14 @@ def read_parquet(path: str | Path, wanted: Sequence[str] | None = None, *, cell:
     return table
 
 
-def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> None:
-    """Refuse tables by rows as well as bytes, since equal values take no space in a file."""
+def _check_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> None:
     size, rows = path.stat().st_size, footer.num_rows
     if len(names) > _MOST_COLUMNS:
         raise InputError(f"cannot read {path}: it has {len(names):,} columns; a table has at most {_MOST_COLUMNS:,}")
     values = rows * len(names)
     # not a column's own metadata: where those are damaged, pyarrow ends the process
     unpacked = sum(max(0, footer.row_group(number).total_byte_size) for number in range(footer.num_row_groups))
-    if max(unpacked, _CELL * values) > limit_of(size) or cell * values > _memory_of(size):
+    if max(unpacked, _CELL * values) > unpacked_limit(size) or cell * values > _memory_limit(size):
         raise InputError(
             f"cannot read {path}: its {size:,} bytes unpack to {rows:,} rows of {len(names)} columns, about "
             f"{max(unpacked, cell * values) / 1e6:,.0f} MB of memory; a packed file may unpack to {RATIO} times its "
@@ -150,7 +148,7 @@ def _refuse_rows(path: Path, footer: Any, names: Sequence[str], cell: int) -> No
         )
 
 
-def python_rows(table: Any) -> list[dict[str, Any]]:
+def table_rows(table: Any) -> list[dict[str, Any]]:
     """Return the rows of a pyarrow table as dictionaries; ValueError for a value that Python lacks."""
     columns = []
     for name in table.column_names:

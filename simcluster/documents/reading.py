@@ -21,17 +21,10 @@ from pydantic import TypeAdapter, ValidationError
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.composing import Mark as Mark
-from simcluster.documents.composing import of_json, parse_yaml
-from simcluster.documents.diagnostics import (
-    Complaint,
-    KeyPath,
-    RuleError,
-    complaints,
-    dotted,
-    shown,
-)
-from simcluster.documents.given_files import files_in, kind_by_bytes, missing_file_hint, unreadable, usage_hint
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.composing import explain_json, parse_yaml
+from simcluster.documents.diagnostics import Complaint, KeyPath, RuleError, format_path, list_complaints, shown
+from simcluster.documents.given_files import identify_file, list_files, missing_file_hint, unreadable_error, usage_hint
+from simcluster.documents.shipped import builtin_folder
 from simcluster.documents.suggestions import colon_hint
 
 M = TypeVar("M")
@@ -45,7 +38,7 @@ _MAX_PROBLEMS = 5
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Contents of one file, or of several merged; ``marks`` has the location of every key by its path.
+    """Data of a YAML file, or of several merged files, with the location of every key (``marks``).
 
     ``folder`` is what relative paths inside the document are relative to.
     """
@@ -56,7 +49,7 @@ class Document:
     marks: Mapping[KeyPath, Mark] = field(default_factory=dict)
 
     def mark(self, path: KeyPath) -> Mark:
-        """Return the location of ``path``, or of its nearest parent that is in the document."""
+        """Return the location of the key at ``path``, or of its nearest parent that is in the document."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.marks:
                 place, written = self.marks[path[:length]]
@@ -64,13 +57,13 @@ class Document:
         return Mark(self.source, path)
 
     def error(self, path: KeyPath, message: str) -> InputError:
-        """Return an error about one key: its location, path and problem."""
+        """Return an InputError about the key at ``path``, with its location and ``message``."""
         place, written = self.mark(path)
-        return InputError(": ".join(part for part in (place, dotted(written), message) if part))
+        return InputError(": ".join(part for part in (place, format_path(written), message) if part))
 
     @contextmanager
     def told_at(self, path: KeyPath) -> Iterator[None]:
-        """Report InputErrors raised inside as errors of the value at ``path``."""
+        """Add the location of the value at ``path`` to InputErrors raised inside the block."""
         try:
             yield
         except InputError as problem:
@@ -81,23 +74,23 @@ class Document:
 
 
 def read_document(path: str | Path) -> Document:
-    """Return the mapping in a YAML file, or in standard input (``-``); otherwise raise InputError."""
+    """Read a YAML file, or standard input (``-``), that must be a mapping; otherwise raise InputError."""
     path = Path(path)
-    if path.parent in map(shipped_folder, ("scenarios", "topologies")):  # wherever the package is installed
-        known = _shipped_document(_read_text(path), f"built-in {path.name}", path.parent)
+    if path.parent in map(builtin_folder, ("scenarios", "topologies")):  # wherever the package is installed
+        known = _parse_builtin_document(_read_text(path), f"built-in {path.name}", path.parent)
         return replace(known, data=deepcopy(known.data))  # whoever asks may change it
     source = _STDIN if str(path) == STDIN else str(path)
     return parse_document(_read_text(path), source=source, folder=path.parent)
 
 
 @lru_cache(maxsize=16)
-def _shipped_document(text: str, source: str, folder: Path) -> Document:
+def _parse_builtin_document(text: str, source: str, folder: Path) -> Document:
     """Return a built-in document, parsed once, since variants of a scenario read the same topology."""
     return parse_document(text, source=source, folder=folder)
 
 
 def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".") -> Document:
-    """Return the mapping written in ``text``; ``source`` is its name in errors."""
+    """Parse a YAML text that must be a mapping; ``source`` is its name in errors."""
     if not text.strip():
         raise InputError(f"{source}: the file is empty; it must be a mapping: write one, such as 'name: my run'")
     with pause_gc():  # 5 instead of 2 s of 1 MB
@@ -115,7 +108,7 @@ def parse_document(text: str, *, source: str = "<text>", folder: str | Path = ".
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Return the object in a JSON file; raise InputError for any other content."""
+    """Read a JSON file that must hold an object; raise InputError for other content."""
     path = Path(path)
     data = parse_json(_read_text(path), str(path), object_pairs_hook=unique_keys)
     if not isinstance(data, dict):
@@ -124,19 +117,21 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, source: str, **hooks: Any) -> Any:
-    """Return the data of a JSON text; InputError with its location, also for errors of ``hooks``."""
+    """Parse a JSON text; InputError with the location if it is invalid or one of the ``hooks`` raises."""
     try:
         return json.loads(text, **hooks)
     except InputError as problem:
         raise InputError(f"{source}: {problem}") from None
     except json.JSONDecodeError as problem:
-        raise InputError(f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {of_json(problem.msg)}") from None
+        raise InputError(
+            f"{source}:{problem.lineno}:{problem.colno}: not valid JSON: {explain_json(problem.msg)}"
+        ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits
         raise InputError(f"{source}: not usable JSON: nested too deeply, or a number of thousands of digits") from None
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's pairs as a dict (``object_pairs_hook``); InputError for a repeated key."""
+    """Convert a JSON object's pairs to a dict (an ``object_pairs_hook``); InputError for a repeated key."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -146,33 +141,33 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_value(text: str, source: str) -> Any:
-    """Return one value written as in a YAML file."""
+    """Parse one value as YAML, such as the right side of an override."""
     return parse_yaml(text, source)[0]
 
 
 @cache
-def _standard_input() -> bytes:
-    """Return standard input, read once and kept, since a command may read its scenario again."""
+def _read_standard_input() -> bytes:
+    """Return the bytes of standard input, read once, since a command may read its scenario again."""
     return sys.stdin.buffer.read(_MAX_BYTES + 1)
 
 
 def _read_text(path: Path) -> str:
     try:
         if str(path) == STDIN:
-            raw = _standard_input()
+            raw = _read_standard_input()
         else:
             with path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file{missing_file_hint(path)}") from None
     except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; name a YAML file in it{files_in(path)}") from None
+        raise InputError(f"{path}: is a folder; name a YAML file in it{list_files(path)}") from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL character in the path
-        raise unreadable(path, problem) from None
+        raise unreadable_error(path, problem) from None
     if len(raw) > _MAX_BYTES:
         raise InputError(f"{path}: is larger than {_MAX_BYTES:,} bytes, the most for such files; name a smaller one")
     if b"\0" in raw:
-        what, works = kind_by_bytes(raw)
+        what, works = identify_file(raw)
         raise InputError(f"{path}: is {what}; YAML text is expected: {works}")
     try:
         return raw.decode("utf-8-sig")
@@ -184,7 +179,7 @@ def _read_text(path: Path) -> str:
 
 
 class DocumentKinds(Generic[M]):
-    """Annotation of documents of several kinds, with the pydantic adapter that validates them.
+    """Annotation of a union of document kinds, with the pydantic adapter that validates them.
 
     Error messages need the annotation, since they list the known keys.
     """
@@ -195,26 +190,26 @@ class DocumentKinds(Generic[M]):
 
 
 def validate(target: type[M] | DocumentKinds[M], document: Document) -> M:
-    """Return the document as a model, or one of several kinds; InputError with up to 5 problems."""
+    """Validate a document as a model, or as one of several kinds; InputError with up to 5 problems."""
     kinds = target if isinstance(target, DocumentKinds) else DocumentKinds[M](target)
-    with checking(document, kinds.annotation):
+    with locate_errors(document, kinds.annotation):
         return kinds.adapter.validate_python(document.data)
 
 
 @contextmanager
-def checking(document: Document, annotation: Any) -> Iterator[None]:
-    """Report pydantic's errors inside with the document's keys and lines, as one InputError of up to 5."""
+def locate_errors(document: Document, annotation: Any) -> Iterator[None]:
+    """Convert pydantic's errors inside the block to one InputError with the document's keys and lines."""
     try:
         yield
         return
     except ValidationError as error:
-        found = complaints(error, annotation, document.data)
+        found = list_complaints(error, annotation, document.data)
     except RuleError as problems:
         found = list(problems.complaints)
-    raise InputError(_report(found, document)) from None
+    raise InputError(_format_complaints(found, document)) from None
 
 
-def _report(found: list[Complaint], document: Document) -> str:
+def _format_complaints(found: list[Complaint], document: Document) -> str:
     lines = [str(document.error(path, what)) for path, what in found]
     if len(lines) == 1:
         return lines[0]

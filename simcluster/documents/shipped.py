@@ -1,4 +1,4 @@
-"""Built-in documents: topologies, scenarios, and tables next to them."""
+"""Built-in documents by name: topologies and scenarios."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean
 
 
-def shipped_folder(kind: str) -> Path:
-    """Return the folder of built-in topologies or scenarios: inside a wheel's package, or next to it."""
+def builtin_folder(kind: str) -> Path:
+    """Return the folder of the built-in "topologies" or "scenarios", in a wheel or next to the package."""
     package = Path(__file__).parent.parent
     inside = package / "shipped" / kind
     return inside if inside.is_dir() else package.parent / kind
 
 
-def shipped_names(kind: str) -> list[str]:
-    """Return the names of the built-in documents of a kind ("topologies", "scenarios"), sorted."""
-    return sorted(path.stem for path in shipped_folder(kind).glob("*.yaml"))
+def builtin_names(kind: str) -> list[str]:
+    """Return the sorted names of the built-in "topologies" or "scenarios"."""
+    return sorted(path.stem for path in builtin_folder(kind).glob("*.yaml"))
 
 
-def shipped_path(kind: str, name: str) -> Path:
-    """Return the file of a built-in document; raise InputError for an unknown name."""
-    known = shipped_names(kind)
+def builtin_path(kind: str, name: str) -> Path:
+    """Return the file of a built-in topology or scenario; raise InputError for an unknown name."""
+    known = builtin_names(kind)
     if name not in known:
         hint = did_you_mean(name, known)
         every = f"simcluster list {kind} shows all {len(known)}"
         raise InputError(f"no built-in one of the {kind} is called {name!r}{hint}; {every}: use one of those")
-    return shipped_folder(kind) / f"{name}.yaml"
+    return builtin_folder(kind) / f"{name}.yaml"
 
 
-def refuse_shipped(kind: str, path: Path) -> None:
-    """Raise InputError for a missing path that has the name of a built-in document."""
-    is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in shipped_names(kind)
+def reject_builtin_path(kind: str, path: Path) -> None:
+    """Raise InputError if a missing file has the name of a built-in document, which is written without a path."""
+    is_ours = path.suffix in ("", ".yaml", ".yml") and path.stem in builtin_names(kind)
     if is_ours and not path.exists():
         raise InputError(
             f"{path}: no such file, but one of the built-in {kind} has that name: write {path.stem} alone, in any "

@@ -1,4 +1,4 @@
-"""Base class of all documents that users write in YAML."""
+"""Base class of all sections of scenario and topology files, and common field types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggestions in error messages: numbers near a wanted one that would fit, and corrected YAML."""
+"""Suggestions for error messages: valid numbers near a wrong one, and corrected YAML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY_AND_VALUE = re.compile(r"\s*(?:- +)?['\"]?([A-Za-z_][\w.-]*)['\"]?(?::|\s*=
 
 
 def colon_hint(text: str) -> str:
-    """Return "; write tp: 2, with a colon and a space after it" for text such as "tp:2"; "" for others."""
+    """Return "; write tp: 2, with a colon and a space after it" for text such as "tp:2"; "" for other text."""
     found = _KEY_AND_VALUE.match(text)
     if not found:
         return ""
@@ -21,7 +21,7 @@ def colon_hint(text: str) -> str:
 
 
 def find_number(text: str, kind: str) -> str:
-    """Return the number in a text as a document writes it: 0.96 for '96%', 8 for '8'; "" if none."""
+    """Return the number in a quoted text as YAML writes it, 0.96 for '96%'; "" if it is not a number of ``kind``."""
     plain, percent, rest = text.strip().replace("_", "").partition("%")
     whole = plain.isascii() and plain.isdigit()
     if kind.startswith("int"):
@@ -32,7 +32,7 @@ def find_number(text: str, kind: str) -> str:
 
 
 def expand_range(text: str, most: int = 3) -> str:
-    """Return the first numbers of a range, written out: 1,2,3 for '1..4', 1,2,4 for '1|2|4'; "" if none."""
+    """Return the first numbers of a range as a list, 1,2,3 for '1..4' and 1,2,4 for '1|2|4'; "" if it is none."""
     if several := _SEVERAL.fullmatch(text.strip()):
         return ",".join(re.split(r"\D+", several[0]))
     ends = _RANGE.fullmatch(text.strip())
@@ -41,14 +41,14 @@ def expand_range(text: str, most: int = 3) -> str:
 
 
 def near_divisors(number: int, wanted: int) -> list[int]:
-    """Return the divisors of ``number`` nearest to ``wanted``, at most one below and one above."""
+    """Return the divisors of ``number`` just below and just above ``wanted``."""
     found = divisors(number)
     below = [divisor for divisor in found if divisor < wanted][-1:]
     return below + [divisor for divisor in found if divisor > wanted][:1]
 
 
 def near_multiples(step: int, wanted: int) -> list[int]:
-    """Return the positive multiples of ``step`` nearest to ``wanted``, one below and one above."""
+    """Return the positive multiples of ``step`` just below and just above ``wanted``."""
     below = wanted // step * step
     return [multiple for multiple in (below, below + step) if multiple > 0]
 

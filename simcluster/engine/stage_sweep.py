@@ -34,7 +34,9 @@ Seconds = Callable[[int, int], Duration]
 """Function that returns the durations of an op, given its stage and its number.
 
 Ops of a stage are numbered by lane, then by item, in the program's order."""
-PROVED = (works.Compute, works.Collective, works.Timed, works.Transfer, works.Receive, works.Copy, works.Host)
+PROVED = (
+    works.Compute, works.Collective, works.FixedCollective, works.Transfer, works.Receive, works.Copy, works.HostWork
+)  # fmt: skip
 """The kinds of work that a sweep is proved for."""
 
 

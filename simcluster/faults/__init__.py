@@ -64,7 +64,7 @@ SAME_OPS = ("speeds", "nic_speeds", "jitter", "sequence_lengths", "expert_imbala
 
 
 def placed(faults: Iterable[FaultSpec]) -> tuple[FaultSpec, ...]:
-    """Return the faults, each random one numbered by the earlier faults of its kind, which selects its random stream.
+    """Return the faults with random streams assigned: each random one is numbered among those of its kind.
 
     Its draws stay the same if faults of another kind are removed, and, once it is numbered, if any others are.
     """

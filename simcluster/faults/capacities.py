@@ -14,7 +14,7 @@ from simcluster.topology import Cluster
 
 
 def apply_permanent_faults(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> Cluster:
-    """Return the cluster with the permanent faults of its links applied to their capacities."""
+    """Return the cluster with the capacity of links reduced by permanent faults."""
     found: list[tuple[str, str, float]] = []
     for fault in acting_faults(faults, "left"):
         if fault.lasts:
@@ -28,7 +28,7 @@ def apply_permanent_faults(faults: Sequence[FaultSpec], cluster: Cluster, seed: 
 
 
 def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) -> dict[int, Profile]:
-    """Return profiles of the remaining capacity of links whose capacity varies or is shared with other traffic."""
+    """Return, by link, the profile over time of its remaining capacity, where faults make it vary."""
     parts: dict[int, list[Profile]] = {}
     for fault in acting_faults(faults, "left"):
         if not fault.lasts:
@@ -42,20 +42,20 @@ def capacity_profiles(faults: Sequence[FaultSpec], cluster: Cluster, seed: int) 
 
 
 def number_nodes(gpus: Sequence[int], cluster: Cluster) -> list[int]:
-    """Return the node number of every rank of a job on these GPUs, counted in the job's order."""
+    """Return the node number of every rank of a job on these GPUs; the job's nodes are counted from 0."""
     hosts = [cluster.host_of[gpu] for gpu in gpus]
     number = {host: own for own, host in enumerate(dict.fromkeys(hosts))}
     return [number[host] for host in hosts]
 
 
 def to_cluster_numbers(faults: Sequence[FaultSpec], gpus: Sequence[int], cluster: Cluster) -> list[FaultSpec]:
-    """Return a job's faults, those of links renumbered with the cluster's ranks and nodes."""
+    """Return a job's faults, with link faults renumbered to the cluster's ranks and nodes."""
     machines = list(dict.fromkeys(cluster.host_of[gpu] for gpu in gpus))
     return [fault.in_cluster(gpus, machines) for fault in faults]
 
 
 def joint_capacities(jobs: Sequence[tuple[Sequence[FaultSpec], int]], cluster: Cluster) -> dict[int, Profile]:
-    """Return by link the profile of its remaining capacity under the faults of all jobs, each with its job's seed."""
+    """Return, by link, the profile of its remaining capacity under the faults of all jobs (faults, seed)."""
     parts: dict[int, list[Profile]] = {}
     for faults, seed in jobs:
         for link, profile in capacity_profiles(faults, cluster, seed).items():

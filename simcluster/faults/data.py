@@ -1,4 +1,4 @@
-"""Work that is uneven because of the data: documents of different lengths, packed.
+"""Fault of uneven data: documents of different lengths, packed into sequences.
 
 Attention inside a document costs in proportion to the square of its length, everything else to the tokens: microbatches
 with equally many tokens take different times (MODELLING.md G.3; ByteDance, arXiv:2505.05713).
@@ -15,7 +15,7 @@ from pydantic import StrictBool, model_validator
 
 from simcluster.base.arrays import Floats
 from simcluster.documents.diagnostics import Complaint
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import FileForms
 from simcluster.faults.draws import random_stream
 from simcluster.faults.spec import Batch, FaultSpec
 from simcluster.faults.where import Number
@@ -42,13 +42,13 @@ class SequenceLengths(FaultSpec):
 
     kind: Literal["sequence_lengths"]
     documents: Lengths
-    """Law of the documents' lengths, in tokens."""
-    packing: Annotated[Packing, Accepts(lambda: (..., ("even",)))] = "in_order"  # as it was written once
-    """Rule by which documents are packed: in_order fills each sequence, and cuts the last document there; balanced
-    gives replicas, then microbatches, equal sums of squares; pad, cut, first_fit and first_fit_decreasing pack a step's
-    documents and shuffle the sequences."""
+    """Distribution of document lengths, in tokens."""
+    packing: Annotated[Packing, FileForms(lambda: (..., ("even",)))] = "in_order"  # as it was written once
+    """Rule that packs documents into sequences: in_order fills each sequence and cuts its last document; balanced gives
+    replicas, then microbatches, equal attention work; pad, cut, first_fit and first_fit_decreasing pack the documents
+    of a step and shuffle the sequences."""
     even: StrictBool = False
-    """Do all microbatches of a step have the mean load?"""
+    """Give all microbatches of a step the mean attention work."""
     seed: Number | None = None
 
     @model_validator(mode="before")
@@ -59,29 +59,29 @@ class SequenceLengths(FaultSpec):
         return document
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
-        """Return the core attention load of microbatches, [step, replica, microbatch]; 1: one document per sequence."""
+        """Return the core attention load, [step, replica, microbatch]; 1 is one document per sequence."""
         counts = {"microbatches": batch.microbatches, "micro_batch": batch.micro_batch, "length": batch.length}
         return np.stack([microbatch_loads(self, seed=seed, step=step, dp=dp, **counts) for step in range(batch.steps)])
 
     def sequences(self, seed: int, step: int, count: int, length: int) -> Sequences:
-        """Return the document lengths of a step's sequences, in the order of the batch."""
+        """Return the document lengths in each sequence of a step, in the order of the batch."""
         return _draw_rows(self.documents, self.packing, (seed, self.seed, step), count, length)
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield a complaint if the attention is unfused, since its cost does not depend on documents."""
+        """Yield an error if attention is unfused, since its cost then does not depend on documents."""
         if scenario.training.attention != "fused":
             what = "unfused attention works on the whole square, whatever is packed"
             instead = "remove sequence_lengths" if scenario.data is None else "data.mask to none"
             yield (), f"{what}; set training.attention to fused, or {instead}"
 
     def without(self) -> Self:
-        """Return the same documents without imbalance."""
+        """Return the fault with equal documents, spread evenly over the microbatches."""
         return self.model_copy(
             update={"packing": "in_order" if self.packing == "balanced" else self.packing, "even": True}
         )
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return the remedy of dealing documents out evenly, where no sequence is padded."""
+        """Return the remedy of spreading documents evenly; None where sequences are padded."""
         if self.even or self.packing not in ("in_order", "cut"):
             return None
         return "redistribute the sequences (packing: balanced)", self.model_copy(update={"packing": "balanced"})
@@ -91,10 +91,11 @@ class SequenceLengths(FaultSpec):
 def microbatch_loads(
     chosen: SequenceLengths, *, seed: int, step: int, dp: int, microbatches: int, micro_batch: int, length: int
 ) -> Floats:
-    """Return the core attention load of each microbatch in a step, [replica, microbatch]; 1: one document per sequence.
+    """Return the core attention load of each microbatch of a step, [replica, microbatch].
 
-    Sequence n of the batch goes to microbatch n // (dp x micro_batch) of replica n // micro_batch % dp, as
-    data-parallel samplers deal them out. The array is read-only and shared between calls for the same step.
+    1 is the load of one document per sequence. Sequence n of the batch goes to microbatch n // (dp x micro_batch) of
+    replica n // micro_batch % dp, as data-parallel samplers deal them out. The array is read-only and shared between
+    calls for the same step.
     """
     sequences = chosen.sequences(seed, step, microbatches * dp * micro_batch, length)
     if chosen.packing == "balanced":
@@ -111,7 +112,7 @@ def microbatch_loads(
 
 @lru_cache(maxsize=8)
 def _draw_rows(law: Lengths, packing: Packing, draw: tuple[int, int | None, int], count: int, length: int) -> Sequences:
-    """Return the sequences of a ``draw``: the scenario's seed, the fault's seed, and a step.
+    """Return the document lengths in each sequence for a ``draw``: (scenario's seed, fault's seed, step).
 
     They are cached, since attention and real tokens are both counted from them: a batch of 2,048 takes 20 ms.
     """
@@ -133,7 +134,7 @@ def _draw_enough(law: Lengths, generator: np.random.Generator, count: int, lengt
 
 
 def pack_sequence(law: Lengths, length: int, generator: np.random.Generator) -> Floats:
-    """Return the documents of a sequence of ``length`` tokens, in order; the last one is cut."""
+    """Draw the documents of a sequence of ``length`` tokens, in order; the last one is cut."""
     found, filled = [], 0.0
     for document in _generate_lengths(law, generator):
         found.append(min(document, length - filled))

@@ -1,4 +1,4 @@
-"""Random factors, each drawn from a separate random stream.
+"""Distributions of random factors, and independent random streams to draw from.
 
 A stream belongs to a seed, a fault and an identity (a rank's pass of a microbatch, a sequence of the batch), whatever
 else is drawn and in which order. So runs that differ in one thing have all other draws in common (common random
@@ -21,13 +21,13 @@ _EULER = 0.5772156649015329
 
 
 def random_stream(seed: int, *identity: object) -> np.random.Generator:
-    """Return the random generator of an identity: Philox, a counter-based one, with a key made from the identity."""
+    """Return the random generator (Philox) for a seed and an identity; equal identities give equal numbers."""
     digest = hashlib.blake2b(repr((seed, *identity)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
 class Streams:
-    """Many streams one after the other: the numbers of ``random_stream``, in a tenth of the time of new generators.
+    """Reusable generator of many random streams, with the numbers of ``random_stream`` in a tenth of the time.
 
     All calls return the same generator, so a call ends the previous stream.
     """
@@ -48,18 +48,18 @@ class Streams:
 
 
 def _normals(generator: np.random.Generator, mean: float, sigma: float, count: int) -> Floats:
-    """Return normals as ``mean + sigma * z``; numpy's ``normal`` may round them differently."""
+    """Return ``count`` normal numbers as ``mean + sigma * z``; numpy's ``normal`` may round them differently."""
     if type(generator) is not np.random.Generator:  # one of ``quick_draws``
         return generator.normal(mean, sigma, count)
     return mean + sigma * generator.standard_normal(count)
 
 
 class _FactorLaw(Spec):
-    """A distribution of factors with one parameter, its spread; ``draw`` returns N factors."""
+    """Distribution of random factors with one parameter, its spread."""
 
     @property
     def neutral(self) -> bool:
-        """Return whether every draw is 1."""
+        """Return whether every factor is 1."""
         return not any(value for name, value in self if name != "kind")
 
 
@@ -68,7 +68,7 @@ class Normal(_FactorLaw):
 
     kind: Literal["normal"]
     sigma: Spread
-    """Standard deviation."""
+    """Standard deviation of the factors."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""
@@ -80,7 +80,7 @@ class Lognormal(_FactorLaw):
 
     kind: Literal["lognormal"]
     sigma: Spread
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm of the factors."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""
@@ -96,7 +96,7 @@ class Gumbel(_FactorLaw):
 
     kind: Literal["gumbel"]
     scale: Spread
-    """Spread."""
+    """Spread of the factors; their standard deviation is 1.28 x scale."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""
@@ -104,11 +104,11 @@ class Gumbel(_FactorLaw):
 
 
 class Exponential(_FactorLaw):
-    """Exponential factors with mean 1: 1 + ``scale`` (e - 1), never below 1 - scale, with scale at most 1."""
+    """Factors 1 + ``scale`` (x - 1), x exponential with mean 1: their mean is 1, their minimum 1 - scale."""
 
     kind: Literal["exponential"]
     scale: Annotated[float, Field(ge=0, le=1)]
-    """Spread."""
+    """Spread of the factors, 0 to 1, which is their standard deviation."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random factors."""

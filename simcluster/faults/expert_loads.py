@@ -1,4 +1,4 @@
-"""Effect of uneven expert choice on a rank: the work of its experts, its memory, and the tokens sent to them."""
+"""Effect of uneven expert choice on a rank: work of its experts, its memory, and tokens sent to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GLOBAL = ("all_gather", "reduce_scatter")  # of the tokens of all ranks, whatev
 
 
 class _Relay(NamedTuple):
-    """An expert-parallel group whose tokens are relayed: its links, and the experts of its ranks and nodes."""
+    """Expert-parallel group with relayed tokens: its links, and the experts of each rank and node."""
 
     number: int
     links: RelayedLinks
@@ -32,9 +32,10 @@ class _Relay(NamedTuple):
 
 
 class ExpertLoads:
-    """Loads of the experts of all ranks of a plan; each ep group shares a layer's experts, which ``routes`` describes.
+    """Loads of the experts of all ranks under faults that make tokens choose experts unevenly.
 
-    ``by_pass``: they are drawn anew for every pass of a microbatch and for each group.
+    Each ep group shares a layer's experts, which ``routes`` describes. ``by_pass``: they are drawn anew for every pass
+    of a microbatch and for each group.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class ExpertLoads:
         capacity: float = math.inf,
         setting: Setting | None = None,
     ) -> ExpertLoads | None:
-        """Return the expert loads under these faults, or None where all experts get equally many tokens.
+        """Return the expert loads under these faults; None if all experts get equal numbers of tokens.
 
         ``capacity`` is the most that one takes, in even shares. ``setting`` is needed for tokens in transit, not for
         the work and memory of experts.
@@ -86,18 +87,18 @@ class ExpertLoads:
         return (group if self.by_pass else -1, place, self._relays[rank].number if self._setting else -1)
 
     def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
-        """Return the expert load of every rank of a stage, as a multiple of an even share: [group x place in it].
+        """Return the expert load of every rank of a stage, relative to an even share, [group x rank in it].
 
         One group represents all where they are equal, one rank those that an expert is split over.
         """
         return np.concatenate([self._loads(layer, step, microbatch, group) for group in range(self._groups)])
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """Return the program with the tokens that the experts of this rank get."""
+        """Return a rank's copy of its stage's program, with the tokens that its experts get."""
         return program.with_items(lambda item: self._routed_item(rank, item))
 
     def _routed_item(self, rank: int, item: Item) -> Item:
-        """Return an item with the tokens that the experts of this rank get.
+        """Return an item whose work and memory scale with the tokens that the rank's experts get.
 
         Its experts' matmuls, the rows gathered before them over tp, and the rows in its memory scale with the rank's
         load; an all-to-all ends when the fullest rank of the group does, and relaying, which sends one copy of a token
@@ -117,7 +118,7 @@ class ExpertLoads:
     def _op(self, rank: int, item: Item, op: Op) -> Op:
         work = op.work
         if op.routed:
-            op = replace(op, memory=scale(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
+            op = replace(op, memory=scale_memory(op.memory, op.routed, self._of(rank, item, op.layer)[0]))
         if op.name == EXPERTS:
             return replace(op, work=work.slowed(self._of(rank, item, op.layer)[0]))
         if isinstance(work, Collective) and op.name in ROUTING and not (work.axis == "ep" and work.kind in _GLOBAL):
@@ -128,7 +129,6 @@ class ExpertLoads:
         return op
 
     def _of(self, rank: int, item: Item, layer: int) -> tuple[float, float]:
-        """Return the load of the rank, and that of the fullest rank of its group."""
         group, place = self._place[rank].tolist()
         moment = (layer, item.step, item.microbatch, group) if self.by_pass else (layer,)
         known = self._known.get(moment)
@@ -154,13 +154,11 @@ class ExpertLoads:
         return self._copies[name]
 
     def _fullest(self, blocks: Blocks, tokens: RoutedTokens) -> float:
-        """Return the most copies that any block gets, over an even share; at most one of every token."""
         copies = math.prod(fault.expert_copies(tokens, blocks) for fault in self._faults)
         even = np.array([self._routes.visits_any(block) for block in blocks])
         return float(np.minimum(copies, 1.0 / even).max())
 
     def _add_relays(self, groups: Ranks, setting: Setting) -> None:
-        """Add every ep group (row): those on equally many ranks of as many nodes have equal links."""
         assert setting.relays
         known: dict[tuple[int, ...], _Relay] = {}
         for members in groups.tolist():
@@ -177,8 +175,10 @@ class ExpertLoads:
             self._relays.update(dict.fromkeys(members, known[form]))
 
 
-def scale(memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float) -> tuple[MemoryChange, ...]:
-    """Return memory changes whose ``routed`` part is ``load`` times as large; each of them begins or ends, not both."""
+def scale_memory(
+    memory: Sequence[MemoryChange], routed: Sequence[MemoryChange], load: float
+) -> tuple[MemoryChange, ...]:
+    """Return memory changes with their ``routed`` part multiplied by ``load``."""
     found = list(memory)
     for part in routed:
         place = next(

@@ -1,4 +1,4 @@
-"""Uneven work of experts: the share of tokens that goes to each expert-parallel rank.
+"""Fault of uneven expert choice: the share of tokens that goes to each expert-parallel rank.
 
 A mixture-of-experts layer sends every token to its ``top_k`` experts. A rank that holds popular ones multiplies more
 tokens, and receives more bytes in the all-to-all before (dispatch) and returns more in the one after (combine); the
@@ -33,15 +33,15 @@ _ROUNDING = 1 + 1e-9
 
 
 class TokenFractions(Spec):
-    """Observed shares of the experts."""
+    """Measured shares of tokens, one value per expert."""
 
     kind: Literal["fractions"]
     values: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1, max_length=_MOST_EXPERTS)]
-    """Rows of each expert; only proportions count, and none may be above 1 / top_k of all."""
+    """Measured rows of each expert; only proportions count, and none may be above 1 / top_k of all."""
 
     @property
     def neutral(self) -> bool:
-        """Return whether all experts have equal shares."""
+        """Return whether all experts have equal shares of the tokens."""
         return len({*self.values}) == 1
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
@@ -53,37 +53,37 @@ class TokenFractions(Spec):
 
 
 class ZipfTokens(Spec):
-    """Shares by Zipf's law, of experts in a random order; a token chooses without replacement (``ExpertImbalance``)."""
+    """Expert shares of tokens by Zipf's law, in a random order of experts; tokens choose without replacement."""
 
     kind: Literal["zipf"]
     exponent: Annotated[float, Field(strict=False, ge=0, le=10)]
-    """The k-th most popular expert gets tokens in proportion to 1 / k^exponent."""
+    """Exponent of Zipf's law: the k-th most popular expert gets tokens in proportion to 1 / k^exponent."""
 
     @property
     def neutral(self) -> bool:
-        """Return whether all experts have equal shares."""
+        """Return whether all experts have equal shares of the tokens."""
         return self.exponent == 0
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
-        """Return the share of each of N ``experts``."""
+        """Return the random share of tokens of each of N ``experts``."""
         weights = np.arange(1, experts + 1, dtype=np.float64) ** -self.exponent
         return np.asarray(generator.permutation(weights / weights.sum()))
 
 
 class DirichletTokens(Spec):
-    """Shares from a symmetric Dirichlet law; a token chooses without replacement (``ExpertImbalance``)."""
+    """Expert shares of tokens from a symmetric Dirichlet distribution; tokens choose without replacement."""
 
     kind: Literal["dirichlet"]
     concentration: Annotated[float, Field(strict=False, gt=0, le=1e9)]
-    """The larger, the more equal are the shares."""
+    """Concentration of the Dirichlet distribution; the larger, the more equal are the experts' shares."""
 
     @property
     def neutral(self) -> bool:
-        """Return False: random shares are never equal."""
+        """Return False, since random shares are never equal."""
         return False
 
     def draw(self, generator: np.random.Generator, experts: int) -> Floats:
-        """Return the share of each of N ``experts``."""
+        """Return the random share of tokens of each of N ``experts``."""
         return generator.dirichlet(np.full(experts, self.concentration))
 
 
@@ -105,9 +105,9 @@ class ExpertImbalance(FaultSpec):
 
     kind: Literal["expert_imbalance"]
     tokens: Tokens
-    """Law of the experts' shares of tokens; no expert gets more than one row per token, 1 / top_k of all."""
+    """Distribution of the experts' shares of tokens; no expert gets more than one row per token, 1 / top_k of all."""
     per: Literal["layer", "pass"] = "layer"
-    """Are shares drawn for each layer (the same in all microbatches and steps), or for each pass of a microbatch?"""
+    """How often shares are drawn: once per layer, for all steps (layer), or for each pass of a microbatch (pass)."""
     seed: Number | None = None
 
     @property
@@ -123,7 +123,7 @@ class ExpertImbalance(FaultSpec):
         return self.per == "pass"
 
     def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
-        """Return the load of the experts on every rank of an ep group, in even shares, [ep].
+        """Return the load of the experts on every rank of an ep group, relative to an even share, [ep].
 
         The same factors multiply the bytes that each rank receives in the dispatch and sends in the combine. They sum
         to ``ep`` as long as no token is dropped. With a capacity, the load is a multiple of the smaller of capacity and
@@ -140,7 +140,7 @@ class ExpertImbalance(FaultSpec):
         return _rank_loads(self, self._drawn_for(tokens), ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
-        """Return the number of different tokens that visit each block of experts, relative to the planned number.
+        """Return how many different tokens visit each block of experts, relative to the planned number.
 
         A block is what gets one copy of a token: a rank, or a node. Dropped tokens do not travel.
         """
@@ -150,11 +150,11 @@ class ExpertImbalance(FaultSpec):
         return tokens if self.by_pass else tokens._replace(step=0, microbatch=0, group=0)
 
     def asked(self, seed: int, routes: TokenRoutes, layer: int) -> float:
-        """Return the rows per token that the law would give the most popular expert; no router gives more than one."""
+        """Return the rows per token that the distribution would give the most popular expert; above 1 is capped."""
         return float(_draw_shares(self, RoutedTokens(routes, seed, layer)).max()) * routes.top_k
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield complaints about a model without experts or a wrong number of fractions."""
+        """Yield errors for a model without experts or a wrong number of fractions."""
         moe = scenario.model.moe
         if moe is None:
             what = "the model is dense: it has no experts that could get unequal numbers of tokens"
@@ -196,7 +196,7 @@ def _block_copies(fault: ExpertImbalance, tokens: RoutedTokens, blocks: Blocks) 
 
 @lru_cache(maxsize=1 << 10)
 def _router_law(fault: ExpertImbalance, tokens: RoutedTokens) -> tuple[RouterLaw, Floats]:
-    """Return how tokens choose experts jointly, and the rows that each expert is sent, in even shares."""
+    """Return how tokens choose experts jointly, and each expert's rows relative to an even share."""
     routes, shares = tokens.routes, _possible_shares(fault, tokens)
     return RouterLaw(routes, np.minimum(shares * routes.top_k, 1.0)), shares * routes.experts
 
@@ -207,7 +207,7 @@ def _draw_shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
 
 
 def _possible_shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
-    """Return each expert's part of the rows, in sum 1: as drawn where a router can give that, else the nearest.
+    """Return each expert's share of rows (sum 1): as drawn, or the nearest that a router can give.
 
     Raises InputError for counted fractions that no router can give.
     """
@@ -228,7 +228,6 @@ def _possible_shares(fault: ExpertImbalance, tokens: RoutedTokens) -> Floats:
 
 
 def _explain_impossible(shares: Floats, routes: TokenRoutes) -> str:
-    """Return why no router gives these shares of rows, "" if one does."""
     top = int(shares.argmax())
     if shares[top] * routes.top_k > _ROUNDING:
         what = f"expert {top} gets {shares[top]:.3g} of the rows, more than 1 / top_k = {1 / routes.top_k:.3g}"

@@ -1,4 +1,4 @@
-"""A fault that varies kernel times randomly."""
+"""Fault that varies kernel times randomly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STREAMS = Streams()
 
 
 class Jitter(OnRanks):
-    """Kernels whose time varies: their seconds are multiplied by a random factor.
+    """Random variation of kernel times: each is multiplied by a random factor.
 
     The slowdown of a step is in MODELLING.md G.2: N ranks that wait for each other take the largest of N draws. Without
     named ranks it is on all.
@@ -29,13 +29,13 @@ class Jitter(OnRanks):
 
     kind: Literal["jitter"]
     factor: Factors
-    """Law of the factor on kernels' times, with mean 1, or a measured histogram."""
+    """Distribution of random factors on kernel times, with mean 1, or a measured histogram."""
     per: Literal["kernel", "pass", "step"] = "kernel"
-    """Is a draw made per kernel (an op of the timeline), per pass of a microbatch, or per step?"""
+    """How often a factor is drawn: for each kernel (an op of the timeline), each pass of a microbatch, or each step."""
     shared_by: Literal["rank", "worker"] = "rank"
-    """Has each rank its own draws, or do all tp and cp ranks of a replica's stage (worker) share them?"""
+    """Which ranks share a draw: none (rank), or all tp and cp ranks of a replica's stage (worker)."""
     adds: Seconds | None = None
-    """Instead of the factor: every kernel takes this x draw longer."""
+    """Time that each kernel takes longer, multiplied by the draw; replaces multiplication by the factor."""
     seed: Number | None = None
 
     @property
@@ -43,11 +43,11 @@ class Jitter(OnRanks):
         return self.adds == 0 if self.adds is not None else self.factor.neutral
 
     def colour(self, rank: int, setting: Setting) -> tuple[int, ...]:
-        """Return the identity that draws for the rank: its worker or itself."""
+        """Return the identity for which random factors are drawn: the rank, or its replica's stage."""
         return setting.worker[rank] if self.shared_by == "worker" else (rank,)
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
-        """Return the seconds of a rank's computations, each changed by its random draw."""
+        """Return the times (s) of a rank's computations, each changed by its random draw."""
         moments = computations.steps if self.per == "step" else computations.keys
         pairs = [(moment, count) for moment, count in zip(moments, computations.counts, strict=True) if count]
         colour, known = self.colour(rank, setting), dict[Hashable, Floats]()

@@ -1,4 +1,4 @@
-"""Faults of links: lower bandwidth, flaps, and background traffic."""
+"""Faults of links: lower bandwidth, links that go down, and background traffic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SlowLink(PaceFault, OnLinks, During):
 
     kind: Literal["slow_link"]
     factor: Annotated[float, Field(strict=True, gt=0, le=1)]
-    """The speed, as files of earlier versions write it."""
+    """Remaining speed, 0 to 1; the key of earlier versions, now speed."""
 
     @property
     def neutral(self) -> bool:
@@ -47,11 +47,11 @@ class LinkFlap(OnLinks):
 
     kind: Literal["link_flap"]
     down: Seconds
-    """Time for which the links are down."""
+    """Time for which the links are down, each time."""
     start: Seconds | None = None
-    """Time at which they first go down."""
+    """Time at which the links first go down; default: the beginning of the first step."""
     period: Seconds | None = None
-    """Time from one flap to the next; default: one flap."""
+    """Time from one failure of the links to the next; default: they go down once."""
 
     @model_validator(mode="after")
     def _comes_back(self) -> Self:
@@ -61,7 +61,7 @@ class LinkFlap(OnLinks):
         return self
 
     def times_within(self, seconds: float) -> float:
-        """Return the number of flaps, one per period."""
+        """Return the number of times that the links go down within ``seconds``."""
         return max(0.0, seconds - (self.start or 0.0)) / self.period if self.period else 0.0
 
     @property
@@ -76,7 +76,7 @@ class LinkFlap(OnLinks):
         return 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return the profile that is ``value`` while the link is down."""
+        """Return the profile over time that is ``value`` while the links are down."""
         start = self.start or 0.0
         if self.period is None:
             return window_profile(value, start, start + self.down)
@@ -84,20 +84,20 @@ class LinkFlap(OnLinks):
 
 
 class BackgroundLoad(OnLinks, During):
-    """Other jobs' traffic that does not give way; the job's flows share the remaining bandwidth."""
+    """Traffic of other jobs that does not slow down; the job's flows share the remaining bandwidth."""
 
     EXAMPLE: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.9}
     NEUTRAL: ClassVar = {"kind": "background_load", "uplinks_of": 0, "share": 0.0}
 
     kind: Literal["background_load"]
     share: Annotated[float, Field(strict=False, ge=0, lt=1)] | None = None
-    """Part of the links, 0 to 1, that others take."""
+    """Share, 0 to 1, of each link's bandwidth that other jobs take."""
     rate: BytesPerSecond | None = None
-    """Bandwidth that others take of each link, instead of share."""
+    """Bandwidth that other jobs take of each link; instead of share."""
     on: Seconds | None = None
-    """Mean length of periods with this load, drawn from an exponential law for all links together; with off."""
+    """Mean length of the random periods with this load (exponential, for all links together); needs off."""
     off: Seconds | None = None
-    """Mean length of the pauses between them."""
+    """Mean length of the random pauses between periods with this load; needs on."""
     seed: Number | None = None
 
     @model_validator(mode="after")
@@ -122,16 +122,16 @@ class BackgroundLoad(OnLinks, During):
         return self.on is not None
 
     def times_within(self, seconds: float) -> float:
-        """Return the number of loaded periods, one per period or per random period and the pause after it."""
+        """Return about how many loaded periods occur within ``seconds``."""
         return seconds / (self.on + self.off) if self.on and self.off else super().times_within(seconds)
 
     @property
     def lasts(self) -> bool:
-        """Return False: traffic of others is not a property of the cluster, even if permanent."""
+        """Return False, since traffic of other jobs is not a property of the cluster, even if permanent."""
         return False
 
     def left(self, capacity: float) -> float:
-        """Return the remaining part of the capacity; raise InputError if nothing remains permanently."""
+        """Return the share of a link's capacity (B/s) that remains; InputError if nothing remains permanently."""
         if self.share is not None:
             return 1.0 - self.share
         assert self.rate is not None
@@ -143,7 +143,7 @@ class BackgroundLoad(OnLinks, During):
         return max(0.0, 1.0 - self.rate / capacity)
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return the profile that is ``value`` in its random periods, or at its times."""
+        """Return the profile over time that is ``value`` in random periods, or in those that are set."""
         if self.on is None or self.off is None:
             return super().profile(value, seed)
         chance = random_stream(seed, "background", self.seed)

@@ -1,4 +1,4 @@
-"""Slowness of a device as a ``slowdown`` or as a ``speed``."""
+"""Base of faults that slow a device, given as a ``slowdown`` or as a ``speed``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Speed = Annotated[float, Field(gt=0, le=1), NUMBER_OR_TEXT]
 
 
 class PaceFault(FaultSpec):
-    """A slow device, by its slowdown or its remaining speed.
+    """A slow device, given by its slowdown or its remaining speed.
 
     Documents of earlier versions have ``factor``, which a kind reads as its ``FACTOR``. RuleError without any of the
     three, with several, and for a value out of range.
@@ -31,9 +31,9 @@ class PaceFault(FaultSpec):
     """The key under which the kind is written: "slowdown" or "speed"."""
 
     slowdown: Slowdown | None = None
-    """Factor on its time, as in 1.2, or the additional time, as in "20 %"."""
+    """How much longer the device takes: a factor, as in 1.2, or the additional time, as in "20 %"."""
     speed: Speed | None = None
-    """Part of its speed that is left, as in 0.8 or "80 %"."""
+    """Remaining speed of the device, as in 0.8 or "80 %"."""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,7 +57,6 @@ class PaceFault(FaultSpec):
 
     @classmethod
     def _old(cls, value: Any) -> Any:
-        """Check a ``factor`` of earlier versions; raise RuleError if it is text or a number out of its range."""
         if isinstance(value, str):
             senses = "slowdown: 20 % (takes 1.2 times as long) or speed: 20 % (a fifth)"
             what = f"must be a number, got {value!r}; a percentage is ambiguous here: write {senses}"

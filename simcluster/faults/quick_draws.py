@@ -1,4 +1,4 @@
-"""Fast random streams for drawing millions of numbers: SFC64, and normals in single precision (see ``draws``)."""
+"""Fast random streams to draw millions of numbers: SFC64, with normals in single precision (see ``draws``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcluster.base.loops import draw_uniforms, to_normals
 
 
 class _FastGenerator(np.random.Generator):
-    """A generator that computes normals from whole arrays in single precision.
+    """Random generator that computes normal numbers from whole arrays in single precision.
 
     By Box and Muller (Ann. Math. Stat. 29, 1958): a million take 2 ms instead of 13 ms. The first n normals do not
     depend on how many are drawn.
@@ -20,11 +20,11 @@ class _FastGenerator(np.random.Generator):
     _room = np.empty((3, 0), np.float32)
 
     def standard_normal(self, size: int) -> Floats:  # type: ignore[override]
-        """Return standard normals."""
+        """Return ``size`` standard normal numbers."""
         return self.normal(0.0, 1.0, size)
 
     def normal(self, loc: float, scale: float, size: int) -> Floats:  # type: ignore[override]
-        """Return ``loc`` plus ``scale`` times standard normals."""
+        """Return ``size`` normal numbers with mean ``loc`` and standard deviation ``scale``."""
         count = (size + 1) // 2
         if count > self._room.shape[1]:
             self._room = np.empty((3, count), np.float32)
@@ -39,7 +39,7 @@ class _FastGenerator(np.random.Generator):
 
 
 class FastStreams:
-    """Streams with the interface of ``draws.Streams`` and other numbers.
+    """Fast random streams with the interface of ``draws.Streams``, but other numbers.
 
     All calls return the same generator, so a call ends the previous stream.
     """

@@ -1,4 +1,4 @@
-"""Effects of faults and uneven data on ranks: a rank's speed and its modified copy of its stage's program.
+"""Effects of faults and uneven data on ranks: speeds, and changed copies of their stages' programs.
 
 The seed decides all draws.
 """
@@ -34,7 +34,7 @@ def rank_slowness(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int
 
 
 def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: int) -> dict[int, Profile]:
-    """Return by rank the factor on its compute times over time, where it varies."""
+    """Return, by rank, the factor on its compute times as a profile over time, where it varies."""
     parts: dict[int, list[Profile]] = {}
     for fault in acting_faults(faults, "slowness"):
         if not fault.lasts:
@@ -45,18 +45,18 @@ def speed_profiles(faults: Sequence[FaultSpec], host_of: Sequence[int], seed: in
 
 
 def attention_loads(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> Floats:
-    """Return the core attention load of microbatches under the faults that change it, [step, replica, microbatch]."""
+    """Return the core attention load of microbatches under faults that change it, [step, replica, microbatch]."""
     return np.asarray(math.prod(fault.attention(seed, batch, dp) for fault in faults))
 
 
 def mean_attention(faults: Sequence[FaultSpec], seed: int, batch: Batch, dp: int) -> float:
-    """Return the share of whole sequences' core attention that remains: the mean over steps, replicas, microbatches."""
+    """Return the mean share of whole sequences' core attention that remains under the faults."""
     uneven = acting_faults(faults, "attention")
     return float(attention_loads(uneven, seed, batch, dp).mean()) if uneven else 1.0
 
 
 def rank_disturbances(faults: Sequence[FaultSpec], setting: Setting) -> Disturbances:
-    """Return all changes that faults make to the ranks of a job."""
+    """Return everything that faults change on the ranks of a job."""
     ranks = RankPrograms(faults, setting)
     speeds = speed_profiles(faults, setting.host_of, setting.seed)
     if not ranks.uneven:
@@ -65,7 +65,7 @@ def rank_disturbances(faults: Sequence[FaultSpec], setting: Setting) -> Disturba
 
 
 class RankPrograms:
-    """The programs of all ranks, each changed by the faults on it other than speeds."""
+    """Programs (ops) of all ranks, each changed by the faults on the rank, except for speeds."""
 
     def __init__(self, faults: Sequence[FaultSpec], setting: Setting) -> None:
         self._setting, self._attention = setting, acting_faults(faults, "attention")
@@ -79,7 +79,7 @@ class RankPrograms:
 
     @property
     def uneven(self) -> bool:
-        """Return whether anything but speed differs between ranks."""
+        """Return whether ranks differ in anything but speed."""
         return bool(self._attention or self._experts or self._others or self._retimes)
 
     def colour(self, rank: int) -> Hashable:
@@ -94,7 +94,7 @@ class RankPrograms:
         )
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """Return the stage's program changed for this rank; the same object if nothing changes."""
+        """Return a stage's program changed for a rank; the same object if nothing changes."""
         if self._attention:
             program = program.with_items(lambda item: self._weighed(rank, item))
         if self._experts:
@@ -104,7 +104,7 @@ class RankPrograms:
         return program
 
     def retime(self, rank: int, computations: Computations, seconds: Floats) -> Floats:
-        """Return the new seconds of the rank's computations; the same array if none changes."""
+        """Return the new times (s) of a rank's computations; the same array if none changes."""
         for fault, ranks in self._retimes:
             seconds = fault.retime(rank, computations, seconds, self._setting) if rank in ranks else seconds
         return seconds
@@ -114,7 +114,6 @@ class RankPrograms:
         return attention_loads(self._attention, self._setting.seed, self._setting.batch, self._setting.plan.dp)
 
     def _weighed(self, rank: int, item: Item) -> Item:
-        """Return an item with the attention load of its microbatch on this rank's replica."""
         if item.microbatch < 0:
             return item
         load = float(self._loads[item.step, self._setting.worker[rank][0], item.microbatch])

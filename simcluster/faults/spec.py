@@ -1,4 +1,4 @@
-"""Base class of faults: a frozen piece of a scenario's document, with a method for each effect and question.
+"""Base class of faults: a section of a scenario, with a method for each effect on a job.
 
 All methods have neutral defaults: a kind of fault overrides its effects. These are factors (``slowness`` of ranks, the
 part ``left`` of links, each permanent or over time, ``profile``; ``slowdowns`` and ``lefts``, one per rank or link),
@@ -35,7 +35,7 @@ EFFECTS = ("slowness", "slowdowns", "left", "lefts", "attention", "expert_loads"
 
 
 class RoutedTokens(NamedTuple):
-    """The tokens of one pass of a microbatch through the experts of a layer.
+    """Tokens of one pass of a microbatch through the experts of a layer.
 
     ``group`` is the number of the ep group in its stage; ``routes`` describe the experts that a token may choose. An
     expert takes at most ``capacity`` times an even share. ``seed`` is the scenario's.
@@ -52,7 +52,7 @@ class RoutedTokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sizes of a step's work: microbatches of each replica, sequences in each, tokens in those.
+    """Sizes of a step's work: microbatches per replica, sequences per microbatch, tokens per sequence.
 
     ``experts`` are those of a mixture-of-experts layer (0: none), of which each takes at most ``capacity`` times an
     even share of tokens, and ``routes`` what a token may choose of them (None: one).
@@ -69,10 +69,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Setting:
-    """The job that a fault changes: ``host_of[rank]`` is the rank's node, ``seed`` decides all draws.
+    """Job that faults change: its rank grid, the node of each rank, the seed and the batch.
 
-    ``relays`` gives the links of an ep group of some ranks where tokens are relayed to experts. ``known`` are segments
-    that were changed before, by all that the change depends on.
+    ``host_of[rank]`` is the rank's node, ``seed`` decides all draws. ``relays`` gives the links of an ep group of some
+    ranks where tokens are relayed to experts. ``known`` are segments that were changed before, by all that the change
+    depends on.
     """
 
     plan: Plan
@@ -84,7 +85,7 @@ class Setting:
 
     @cached_property
     def worker(self) -> list[tuple[int, int]]:
-        """Data-parallel rank and stage of every rank."""
+        """Data-parallel rank and pipeline stage of every rank."""
         found = [(0, 0)] * self.plan.num_ranks
         for (stage, dp, _, _), rank in np.ndenumerate(self.plan.grid):
             found[int(rank)] = dp, stage
@@ -92,7 +93,7 @@ class Setting:
 
 
 class FaultSpec(Spec):
-    """Base class of a fault: one deviation from the plan.
+    """Base class of faults: one deviation from the plan.
 
     A kind of fault has the field ``kind`` (its word in documents), an ``EXAMPLE`` that acts on a job of 8 ranks on two
     nodes, a ``NEUTRAL`` document that changes nothing, and a field ``seed: Number | None = None`` if it draws.
@@ -118,13 +119,13 @@ class FaultSpec(Spec):
 
     @classmethod
     def word(cls) -> str:
-        """Return the kind's name in documents."""
+        """Return the fault's value of ``kind`` in documents, such as "slow_gpu"."""
         return str(cls.model_fields["kind"].annotation.__args__[0])  # type: ignore[union-attr]
 
     @classmethod
     @cache  # asked of each fault of a job, of which a checkpoint that is written has one a rank
     def effects(cls) -> tuple[str, ...]:
-        """Return the names in ``EFFECTS`` that the kind overrides."""
+        """Return the effects (of ``EFFECTS``) that the kind of fault has: the methods that it overrides."""
         return tuple(name for name in EFFECTS if getattr(cls, name) is not getattr(FaultSpec, name))
 
     # --- where and when -------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ class FaultSpec(Spec):
         return True
 
     def links(self, cluster: Cluster) -> Sequence[int]:
-        """Return the links of the fault, both directions of each; raise InputError for ones not in the cluster."""
+        """Return the links that the fault is on, in both directions; InputError if the cluster lacks them."""
         return range(len(cluster.links))
 
     @property
@@ -148,29 +149,29 @@ class FaultSpec(Spec):
         return True
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return the factor ``value`` over time, 1 while the fault is absent; called where it is not permanent."""
+        """Return a profile that is ``value`` while the fault is present, else 1, unless it is permanent."""
         return WindowProfile(value)
 
     # --- effects --------------------------------------------------------------------------------------------------
 
     def slowness(self) -> float:
-        """Return the factor on computation seconds of the fault's ranks while it is present."""
+        """Return the factor on computation times of the fault's ranks while it is present."""
         return 1.0
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
-        """Return the permanent factor on computation seconds of each of N ``ranks``."""
+        """Return the permanent factor on the computation times of each of N ``ranks``."""
         return np.ones(ranks)
 
     def left(self, capacity: float) -> float:
-        """Return the part of a link of ``capacity`` B/s that remains while the fault is present."""
+        """Return the share of a link's ``capacity`` (B/s) that remains while the fault is present."""
         return 1.0
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
-        """Return the permanently remaining part of each affected link."""
+        """Return the permanently remaining share of each affected link's capacity."""
         return {}
 
     def attention(self, seed: int, batch: Batch, dp: int) -> Floats:
-        """Return the factor on microbatches' core attention, [step, replica, microbatch]; memory does not change."""
+        """Return the factor on microbatches' core attention, [step, replica, microbatch]; memory is unchanged."""
         return np.ones((batch.steps, dp, batch.microbatches))
 
     def expert_loads(self, tokens: RoutedTokens, ep: int) -> Floats:
@@ -178,20 +179,20 @@ class FaultSpec(Spec):
         return np.ones(ep)
 
     def expert_copies(self, tokens: RoutedTokens, blocks: Blocks) -> Floats:
-        """Return the factor on the tokens that visit any expert of each block, which gets one copy per token."""
+        """Return the factor on the tokens that visit each block of experts, which gets one copy per token."""
         return np.ones(len(blocks))
 
     @property
     def by_pass(self) -> bool:
-        """Return whether ``expert_loads`` depend on step, microbatch and group."""
+        """Return whether ``expert_loads`` depends on step, microbatch and ep group."""
         return False
 
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """Return the stage's program changed for a rank: other seconds or items, the same groups and sends."""
+        """Return a stage's program changed for a rank: other times or items, the same groups and sends."""
         return program
 
     def retime(self, rank: int, computations: Computations, seconds: Floats, setting: Setting) -> Floats:
-        """Return the new seconds of a rank's computations, given the present ones; called after all ``program``s."""
+        """Return the new times (s) of a rank's computations, given those after all ``program``s."""
         return seconds
 
     def colour(self, rank: int, setting: Setting) -> Hashable:
@@ -206,45 +207,45 @@ class FaultSpec(Spec):
         return False
 
     def times_within(self, seconds: float) -> float:
-        """Return about how often the fault comes and goes in N ``seconds``; 0 if it does not."""
+        """Return about how often the fault starts within ``seconds``; 0 if it is permanent."""
         return 0.0
 
     @property
     def by_chance(self) -> bool:
-        """Return whether the fault's effect depends on the seed."""
+        """Return whether the fault's effect is random, so that it depends on the seed."""
         return "seed" in type(self).model_fields
 
     @property
     def shared(self) -> bool:
-        """Return whether the fault delays all ranks equally, so that it makes no straggler."""
+        """Return whether the fault delays all ranks equally, so that there is no straggler."""
         return False
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield broken rules, with keys inside the fault's document; ``scenario`` is a ``ScenarioFields``."""
+        """Yield violated rules, with key paths inside the fault; ``scenario`` is a ``ScenarioFields``."""
         yield from ()
 
     def numbered(self, place: int) -> Self:
-        """Return the fault with this number of its random stream, if it draws and has none."""
+        """Return the fault with its random stream numbered ``place``, if it is random and has no seed."""
         unnumbered = getattr(self, "seed", 0) is None  # a kind that draws nothing has no seed
         return self.model_copy(update={"seed": place}) if unnumbered else self
 
     def without(self) -> Self | None:
-        """Return the replacement of a removed fault; None if nothing replaces it."""
+        """Return what replaces the fault if it is removed; None if nothing does."""
         return None
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return a remedy in words and the fault that remains after it; None if only repair helps."""
+        """Return a remedy in words, and the fault that remains after it; None if only a repair helps."""
         return None
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault (or None) in a job that continues without some ranks; ``place[rank]``: new numbers."""
+        """Return the fault (or None) in a job that continues without some ranks; ``place[rank]`` is the new number."""
         return self
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """Return the fault with links by the cluster's numbers of GPUs and nodes, not the job's (``gpus[rank]``)."""
+        """Return the fault with link numbers of the cluster instead of the job; ``gpus[rank]`` is a rank's GPU."""
         return self
 
 
 def acting_faults(faults: Iterable[FaultSpec], effect: str) -> list[FaultSpec]:
-    """Return the faults that have this one of ``EFFECTS``, in order."""
+    """Return the faults that have this one of ``EFFECTS`` and change something, in order."""
     return [fault for fault in faults if effect in fault.effects() and not fault.neutral]

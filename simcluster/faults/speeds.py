@@ -1,4 +1,4 @@
-"""Faults of slow GPUs and NICs: one slow device, or a speed for each, drawn or measured."""
+"""Faults of slow GPUs and NICs: one slow device, or a speed for each device, random or measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SlowGpu(PaceFault, OnRanks, During):
 
     kind: Literal["slow_gpu"]
     factor: Annotated[float, Field(strict=True, ge=1, le=1e6)]
-    """The slowdown, as files of earlier versions write it."""
+    """Slowdown, 1 or more; the key of earlier versions, now slowdown."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> Self:
@@ -50,7 +50,7 @@ MOST_LINES = 1 << 21
 
 
 class DeviceSpeeds(FaultSpec):
-    """Base of faults with a speed per device, by either a ``law`` with mean 1 or a ``table`` of numbers and speeds.
+    """Base of faults with a speed per device, from a distribution (``law``) or a ``table``.
 
     Messages call the devices ``MANY``, one of them ``ONE``, and its number ``NUMBER``. Raises InputError for law and
     table at once, for neither, and for two speeds of one number.
@@ -62,7 +62,7 @@ class DeviceSpeeds(FaultSpec):
 
     kind: str  # each kind has its own word; here, so that it stands first in a document
     law: Annotated[Normal | Lognormal, Field(discriminator="kind")] | None = None
-    """Law of the speeds, where 1 is full speed; NIC speeds are capped at 1."""
+    """Distribution of the speeds, where 1 is full speed; NIC speeds are capped at 1."""
     table: Annotated[
         Annotated[tuple[tuple[Number, float], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
     ] = None
@@ -95,9 +95,9 @@ Speed = Annotated[float, Field(strict=False, ge=SLOWEST, le=100)]
 
 
 class Speeds(DeviceSpeeds):
-    """A speed of every GPU; its kernels take 1 / speed times as long.
+    """A speed for every GPU; its kernels take 1 / speed times as long.
 
-    GPUs of one kind and one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
+    Equal GPUs of one cluster differ by 8 % on average (Sinha et al., Not All GPUs Are Created Equal, SC 2022).
     Each replica of the simulation draws other speeds.
     """
 
@@ -112,10 +112,10 @@ class Speeds(DeviceSpeeds):
     table: Annotated[
         Annotated[tuple[tuple[Number, Speed], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
     ] = None
-    """Ranks and their speeds, or the path of a CSV file of them (rank,speed per line); others are at 1."""
+    """Measured speeds: pairs of a rank and its speed, or a CSV file of them (rank,speed per line); others have 1."""
 
     def slowdowns(self, ranks: int, seed: int) -> Floats:
-        """Return the factor on the computation seconds of every rank."""
+        """Return the factor on the computation times of every rank."""
         if self.law is not None:
             return 1.0 / np.maximum(self.law.draw(random_stream(seed, "speeds", self.seed), ranks), SLOWEST)
         found = np.ones(ranks)
@@ -124,14 +124,14 @@ class Speeds(DeviceSpeeds):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield a complaint for ranks that are not in the job."""
+        """Yield an error for ranks in the table that are not in the job."""
         beyond = max((rank for rank, _ in self.table or ()), default=-1)
         if beyond >= scenario.gpus:
             what = f"there is no rank {beyond}: the job has {scenario.gpus} GPUs, so ranks 0 to {scenario.gpus - 1}"
             yield ("table",), what
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault for the remaining ranks: a table's speeds move with their GPUs, a law is drawn again."""
+        """Return the fault for the remaining ranks: a table's speeds move with their GPUs, random ones are redrawn."""
         if self.table is None:
             return self
         table = tuple([(place[rank], speed) for rank, speed in self.table if rank in place])
@@ -142,7 +142,7 @@ Part = Annotated[float, Field(strict=False, ge=SLOWEST, le=1)]
 
 
 class NicSpeeds(DeviceSpeeds):
-    """The speed of the NICs of every node, in both directions; each simulated replica draws other speeds."""
+    """A speed for the NICs of every node, in both directions; each simulated replica draws other speeds."""
 
     EXAMPLE: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0.5}}
     NEUTRAL: ClassVar = {"kind": "nic_speeds", "law": {"kind": "normal", "sigma": 0}}
@@ -155,10 +155,11 @@ class NicSpeeds(DeviceSpeeds):
     table: Annotated[
         Annotated[tuple[tuple[Number, Part], ...], Field(min_length=1, max_length=MOST_LINES)] | None, OR_TABLE
     ] = None
-    """Nodes and the speeds of their NICs, or the path of a CSV file of them (node,speed per line); others are at 1."""
+    """Measured speeds: pairs of a node and its NICs' speed, or a CSV file of them (node,speed per line); others have
+    1."""
 
     def lefts(self, cluster: Cluster, seed: int) -> dict[int, float]:
-        """Return the remaining part of each slowed link between NICs and switches."""
+        """Return the remaining share of the capacity of each slowed link between NICs and switches."""
         of_machines: dict[int, list[int]] = {}
         for gpu, host in enumerate(cluster.host_of):
             of_machines.setdefault(host, []).append(gpu)
@@ -175,7 +176,7 @@ class NicSpeeds(DeviceSpeeds):
         }
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield a complaint for nodes that are not in the job or have no NIC."""
+        """Yield an error for nodes in the table that are not in the job, or have no NIC."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         hosts = cluster.host_of[:gpus]
         beyond = sorted({host for host, _ in self.table or ()} - {*hosts})
@@ -186,7 +187,7 @@ class NicSpeeds(DeviceSpeeds):
             yield (), f"{what}; use slow_link, which names links (between: [node, neighbour])"
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault for the remaining nodes: a table's speeds move with their nodes, a law is drawn again."""
+        """Return the fault for the remaining nodes: a table's speeds move with them, random ones are redrawn."""
         if self.table is None:
             return self
         now = {host: host_of[place[rank]] for rank, host in enumerate(host_of) if rank in place}
@@ -194,7 +195,7 @@ class NicSpeeds(DeviceSpeeds):
         return self.model_copy(update={"table": table}) if table else None
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """Return the table with the cluster's node numbers; raise InputError for a law, drawn for one job's nodes."""
+        """Return the fault with the cluster's node numbers; InputError for random speeds, drawn for one job."""
         if self.table is None:
             raise InputError("nic_speeds: a law draws for the nodes of one job; use a table for jobs that share nodes")
         beyond = max(host for host, _ in self.table)

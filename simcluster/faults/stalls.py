@@ -1,4 +1,4 @@
-"""Host stalls: the ranks and steps that have one, its place among the rank's items, and its duration.
+"""Faults that pause a rank's host: which ranks and steps, where in the step, and for how long.
 
 The seed decides all draws.
 """
@@ -15,7 +15,7 @@ from simcluster.faults.draws import Factors, Streams
 from simcluster.faults.spec import Setting
 from simcluster.faults.where import Number, OnRanks
 from simcluster.planning.ops import MAIN, Item, Op, Segment, StageProgram
-from simcluster.planning.works import Host
+from simcluster.planning.works import HostWork
 
 _KEY = "stall"
 _STREAMS = Streams()
@@ -27,7 +27,7 @@ _AT_THE_END = ("checkpoint", "validation")
 
 
 class Stall(NamedTuple):
-    """A pause of a rank's host: its step, cause, duration (s), and ``place`` (0 to 1) among the passes."""
+    """One pause of a rank's host: step, cause, duration (s), and ``place`` (0 to 1) among the step's passes."""
 
     step: int
     cause: str
@@ -36,23 +36,23 @@ class Stall(NamedTuple):
 
 
 class HostStall(OnRanks):
-    """A pause of a rank's process, for which its GPU waits: a span of the stream ``host``; by default on all ranks."""
+    """A pause of a rank's process, for which its GPU waits (stream ``host``); by default on all ranks."""
 
     EXAMPLE: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "100 us"}
     NEUTRAL: ClassVar = {"kind": "host_stall", "cause": "data_loading", "seconds": "0 s"}
 
     kind: Literal["host_stall"]
     cause: Cause
-    """Cause, and so the place in a step: data_loading before the first forward, garbage_collection before a random
-    pass, checkpoint and validation after the optimizer."""
+    """Cause of the stall, which sets its place in a step: data_loading before the first forward, garbage_collection
+    before a random pass, checkpoint and validation after the optimizer."""
     seconds: NamedSeconds
-    """Duration."""
+    """Duration of one stall."""
     every: Count = 1
-    """Every N-th step has it."""
+    """Number of steps from one stall to the next."""
     first: Number | Literal["random"] = 0
-    """The first step that has it; random: each rank draws one."""
+    """Step of the first stall, counted from 0; random: each rank draws one."""
     factor: Factors | None = None
-    """Law of factors on the duration."""
+    """Distribution of random factors on the duration; default: none."""
     seed: Number | None = None
 
     @property
@@ -61,30 +61,30 @@ class HostStall(OnRanks):
 
     @property
     def by_chance(self) -> bool:
-        """Return whether its length, its steps, or its place in them are drawn."""
+        """Return whether the stalls' durations, steps or places in a step are random."""
         return self.factor is not None or self.first == "random" or self.cause == "garbage_collection"
 
     @property
     def shared(self) -> bool:
-        """Return whether the stall is planned, on all ranks in the same steps and equally long."""
+        """Return whether the stalls are equal on all ranks, in the same steps and equally long."""
         return self.everywhere and not self.by_chance
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield complaints for ranks that are not in the job or a first step that is not simulated."""
+        """Yield errors for ranks that are not in the job, or a first step that is not simulated."""
         yield from super().complaints(scenario)
         if isinstance(self.first, int) and self.first >= scenario.steps:
             what = f"step {self.first} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
             yield ("first",), f"{what}; set steps to {self.first + 1} or more"
 
     def remedy(self) -> tuple[str, Self] | None:
-        """Return the remedy of planned garbage collection at the beginning of a step, on all ranks together."""
+        """Return the remedy of planned garbage collection, on all ranks at the beginning of a step."""
         if self.cause != "garbage_collection":
             return None
         planned = self.model_copy(update={"cause": "data_loading", "first": 0})
         return "plan the garbage collection: all ranks together, between steps", planned
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return the stalls of a rank."""
+        """Return the stalls of a rank in the first N ``steps``."""
         found: list[Stall] = []
         first = self.first
         if first == "random":
@@ -100,11 +100,11 @@ class HostStall(OnRanks):
         return found
 
     def colour(self, rank: int, setting: Setting) -> Hashable:
-        """Return the rank's stalls, or None for a rank without any."""
+        """Return the rank's stalls, which are equal for ranks that stall equally; None without stalls."""
         return tuple(self.stalls(rank, setting.seed, setting.batch.steps)) or None
 
     def program(self, rank: int, program: StageProgram, setting: Setting) -> StageProgram:
-        """Return the program with stalls between the main lane's items, after others' at the same place."""
+        """Return the stage's program with the rank's stalls between the items of the main lane."""
         items = program.lanes[MAIN]
         places, first = StallPlaces(items), sum(map(is_stall, items))
         before: dict[int, list[Item]] = {}
@@ -115,7 +115,7 @@ class HostStall(OnRanks):
 
 
 class LateBatches(HostStall):
-    """Delays of ranks that wait for their host's loader, ``late[rank][step]`` in s; made by ``scenario.loading``."""
+    """Delays of ranks that wait for data, ``late[rank][step]`` in s; made by ``scenario.loading``."""
 
     seconds: NamedSeconds = 0.0
     late: tuple[tuple[float, ...], ...]
@@ -129,7 +129,7 @@ class LateBatches(HostStall):
         return len(set(self.late)) == 1
 
     def stalls(self, rank: int, seed: int, steps: int) -> list[Stall]:
-        """Return the stalls of a rank."""
+        """Return the delays of a rank as stalls."""
         found = enumerate(self.late[rank])
         return [Stall(step, self.cause, seconds, 0.0) for step, seconds in found if seconds]
 
@@ -146,7 +146,7 @@ class StallPlaces:
                 self._passes.setdefault(item.step, []).append(index)
 
     def of(self, stall: Stall) -> int:
-        """Return the position of a stall; after the last item for one at the end."""
+        """Return the item number before which a stall is inserted; after the last item for one at the end."""
         if stall.cause in _AT_THE_END:
             return self._behind[stall.step]
         passes = self._passes[stall.step]
@@ -154,12 +154,12 @@ class StallPlaces:
 
 
 def is_stall(item: Item) -> bool:
-    """Return whether the item is a stall that this module inserted."""
+    """Return whether an item is a stall that a fault inserted."""
     return isinstance(item.key, tuple) and item.key[:1] == (_KEY,)
 
 
 def _stall_item(seconds: float, cause: str, key: tuple[object, ...], step: int) -> Item:
-    return Item(Segment((Op(Host(seconds), "host", CAUSE_ENTRIES.get(cause, "other"), cause),)), key, step=step)
+    return Item(Segment((Op(HostWork(seconds), "host", CAUSE_ENTRIES.get(cause, "other"), cause),)), key, step=step)
 
 
 def _insert_items(program: StageProgram, before: dict[int, list[Item]]) -> StageProgram:

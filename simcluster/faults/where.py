@@ -21,14 +21,14 @@ SHORTEST_PERIOD = 1e-6
 
 
 class OnRanks(FaultSpec):
-    """Base of faults on ranks."""
+    """Base of faults that are on ranks."""
 
     rank: Number | None = None
-    """One rank."""
+    """Rank that the fault is on."""
     ranks: Annotated[tuple[Number, ...], Field(min_length=1)] | None = None
-    """Several ranks."""
+    """List of ranks that the fault is on."""
     node: Number | None = None
-    """Number of a node: all ranks of the job on it."""
+    """Number of a node; the fault is on all ranks of the job on it."""
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -39,7 +39,7 @@ class OnRanks(FaultSpec):
 
     @property
     def named(self) -> tuple[int, ...] | None:
-        """Ranks that are named one by one; None if a node or nothing is named."""
+        """Ranks that the fault names one by one; None if it names a node or nothing."""
         return (self.rank,) if self.rank is not None else self.ranks
 
     def chosen(self, host_of: Sequence[int]) -> list[int]:
@@ -53,7 +53,7 @@ class OnRanks(FaultSpec):
         return self.named is None and self.node is None
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield complaints for ranks or nodes that are not in the job."""
+        """Yield errors for ranks or nodes that are not in the job."""
         gpus = scenario.gpus
         for rank in self.named or ():
             if rank >= gpus:
@@ -72,14 +72,14 @@ class OnRanks(FaultSpec):
 
 
 class OnLinks(FaultSpec):
-    """Base of faults on links, in both directions."""
+    """Base of faults that are on links, in both directions."""
 
     between: tuple[str, str] | None = None
-    """Two neighbours in the cluster's graph, as simcluster topology FILE prints them."""
+    """Two neighbours in the cluster's graph whose link the fault is on, as simcluster topology FILE prints them."""
     nic_of: Number | None = None
-    """A rank: the ports of its NICs."""
+    """Rank whose NIC ports the fault is on."""
     uplinks_of: Number | None = None
-    """Number of a node: all links from it into the network."""
+    """Number of a node; the fault is on all its links into the network."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -94,7 +94,7 @@ class OnLinks(FaultSpec):
         return self
 
     def links(self, cluster: Cluster) -> list[int]:
-        """Return the links that the fault is on, both directions; raise InputError for ones not in the cluster."""
+        """Return the links that the fault is on, in both directions; InputError if the cluster lacks them."""
         if self.between is not None:
             return cluster.links_between(*self.between)
         if self.nic_of is not None:
@@ -110,7 +110,7 @@ class OnLinks(FaultSpec):
         return found
 
     def complaints(self, scenario: Any) -> Iterator[Complaint]:
-        """Yield complaints for links that are not in the cluster or keep no capacity."""
+        """Yield errors for links that are not in the cluster or keep no capacity."""
         cluster, gpus = scenario.cluster.built, scenario.gpus
         if self.nic_of is not None and self.nic_of >= gpus:
             yield (
@@ -128,7 +128,7 @@ class OnLinks(FaultSpec):
                 yield (), str(error)
 
     def moved(self, host_of: Sequence[int], place: Mapping[int, int]) -> Self | None:
-        """Return the fault on the remaining ranks' links: a NIC's or node's moves with it, others stay."""
+        """Return the fault on the links of remaining ranks: a NIC's or node's move with it, others stay."""
         if self.nic_of is not None:
             return self.model_copy(update={"nic_of": place[self.nic_of]}) if self.nic_of in place else None
         if self.uplinks_of is not None and self.uplinks_of in host_of:
@@ -138,7 +138,7 @@ class OnLinks(FaultSpec):
         return self
 
     def in_cluster(self, gpus: Sequence[int], machines: Sequence[int]) -> Self:
-        """Return the fault with the cluster's numbers; raise InputError for a node that the job does not have."""
+        """Return the fault with the cluster's rank and node numbers; InputError for a node that the job lacks."""
         change: dict[str, int] = {}
         if self.nic_of is not None:
             change["nic_of"] = gpus[self.nic_of]
@@ -152,7 +152,7 @@ class OnLinks(FaultSpec):
 
 
 def cables_to_switches(cluster: Cluster, gpus: Iterable[int]) -> list[int]:
-    """Return the links, both directions, between the GPUs' NICs and switches, over which traffic leaves a node."""
+    """Return the links, in both directions, between these GPUs' NICs and the switches next to them."""
     ports = dict.fromkeys(port for gpu in gpus for port in cluster.uplinks(gpu))
     kind = cluster.graph.nodes(data="kind")
     return [
@@ -169,13 +169,13 @@ class During(FaultSpec):
     """Base of faults with a start, an end or a period, counted from the beginning of the first step."""
 
     start: Seconds | None = None
-    """Its beginning; default: the beginning of the step."""
+    """Time at which the fault begins; default: the beginning of the first step."""
     end: Seconds | None = None
-    """Its end; default: never."""
+    """Time at which the fault ends; default: never."""
     period: Seconds | None = None
-    """With duty: time from one occurrence to the next."""
+    """Time from one occurrence of the fault to the next; needs duty."""
     duty: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = None
-    """Part of every period, 0 to 1, at whose beginning it lasts."""
+    """Share of every period, 0 to 1, for which the fault is present, from the period's beginning."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -193,12 +193,12 @@ class During(FaultSpec):
         return not self.start and self.end is None and self.period is None
 
     def times_within(self, seconds: float) -> float:
-        """Return how often the fault occurs, once in each period while it is present."""
+        """Return how often the fault starts within ``seconds``, once per period while it is present."""
         there = min(seconds, seconds if self.end is None else self.end) - (self.start or 0.0)
         return max(0.0, there) / self.period if self.period else 0.0
 
     def profile(self, value: float, seed: int) -> Profile:
-        """Return the profile that is ``value`` while the fault is present."""
+        """Return the profile over time that is ``value`` while the fault is present."""
         return window_profile(value, self.start, self.end, self.period, self.duty)
 
 

@@ -29,12 +29,12 @@ def describe_fault(fault: FaultSpec | Mapping[str, Any]) -> str:
 
 
 def is_shown(value: object) -> bool:
-    """Return whether a field's value is shown: one that is set and not off."""
+    """Return whether a fault's field is shown: whether its value is set and not off."""
     return value is not None and value is not False
 
 
 def describe_faults(faults: Sequence[FaultSpec | Mapping[str, Any]]) -> str:
-    """Describe the faults of a scenario; "" without any.
+    """Describe the faults of a scenario in one line; "" without any.
 
     >>> describe_faults([{"kind": "slow_gpu", "rank": rank} for rank in range(5)])
     'slow gpu, rank 0; slow gpu, rank 1; slow gpu, rank 2; and 2 more'

@@ -19,7 +19,7 @@ from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.given_files import decode, read_bytes
+from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import Document
 from simcluster.importers.astra_network import network_document, parse_network
@@ -150,14 +150,14 @@ def _read_input(name: str) -> str:
             raise InputError("stdin is empty; paste the text to import")
     if len(raw) > (_MAX_LOG if name.endswith(_LOGS) else _MAX_BYTES):
         raise InputError(f"{name}: exceeds {_MAX_BYTES:,} bytes, more than any such file; give only the configuration")
-    return decode(raw, name)
+    return decode_utf8(raw, name)
 
 
 def _import_scenario(args: argparse.Namespace, text: str) -> Imported:
     cluster = _cluster_section(args.cluster, args.output)
     found = _translate(args, text, cluster)
     document, available = found.document, _count_gpus(args.cluster)
-    log = strip_log(decode(read_bytes(args.log), args.log) if args.log else text)
+    log = strip_log(decode_utf8(read_bytes(args.log), args.log) if args.log else text)
     if args.log or has_step_times(log):
         measured, words = measure_log(log, Path(args.log or args.file).name, {"gpus": available, **document})
         document, found = {**document, "measured": measured}, replace(found, facts=(*found.facts, words))
@@ -232,7 +232,7 @@ def _requested_model(args: argparse.Namespace) -> NamedModel | None:
         return None
     path = Path(args.model)
     if path.suffix == ".json":
-        return _model_of_config(parse_config(decode(read_bytes(path), args.model), args.model), args, args.model)
+        return _model_of_config(parse_config(decode_utf8(read_bytes(path), args.model), args.model), args, args.model)
     return published_named_model(find_published_name(args.model) or model_document(args.model)["name"])
 
 
@@ -275,7 +275,7 @@ def _read_nearby_file(file: str, name: str) -> str | None:
     around = list(folder.resolve().parents)[:_MAX_PARENT_FOLDERS] if searched else []
     paths = [*(place / name for place in (folder, *around)), folder / name.rsplit("/", 1)[-1]]
     path = next((path for path in paths if path.is_file() and path.stat().st_size), None) if file != "-" else None
-    return None if path is None else decode(read_bytes(path), str(path))
+    return None if path is None else decode_utf8(read_bytes(path), str(path))
 
 
 def _gpus_per_node(name: str) -> tuple[int, int] | None:

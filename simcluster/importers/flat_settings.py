@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.composing import of_toml
+from simcluster.documents.composing import explain_toml
 from simcluster.documents.reading import parse_document, parse_json, read_document, unique_keys
 from simcluster.importers.arguments import Arguments
 
@@ -64,7 +64,7 @@ def parse_toml_or_json(text: str, source: str, expected: str = "TOML or JSON") -
             raise InputError(f"{source}: is YAML, but {expected} is expected; give that file") from None
         line = re.search(r"line (\d+)", str(problem))
         deep = isinstance(problem, RecursionError)
-        meaning = "it is nested too deeply" if deep else of_toml(str(problem))
+        meaning = "it is nested too deeply" if deep else explain_toml(str(problem))
         raise InputError(f"{source}{f':{line[1]}' if line else ''}: is not TOML: {meaning}") from None
     if not isinstance(data, dict) or not data:
         raise InputError(f"{source}: has no settings, such as [training] with seq_len = 8192")

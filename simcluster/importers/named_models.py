@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.reading import read_document
 from simcluster.importers.hugging_face import (
     USUAL_LENGTH,
@@ -39,18 +39,18 @@ def _load_sizes() -> dict[str, dict[str, Any]]:
 
 def published_names() -> tuple[str, ...]:
     """Return the names of all known models, the catalogue's first."""
-    return (*presets("models.yaml"), *_load_sizes())
+    return (*load_presets("models.yaml"), *_load_sizes())
 
 
 def published_model(name: str) -> dict[str, Any]:
     """Return the scenario's model section: the preset's name, or all fields; KeyError for an unknown name."""
-    return {"preset": name} if name in presets("models.yaml") else deepcopy(_load_sizes()[name])
+    return {"preset": name} if name in load_presets("models.yaml") else deepcopy(_load_sizes()[name])
 
 
 def model_sizes(name: str) -> dict[str, Any]:
     """Return all fields of a model by its name."""
     section = published_model(name)
-    return presets("models.yaml")[name] if "preset" in section else section
+    return load_presets("models.yaml")[name] if "preset" in section else section
 
 
 def find_model_of_class(name: str) -> str:

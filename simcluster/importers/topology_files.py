@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.documents.given_files import decode, read_bytes
+from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.documents.reading import parse_json
 from simcluster.importers import astra_network, graph_files, ibnetdiscover, nccl_xml, nvidia_smi
 from simcluster.importers.cluster_document import GraphDocument, ImportSpec, System, join_systems
@@ -62,7 +62,7 @@ def _read_file(path: Path, spec: ImportSpec) -> System | GraphDocument:
         if root.tag == "topology":
             raise hwloc_error(root.place)
         raise root.error("is not supported; <system> (NCCL's topology XML) or <graphml> is expected")
-    text = decode(raw, source)
+    text = decode_utf8(raw, source)
     if form == "matrix":
         return nvidia_smi.read_matrix(text, source, spec)
     if form == "listing":
@@ -89,7 +89,7 @@ def detect_format(raw: bytes, source: str) -> FileFormat | None:
     head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
     if head.startswith(b"<"):
         return "xml"
-    text = decode(raw, source)
+    text = decode_utf8(raw, source)
     if head.startswith(b"{"):
         return "json"
     if any(nvidia_smi.is_matrix_header(line) for line in text.splitlines()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from simcluster.base.errors import InputError
-from simcluster.documents.composing import of_xml
+from simcluster.documents.composing import explain_xml
 
 _MAX_DEPTH = 64  # PCIe hierarchies are under 10 levels deep
 
@@ -98,7 +98,7 @@ def parse_xml(raw: bytes, source: str) -> Element:
         what = expat.ErrorString(problem.code)
         open_tags = f"; <{stack[-1].tag[:40]}> of line {stack[-1].place.rpartition(':')[2]} is open" if stack else ""
         raise InputError(
-            f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {of_xml(what)}{open_tags}"
+            f"{source}:{problem.lineno}:{problem.offset + 1}: not valid XML: {explain_xml(what)}{open_tags}"
         ) from None
     except (ValueError, LookupError) as problem:
         if isinstance(problem, InputError):

@@ -12,7 +12,7 @@ from simcluster.base.errors import InputError
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import waits_for_people
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.interactive.controls.settings import checked, in_order
 from simcluster.interactive.page.server import serve
 from simcluster.interactive.page.states import Folder, StudioState, scenario_of
@@ -61,7 +61,7 @@ def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioStat
         raise InputError(f"--folder {folder}: there is no such folder; name an existing one, or create it")
     if scenario is None:
         return Folder(Path(folder or ".").resolve()), None
-    if scenario in shipped_names("scenarios") and not Path(scenario).is_file():
+    if scenario in builtin_names("scenarios") and not Path(scenario).is_file():
         return Folder(Path(folder or ".").resolve()), StudioState(scenario)
     path = Path(scenario)
     found = Folder(Path(folder).resolve() if folder else path.resolve().parent)

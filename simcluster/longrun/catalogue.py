@@ -8,7 +8,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_seconds
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.longrun.closed_forms import poisson_interval
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec
@@ -21,7 +21,7 @@ def resolve_failures(spec: FailuresSpec) -> tuple[FailureSpec, ...]:
     """Return a run's failure causes, of its catalogue entry and its own; InputError for an unknown name."""
     known: tuple[FailureSpec, ...] = ()
     if spec.of is not None:
-        catalogue = presets("failures.yaml")
+        catalogue = load_presets("failures.yaml")
         if spec.of not in catalogue:
             raise InputError(
                 f"run.failures: no built-in failures are named {spec.of!r}{did_you_mean(spec.of.lower(), catalogue)}; "
@@ -96,5 +96,5 @@ def watched_failures() -> tuple[WatchedFailures, ...]:
     """Return all entries of the catalogue of published failures."""
     return tuple(
         WatchedFailures(name, entry["source"], entry["holds"], entry["published"], _parse_causes(entry))
-        for name, entry in presets("failures.yaml").items()
+        for name, entry in load_presets("failures.yaml").items()
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.counts import format_count
 from simcluster.base.shown import clip_line
 from simcluster.base.units import DAY
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.longrun.text import format_flop
 from simcluster.show.lines import named_line
 
@@ -93,7 +93,7 @@ def list_failures() -> Iterator[tuple[str, str, str]]:
 
 def list_laws() -> Iterator[tuple[str, str, str]]:
     """Yield name, description and source of each built-in loss law, for ``simcluster list``."""
-    for name, entry in presets("loss_laws.yaml").items():
+    for name, entry in load_presets("loss_laws.yaml").items():
         numbers = ", ".join(f"{key} {value:g}" for key, value in entry.items() if isinstance(value, int | float))
         yield name, f"form {entry['form']}: {numbers}", str(entry.get("source", ""))
 

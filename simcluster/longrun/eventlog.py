@@ -17,10 +17,10 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import parse_seconds
-from simcluster.documents.csv_numbers import Row, read_csv, texts_of
+from simcluster.documents.csv_numbers import Row, cell_texts, read_csv
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.expressions import Cell
-from simcluster.documents.packed import python_rows, read_parquet
+from simcluster.documents.packed import read_parquet, table_rows
 from simcluster.longrun.events.record import STRIKE, TRAINING, RunRow
 from simcluster.longrun.run import MAINTENANCE, TIME_TOLERANCE, LongRun
 
@@ -106,7 +106,7 @@ def _read_json_lines(path: Path) -> list[Row]:
 
 def _read_parquet_rows(path: Path) -> list[Row]:
     try:
-        rows = python_rows(read_parquet(path, cell=_CELL))
+        rows = table_rows(read_parquet(path, cell=_CELL))
     except (ValueError, OverflowError, RecursionError) as problem:  # a date that Python does not have, a nested list
         if isinstance(problem, InputError):
             raise
@@ -118,7 +118,7 @@ def _typed_rows(rows: Iterable[Mapping[Any, Any]], empty: str) -> list[Row]:
     found = []
     for number, row in enumerate(rows, 1):
         cells: dict[str, Cell] = {str(name): None if value != value else value for name, value in row.items()}
-        found.append(Row(number, cells, texts_of(list(cells), list(cells.values()))))
+        found.append(Row(number, cells, cell_texts(list(cells), list(cells.values()))))
     if not found:
         raise InputError(empty)
     return found

@@ -16,7 +16,7 @@ from pydantic import Field
 from simcluster.base.arrays import Floats, Ints, run_start_mask
 from simcluster.base.errors import InputError
 from simcluster.devices.device import TilesMatmul
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.spec import Count, Spec
 from simcluster.results.result import Result
@@ -59,7 +59,7 @@ class DevicePower(Spec):
 
 def load_device_power(device: str) -> DevicePower:
     """Return the power figures of a device in the catalogue; InputError if it has none."""
-    known = presets("power.yaml")
+    known = load_presets("power.yaml")
     if device not in known:
         raise InputError(
             f"run.power: the power of {device!r} is unknown{did_you_mean(device, known)}; known: "
@@ -73,7 +73,7 @@ def resolve_power(device: str, own: PowerSpec) -> DevicePower | None:
 
     None if neither has any. InputError if the run states some of them, and the catalogue does not know the rest.
     """
-    names, known = ("idle", "full", "node", "communication", "waiting"), device in presets("power.yaml")
+    names, known = ("idle", "full", "node", "communication", "waiting"), device in load_presets("power.yaml")
     given = {name: value for name in names if (value := getattr(own, name)) is not None}
     if not known and not given.keys() & {"idle", "full"}:
         return None

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, assert_never
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model import eager_sections as eager
 from simcluster.model.choices import RecomputeModule
-from simcluster.model.context import Context, context_of, fused_core, has_fused_softmax, unfused_core
+from simcluster.model.context import CpExchange, context_of, fused_core, has_fused_softmax, unfused_core
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import layer_block, make_norm
@@ -20,10 +20,10 @@ from simcluster.model.layer_sections import (
     LocalSizes,
     RankShape,
     bias_section,
-    join,
+    fused_rotation,
+    join_sections,
     linear,
     local_sizes,
-    rotation,
 )
 from simcluster.model.transformer import Model, tensor_shard
 
@@ -33,10 +33,10 @@ class Attention(LayerKind):
 
     name = "attention"
     MIXES = SQUARE = True
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the matrices of queries, keys and values (Megatron-Core's ``muon_split_qkv``) and the projection."""
+        """Yield the weight matrices of queries, keys and values (separately), and of the output projection."""
         shard, hidden = tensor_shard(model, tp), model.hidden_size
         query, kv = shard.heads * model.head_dim, shard.kv_heads * model.head_dim
         yield WeightMatrix(query, hidden, "rows")
@@ -44,13 +44,13 @@ class Attention(LayerKind):
         yield WeightMatrix(hidden, query, "columns")
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the matrices as they are multiplied: queries, keys and values fused into one, and the projection."""
+        """Return the attention's weight matrices as multiplied: QKV fused into one, and the projection."""
         *inputs, projection = self.matrices(model, tp)
         rows = sum(each.rows * each.count for each in inputs)
         return [WeightMatrix(rows, model.hidden_size, "rows"), projection]
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of bias and attention-sink parameters; every rank holds the whole projection bias."""
+        """Return the number of bias and attention-sink parameters on a rank; the projection bias is whole."""
         shard = tensor_shard(model, tp)
         width = (shard.heads + 2 * shard.kv_heads) * model.head_dim
         sinks = shard.heads if model.attention_sinks else 0
@@ -58,7 +58,7 @@ class Attention(LayerKind):
         return (width if model.bias else 0) + rows + sinks
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return the attention kernels of one rank: norm; QKV, rotation, core, projection; dropout and residual add.
+        """Return the attention's kernels on one rank: norm, QKV, rotation, core, projection, residual add.
 
         Unfused core attention works on the full square, since its matmuls cannot skip the masked half: it executes 4 n
         s q / tp FLOP where the fused kernel executes ``causal_factor`` of that. Selective recompute runs the core
@@ -71,29 +71,31 @@ class Attention(LayerKind):
         projection = linear("projection", shape, local.tokens, local.query, local.hidden, bias=False)
         turned = _rotation_section(model, shape, local)
         if model.bias and {"product": False, "own": True}[shape.bias]:
-            turned = join((bias_section("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none")
+            turned = join_sections(
+                (bias_section("qkv", shape, local.tokens, local.query + 2 * local.kv), turned), "none"
+            )
         if model.qk_norm:
             heads = replace(local, edge_tokens=local.tokens, hidden=local.query + local.kv)
-            turned = join((make_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
+            turned = join_sections((make_norm("qk_norm", model, shape, heads, residual=False), turned), "none")
         match shape.kernels:
             case "fused":
                 pass
             case "compiled":
-                turned = join((turned, eager.head_copies(shape, local)), "none")
+                turned = join_sections((turned, eager.head_copy_section(shape, local)), "none")
             case "eager":
                 width = local.query + 2 * local.kv
-                copied = join((turned, eager.head_copies(shape, local)), "none")
-                turned = join((eager.split_grad("qkv", model, shape, local, 3, width), copied), "none")
+                copied = join_sections((turned, eager.head_copy_section(shape, local)), "none")
+                turned = join_sections((eager.split_grad_section("qkv", model, shape, local, 3, width), copied), "none")
             case _:
                 assert_never(shape.kernels)
         return layer_block("attention", model, shape, local, (product, turned, core, projection))
 
-    def context(self, model: Model, shape: RankShape) -> Context | None:
+    def context(self, model: Model, shape: RankShape) -> CpExchange | None:
         """Return how the context-parallel ranks share the core attention."""
         return context_of(model, shape)
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
-        """Return the FLOPs of the core attention, which has no weights.
+        """Return the FLOPs of the core attention (scores and weighted values), which has no weights.
 
         Its backward is 2 x F by the arithmetic ("model"), or 2.5 x F as a flash kernel executes it, which computes the
         scores again ("flash", arXiv:2307.08691). A causal mask halves all (``Model.causal_factor``).
@@ -107,7 +109,7 @@ class Attention(LayerKind):
         return core.forward if module == "core_attn" else 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of the gradients of queries, keys and values."""
+        """Return the bytes of the gradients of queries, keys and values on one rank."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * (local.query + local.kv + local.value), 0.0
 
@@ -120,7 +122,7 @@ class Attention(LayerKind):
 def attention_tensors(
     model: Model, shape: RankShape, inputs: Sequence[Tensor], freed_by: tuple[RecomputeModule, ...] = ()
 ) -> list[Tensor]:
-    """Return the tensors that the backward of an attention reads; ``inputs`` are those of its QKV matmuls."""
+    """Return the tensors that an attention's backward reads; ``inputs`` are those of its QKV matmuls."""
     e, local = shape.element_bytes, local_sizes(model, shape)
     hidden = e * local.edge_tokens * local.hidden
     query, kv, value, output = (
@@ -145,7 +147,7 @@ def attention_tensors(
 
 
 def _core_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return the tensors that the core attention saves: one statistic per row if fused, whole squares if unfused.
+    """Return the tensors that the core attention saves: row statistics if fused, score squares if unfused.
 
     Where a fused core is recomputed it saves only its statistics: its operands are the checkpoint's input, and its
     output, the projection's operand, is released when that operand has been read.
@@ -175,7 +177,6 @@ def core_sections(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def _rotation_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that rotate queries and keys: one fused kernel, or one per step of the expression."""
     if shape.kernels == "eager":
-        return eager.rotation(model, shape, local)
-    return {"fused": rotation, "steps": eager.rotation_in_steps}[shape.rope](model, shape, local)
+        return eager.unfused_rotation(model, shape, local)
+    return {"fused": fused_rotation, "steps": eager.rotation_step_section}[shape.rope](model, shape, local)

@@ -47,13 +47,13 @@ def absent_modules(*, experts: bool, shared: bool, dense: bool, latent: bool) ->
 
 
 def rerun(section: Section, *, when: bool) -> Section:
-    """Return the section with its forward recomputed in backward if ``when`` is true, otherwise unchanged."""
+    """Return the section with its forward recomputed in the backward if ``when`` is true, otherwise unchanged."""
     return replace(section, recompute=section.forward) if when else section
 
 
 @dataclass(frozen=True, slots=True)
 class ContextMethod:
-    """How the ranks of a context-parallel group, which share every sequence, exchange queries and keys.
+    """How context-parallel ranks, which split every sequence, exchange queries, keys and values.
 
     Groups of ``traders`` ranks trade tokens for heads on ``trade_axis``; between the groups, keys and values circulate
     in a "ring" or are gathered ("gather") on ``key_axis``, as ``keys`` states. ``traders``, a divisor of cp, is a

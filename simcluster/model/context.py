@@ -1,4 +1,4 @@
-"""Core attention as kernels of one GPU, and how context parallelism cuts it into pieces and exchanges tensors.
+"""Core attention kernels of one GPU, and how context parallelism splits them and exchanges tensors.
 
 It is one flash kernel, or matmuls with a softmax between them over the whole square of scores.
 
@@ -30,11 +30,11 @@ from simcluster.model.layer_sections import (
     MASK_BYTES,
     LocalSizes,
     RankShape,
-    dropout,
-    join,
+    dropout_section,
+    join_sections,
     local_sizes,
     matmul,
-    memory,
+    memory_kernel,
 )
 from simcluster.model.transformer import Model
 
@@ -73,20 +73,20 @@ def fused_core(model: Model, shape: RankShape, local: LocalSizes) -> Section:
 
 
 def count_traders(shape: RankShape, heads: int, kv_heads: int) -> int:
-    """Return the number of context-parallel ranks that trade tokens for heads."""
+    """Return the number of context-parallel ranks that trade tokens for heads (all-to-all)."""
     return CONTEXT_METHODS[shape.cp_comm].traders(heads, kv_heads, shape.cp)
 
 
 def backward_passes(shape: RankShape, local: LocalSizes) -> tuple[Kernel, Kernel]:
-    """Return the kernels before and after a flash backward: row sums of O dO with a cleared fp32 dQ; dQ to 16 bits."""
+    """Return the kernels around a flash backward: row sums of O dO with a cleared fp32 dQ; dQ to 16 bits."""
     queries = shape.element_bytes * local.tokens * (local.query + local.output)
     wide, statistics = FP32_BYTES * local.tokens * local.query, FP32_BYTES * local.tokens * local.heads
-    before = memory("attention_row_sums", 2 * queries + wide + statistics)
-    return before, memory("attention_query_grad", queries + wide)
+    before = memory_kernel("attention_row_sums", 2 * queries + wide + statistics)
+    return before, memory_kernel("attention_query_grad", queries + wide)
 
 
 def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels of unfused attention over the whole square: scores, softmax, dropout and context.
+    """Return the kernels of unfused attention on the full score square: matmuls, softmax, dropout.
 
     Each query head reads a separate copy of K and V, as after the expansion of grouped heads.
     """
@@ -95,7 +95,7 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
     square = batch * m * n
     drop = Section()
     if shape.dropout:
-        drop = dropout("probabilities_dropout", shape, square).each(mark_by_row)
+        drop = dropout_section("probabilities_dropout", shape, square).each(mark_by_row)
     scores = Section(
         forward=(matmul("scores", m, n, k, e, batch),),
         input_grad=(
@@ -111,15 +111,16 @@ def unfused_core(shape: RankShape, local: LocalSizes) -> Section:
             replace(matmul("context_value_grad", n, v, m, e, batch), turned=True),
         ),
     )
-    core = join((scores, softmax, drop, context), "none")
+    core = join_sections((scores, softmax, drop, context), "none")
     return replace(core, recompute=core.forward) if shape.core_again else core
 
 
 def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:
-    """Return whether scale, mask and softmax run as one kernel for N ``squares`` of scores (one per head and sequence).
+    """Return whether scale, mask and softmax of N score ``squares`` run as one kernel.
 
-    In 16 bits, and where blocks of threads come out even: a tp that leaves a rank two heads has none with one sequence.
-    (Megatron-LM, FusedScaleMaskSoftmax.is_kernel_available; scaled_upper_triang_masked_softmax.h.)
+    There is a square per head and sequence. In 16 bits, and where blocks of threads come out even: a tp that leaves a
+    rank two heads has none with one sequence. (Megatron-LM, FusedScaleMaskSoftmax.is_kernel_available;
+    scaled_upper_triang_masked_softmax.h.)
     """
     low, high = _FUSED_SOFTMAX_KEYS
     return (
@@ -131,7 +132,7 @@ def has_fused_softmax(shape: RankShape, squares: int, keys: int) -> bool:
 
 
 def _softmax_section(shape: RankShape, square: int, *, fused: bool) -> Section:
-    """Return the kernels of the softmax of all scores: one kernel, or one for each step in fp32.
+    """Return the kernels of the softmax over all scores: one kernel, or one for each step in fp32.
 
     (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax.)
     """
@@ -141,22 +142,27 @@ def _softmax_section(shape: RankShape, square: int, *, fused: bool) -> Section:
         convert = {"to_fp32": e + wide} if e < wide else {}
         back = {"to_16_bits": wide + e} if e < wide else {}
         steps = {"scaled": 2 * wide, "masked": 2 * wide + MASK_BYTES}
-        forward = _named("scores", {**convert, **steps}) | {"softmax": 2 * wide} | _named("probabilities", back)
-        gradient = _named("scores_grad", dict(reversed(steps.items())) | back)
-        backward = _named("probabilities_grad", convert) | {"softmax_input_grad": 3 * wide} | gradient
+        forward = (
+            _prefix_names("scores", {**convert, **steps}) | {"softmax": 2 * wide} | _prefix_names("probabilities", back)
+        )
+        gradient = _prefix_names("scores_grad", dict(reversed(steps.items())) | back)
+        backward = _prefix_names("probabilities_grad", convert) | {"softmax_input_grad": 3 * wide} | gradient
     forward_kernels, backward_kernels = (
-        tuple(replace(memory(name, size * square), by_row=name.startswith("softmax")) for name, size in steps.items())
+        tuple(
+            replace(memory_kernel(name, size * square), by_row=name.startswith("softmax"))
+            for name, size in steps.items()
+        )
         for steps in (forward, backward)
     )
     return Section(forward_kernels, input_grad=backward_kernels)
 
 
-def _named(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
+def _prefix_names(tensor: str, steps: Mapping[str, float]) -> dict[str, float]:
     return {f"{tensor}_{step}": size for step, size in steps.items()}
 
 
 def mark_by_row(kernel: Kernel) -> Kernel:
-    """Return the kernel marked as one over attention's square (see ``Kernel.by_row``)."""
+    """Return the kernel marked as one over the attention square, which is slower than memory (``Kernel.by_row``)."""
     return replace(kernel, by_row=True)
 
 
@@ -164,8 +170,8 @@ _HALVES = 0.75  # of a rank's queries, in the passes around a piece: all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """How the ranks of a context-parallel group share one sequence, with the bytes that they exchange.
+class CpExchange:
+    """How the ranks of a context-parallel group share one sequence, and the bytes that they exchange.
 
     ``traders`` trade heads, and keys pass between ``ranks`` such groups. Bytes on one rank, of its tokens: ``queries``,
     the attention's ``outputs``, ``keys`` with values, and those as they travel: ``keys_traded`` in an all-to-all, where
@@ -193,17 +199,17 @@ class Context:
 
     @property
     def in_pieces(self) -> bool:
-        """Return whether the kernel is cut into pieces, one for the keys of each rank."""
+        """Return whether the attention kernel is split into pieces, one for the keys of each rank."""
         return self.ranks > 1 and (self.torch or self.method.keys == "ring")
 
     @property
     def slowest(self) -> float:
-        """Work of the slowest rank, which all wait for, relative to the mean."""
+        """Attention work of the slowest context-parallel rank, which all wait for, relative to the mean."""
         uneven = self.causal and not self.balanced
         return (2.0 * self.ranks - 1.0) / self.ranks if uneven else 1.0
 
     def pieces(self, core: Kernel) -> Sequence[tuple[Kernel, ...]]:
-        """Return the attention kernel as pieces, one per block of keys and values, with merges after the first.
+        """Split an attention kernel into pieces, one per block of keys and values, with merges after the first.
 
         A piece reads the queries and its keys and values; merging reads two partial outputs and writes one (for
         gradients: adds the new ones to the sum). In backward each piece is a call with separate passes around the
@@ -233,19 +239,19 @@ class Context:
         name = "attention_merge_grad" if back else "attention_merge"
         partial = self.queries if back else self.outputs
         if not self.torch:
-            return memory(name, 3 * partial)
+            return memory_kernel(name, 3 * partial)
         elements, added = partial / self.element_bytes, self.element_bytes + 2 * FP32_BYTES
         if back:  # of queries, and of keys and values, which are then copied into one buffer to be sent
             handed = self.keys_handed / self.element_bytes
-            return memory(name, elements * added + handed * (added + 2 * FP32_BYTES))
+            return memory_kernel(name, elements * added + handed * (added + 2 * FP32_BYTES))
         if self.traced:
-            return memory(name, elements * added)
+            return memory_kernel(name, elements * added)
         steps = self.element_bytes + FP32_BYTES + 3 * 3 * FP32_BYTES  # to fp32; a difference, a product, a difference
-        return memory(name, elements * steps)
+        return memory_kernel(name, elements * steps)
 
 
-def context_of(model: Model, shape: RankShape) -> Context:
-    """Return how the context-parallel ranks (two or more) share the core attention of a rank of this shape."""
+def context_of(model: Model, shape: RankShape) -> CpExchange:
+    """Return how context-parallel ranks share the core attention of a model, for a rank of this shape."""
     local = local_sizes(model, shape)
     heads = local.kv // local.head_dim
     each = shape.element_bytes * local.tokens
@@ -254,7 +260,7 @@ def context_of(model: Model, shape: RankShape) -> Context:
     method, traders = CONTEXT_METHODS[shape.cp_comm], count_traders(shape, local.heads, heads)
     traded = keys * max(heads, traders) / heads
     handed = queries + outputs if torch else traded  # with a key and a value for every query head
-    return Context(
+    return CpExchange(
         method=method,
         traders=traders,
         ranks=shape.cp // traders,

@@ -1,4 +1,4 @@
-"""Validated counts, and the fields of a model that are derived from others by default."""
+"""Fields of a model with defaults that are derived from other fields, and validated counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def validate_natural(value: object) -> int:
 
 
 def add_derived_fields(given: object) -> object:
-    """Return the fields of a model with derived defaults added, except those derived from an invalid value."""
+    """Add derived defaults to the fields of a model, except those derived from an invalid value."""
     if not isinstance(given, Mapping):
         return given
     gated = given.get("gated_mlp") is True

@@ -1,4 +1,4 @@
-"""Operations as eager PyTorch launches them, kernel by kernel, where it launches more than fused libraries do.
+"""Kernels of eager PyTorch, where it launches more of them than fused libraries do.
 
 Each step of an expression is a separate kernel that reads and writes whole tensors, with fp32 copies wherever the
 model's code computes in fp32. FLOPs are the same as in ``layer_sections``; only memory traffic and the number of
@@ -14,19 +14,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, both_ways, memory
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, both_ways, memory_kernel
 from simcluster.model.transformer import Model
 
 _BLOCK_PASSES = 3  # of log_softmax over a long row: maximum, sum, result
 
 
-def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return the norm's kernels: one for LayerNorm (two in backward), one per step of RMSNorm's fp32 expression."""
+def unfused_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+    """Return the eager kernels of a norm: LayerNorm as one (two in backward), RMSNorm step by step in fp32."""
     e, elements = shape.element_bytes, local.edge_tokens * local.hidden
-    add = [memory(f"{name}_residual_grad", 3 * e * elements)] if residual else []
+    add = [memory_kernel(f"{name}_residual_grad", 3 * e * elements)] if residual else []
     if model.norm == "layernorm":
         back = _step_kernels(name, elements, {"input_grad": 3 * e, "parameters_grad": 2 * e})
-        return Section(forward=(memory(name, 2 * e * elements),), input_grad=(*back, *add))
+        return Section(forward=(memory_kernel(name, 2 * e * elements),), input_grad=(*back, *add))
     wide = FP32_BYTES
     forward = {
         "to_fp32": e + wide,
@@ -54,8 +54,8 @@ def norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residu
     )  # fmt: skip
 
 
-def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels of rotary positions: Q and K to fp32, a complex product, to 16 bits; same in backward."""
+def unfused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the eager kernels of rotary positions: Q and K to fp32, a complex multiplication, back to 16 bits."""
     if model.position != "rope":
         return Section()
     e, elements = shape.element_bytes, local.tokens * (local.query + local.kv)
@@ -63,18 +63,18 @@ def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     return Section(_step_kernels("rope", elements, steps), input_grad=_step_kernels("rope_input_grad", elements, steps))
 
 
-def head_copies(shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that copy keys and values to every query head that shares them, and sum their gradients."""
+def head_copy_section(shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that copy keys and values to the query heads that share them, and sum their gradients."""
     if local.query == local.kv:
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
     return Section(
-        forward=(memory("key_copies", size), memory("value_copies", size)),
-        input_grad=(memory("key_copies_grad", size), memory("value_copies_grad", size)),
+        forward=(memory_kernel("key_copies", size), memory_kernel("value_copies", size)),
+        input_grad=(memory_kernel("key_copies_grad", size), memory_kernel("value_copies_grad", size)),
     )
 
 
-def split_grad(name: str, model: Model, shape: RankShape, local: LocalSizes, parts: int, width: int) -> Section:
+def split_grad_section(name: str, model: Model, shape: RankShape, local: LocalSizes, parts: int, width: int) -> Section:
     """Return the kernels that combine the input gradients of a widening matmul, ``width`` columns in N ``parts``.
 
     The Llama family has a matmul for each part, and their input gradients are summed one after the other; the GPT
@@ -84,12 +84,12 @@ def split_grad(name: str, model: Model, shape: RankShape, local: LocalSizes, par
     if parts == 1:
         return Section()
     if not model.gated_mlp:
-        return Section(input_grad=(memory(f"{name}_parts_grad", 2 * e * tokens * width),))
-    return Section(input_grad=(memory(f"{name}_grads_sum", 3 * e * tokens * local.hidden),) * (parts - 1))
+        return Section(input_grad=(memory_kernel(f"{name}_parts_grad", 2 * e * tokens * width),))
+    return Section(input_grad=(memory_kernel(f"{name}_grads_sum", 3 * e * tokens * local.hidden),) * (parts - 1))
 
 
-def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the activation function's kernels: one for GELU, or silu and a product for SwiGLU (three in backward)."""
+def unfused_activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the eager kernels of the activation function: one for GELU; silu and a multiplication for SwiGLU."""
     e, elements = shape.element_bytes, local.tokens * local.ffn
     if not model.gated_mlp:
         return both_ways("gelu", 2 * e * elements, 3 * e * elements)
@@ -100,8 +100,8 @@ def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
     )
 
 
-def loss(shape: RankShape, logits: float) -> Section:
-    """Return the kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss; and their backward."""
+def unfused_loss(shape: RankShape, logits: float) -> Section:
+    """Return the eager kernels of the loss: logits to fp32, log_softmax in three passes, nll_loss."""
     e, wide = shape.element_bytes, FP32_BYTES
     return Section(
         forward=_step_kernels(
@@ -114,7 +114,7 @@ def loss(shape: RankShape, logits: float) -> Section:
 
 
 def _step_kernels(name: str, elements: float, steps: dict[str, float]) -> tuple[Kernel, ...]:
-    return tuple(memory(f"{name}_{step}", size * elements) for step, size in steps.items())
+    return tuple(memory_kernel(f"{name}_{step}", size * elements) for step, size in steps.items())
 
 
 # --- rotary positions step by step ------------------------------------------------------------------------------------
@@ -142,20 +142,20 @@ ROTATION_BACKWARD_STEPS: RotationSteps = {
 }
 
 
-def rotation_in_steps(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels that rotate queries and then keys, one kernel per step."""
+def rotation_step_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that rotate queries and then keys, one kernel per step of the expression."""
     if model.position != "rope":
         return Section()
     size = shape.element_bytes * local.tokens * (local.query + local.kv)
     return Section(
-        rotation_steps("rope", size, ROTATION_STEPS),
-        input_grad=rotation_steps("rope_input_grad", size, ROTATION_BACKWARD_STEPS),
+        rotation_kernels("rope", size, ROTATION_STEPS),
+        input_grad=rotation_kernels("rope_input_grad", size, ROTATION_BACKWARD_STEPS),
     )
 
 
-def rotation_steps(name: str, size: float, steps: RotationSteps) -> tuple[Kernel, ...]:
-    """Return one kernel per rotation step over ``size`` bytes, for queries and for keys."""
+def rotation_kernels(name: str, size: float, steps: RotationSteps) -> tuple[Kernel, ...]:
+    """Return one kernel per rotation step over ``size`` bytes, launched for queries and for keys."""
     return tuple(
-        replace(memory(f"{name}_{step}", times * size), launches=2 * kernels)
+        replace(memory_kernel(f"{name}_{step}", times * size), launches=2 * kernels)
         for step, (times, kernels) in steps.items()
     )

@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model.choices import RecomputeModule, rerun
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import make_norm
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import FP32_BYTES, RankShape, join, local_sizes, residual_add
+from simcluster.model.layer_sections import FP32_BYTES, RankShape, join_sections, local_sizes, residual_section
 from simcluster.model.mixture import Moe
-from simcluster.model.mixture_sections import clamps_separately, is_sorted, mixture, routed_rows
+from simcluster.model.mixture_sections import clamps_separately, make_mixture, needs_sorting, routed_rows
 from simcluster.model.mlp import mlp_biases, mlp_matrices
 from simcluster.model.transformer import Model
 
@@ -24,21 +24,21 @@ _tensor = partial(Tensor, "mixture")
 
 
 class Experts(LayerKind):
-    """A router, shared experts that every token visits, and routed experts split over the ranks of ep."""
+    """Layer kind of a mixture of experts: router, shared experts, and routed experts split over ep ranks."""
 
     name = "mixture"
     WHOLE = "moe"
     ROUTED = True
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
-        "training.recompute": Allowed(
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
+        "training.recompute": AllowedValues(
             ("none", "full", "selective"),
             "operators keeps every second matmul of a plain layer, but the model has moe; use none, selective or full",
-        ),
+        )
     }
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the weight matrices of the router, of the shared experts and their gate, and of the routed experts."""
-        moe = _moe(model)
+        """Yield the weight matrices of the router, the shared experts and their gate, and the routed experts."""
+        moe = _require_moe(model)
         yield WeightMatrix(moe.experts, model.hidden_size, "none")
         if moe.shared_gate:
             yield WeightMatrix(1, model.hidden_size, "none")
@@ -52,53 +52,56 @@ class Experts(LayerKind):
 
     def vectors(self, model: Model, tp: int = 1) -> int:
         """Return the number of bias parameters of the router and the shared experts."""
-        moe = _moe(model)
+        moe = _require_moe(model)
         return moe.experts * moe.router_bias + (mlp_biases(model, moe.shared_width // tp) if moe.shared_width else 0)
 
     def expert_parameters(self, model: Model, ep: int = 1, etp: int = 1) -> int:
         """Return the number of parameters of a rank's routed experts: experts / ep, each split over etp."""
-        moe = _moe(model)
+        moe = _require_moe(model)
         ffn = moe.expert_ffn_hidden_size // etp
         each = sum(matrix.elements for matrix in mlp_matrices(model, ffn)) + mlp_biases(model, ffn)
         return moe.experts // ep * each
 
     def parameters_used(self, model: Model) -> int:
-        """Return the number of parameters that one token uses: all but those of experts that it does not visit."""
-        moe = _moe(model)
+        """Return the number of parameters that one token uses, without experts that it does not visit."""
+        moe = _require_moe(model)
         return self.parameters(model) + self.expert_parameters(model) // moe.experts * moe.top_k
 
     def weights_used(self, model: Model) -> int:
-        """Return the number of weights of the experts that a token visits, with shared ones, without the router."""
-        moe = _moe(model)
+        """Return the number of weights of the routed and shared experts that a token visits."""
+        moe = _require_moe(model)
         return model.hidden_size * (moe.top_k * moe.expert_ffn_hidden_size + moe.shared_width) * model.mlp_matrices
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return a block of norm and residual add with an empty body, which a ``Mixture`` fills."""
+        """Return a block of norm and residual add with an empty body, where the mixture's kernels belong."""
         local = local_sizes(model, shape)
-        entry, add = make_norm("mlp_norm", model, shape, local, residual=True), residual_add("mlp", model, shape, local)
+        entry, add = (
+            make_norm("mlp_norm", model, shape, local, residual=True),
+            residual_section("mlp", model, shape, local),
+        )
         entry = rerun(entry, when=shape.reruns("layernorm"))
-        return Block("mlp", join([entry], shape.recompute), Section(), join([add], shape.recompute))
+        return Block("mlp", join_sections([entry], shape.recompute), Section(), join_sections([add], shape.recompute))
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return the sections of the norm, the mixture and the residual add."""
+        """Return the kernels of the norm, the mixture and the residual add, as sections in forward order."""
         edges = self.block(model, shape)
-        return edges.entry, *mixture(model, shape).sections, edges.exit
+        return edges.entry, *make_mixture(model, shape).sections, edges.exit
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs that recomputing the whole mixture or its shared experts repeats."""
-        tokens, shared = model.sequence_length, _moe(model).shared_width
+        """Return the FLOPs that recomputing ``module``, the whole mixture or its shared experts, repeats."""
+        tokens, shared = model.sequence_length, _require_moe(model).shared_width
         return {
             "moe": 2.0 * tokens * self.weights_used(model),
             "shared_experts": 2.0 * tokens * model.hidden_size * shared * model.mlp_matrices,
         }.get(module, 0.0)
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that the backward of a mixture reads: rows, router results, routed and shared experts.
+        """Return the tensors that a mixture's backward reads: rows, router results, routed and shared experts.
 
         Rows after the experts stay for the gradient of the weights that they are multiplied with; where the activation
         function multiplies (``RankShape.probabilities``), they do not.
         """
-        moe, there = _moe(model), routed_rows(model, shape)
+        moe, there = _require_moe(model), routed_rows(model, shape)
         e, local = shape.element_bytes, local_sizes(model, shape)
         hidden = e * local.edge_tokens * local.hidden
         rows, wide = there.row_bytes * there.rows, e * there.rows * there.ffn
@@ -124,7 +127,7 @@ class Experts(LayerKind):
             _tensor("experts_down_output_grad", rows, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("experts_up_output_grad", len(inputs) * wide, made="I", read="W", in_fp8="cast", routed=True),
             _tensor("router_output_grad", FP32_BYTES * local.edge_tokens * moe.experts, made="I", read="W"),
-            *_shared(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
+            *_shared_tensors(model, shape, e * local.tokens * moe.shared_width / shape.tp, inputs),
         ]  # fmt: skip
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
@@ -140,18 +143,18 @@ class Experts(LayerKind):
             return 0.0, 0.0
         there, local = routed_rows(model, shape), local_sizes(model, shape)
         away = 2 * there.row_bytes * there.sent if shape.ep * shape.expert_tp > 1 else 0.0
-        shared = shape.element_bytes * local.edge_tokens * local.hidden if _moe(model).shared_width else 0.0
-        rows = (2 if is_sorted(shape, there) else 1) * there.row_bytes * there.rows
+        shared = shape.element_bytes * local.edge_tokens * local.hidden if _require_moe(model).shared_width else 0.0
+        rows = (2 if needs_sorting(shape, there) else 1) * there.row_bytes * there.rows
         return away + shared + rows, rows
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of rows and of the activation's input, both in all and per routed rows."""
+        """Return the bytes of gradients of routed rows and of the activation's input, twice: in all, and per rows."""
         there = routed_rows(model, shape)
         wide = shape.element_bytes * there.rows * there.ffn * (2 if model.gated_mlp else 1)
         return (there.row_bytes * there.rows + wide,) * 2
 
 
-def _shared(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[Tensor]:
+def _shared_tensors(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]) -> list[Tensor]:
     if not wide:
         return []
     tokens = shape.element_bytes * local_sizes(model, shape).tokens
@@ -163,6 +166,6 @@ def _shared(model: Model, shape: RankShape, wide: float, inputs: tuple[str, ...]
     ]
 
 
-def _moe(model: Model) -> Moe:
+def _require_moe(model: Model) -> Moe:
     assert model.moe is not None
     return model.moe

@@ -1,4 +1,4 @@
-"""FLOPs of a layer split into forward, input gradient and weight gradient, and of a step under each convention.
+"""FLOPs of a layer by pipeline phase, and of a whole sequence by several frameworks' conventions.
 
 Conventions differ by 12 % for the same run, so each has its function and its name. A matmul (m x k)(k x n) is 2 m n k
 FLOP; norms, activations and embedding look-ups count as zero in all of them.
@@ -18,7 +18,7 @@ from simcluster.model.transformer import Model, Recompute
 
 @dataclass(frozen=True, slots=True)
 class LayerFlops:
-    """FLOPs of one layer by part: attention block (qkv, core, projection) and MLP block."""
+    """FLOPs of one layer by part: QKV matmul, core attention, output projection, and MLP."""
 
     qkv: Flops
     core: Flops
@@ -27,7 +27,7 @@ class LayerFlops:
 
     @property
     def total(self) -> Flops:
-        """Sum of the FLOPs of all parts."""
+        """FLOPs of all parts of the layer."""
         return self.qkv + self.core + self.projection + self.mlp
 
 
@@ -98,7 +98,7 @@ def hardware_flops_per_sequence(
     """Return hardware FLOPs per sequence, the numerator of HFU: model FLOPs plus recomputed ones.
 
     Recomputed are the matmuls of ``modules`` (selective), every second matmul (operators), or a whole layer's forward
-    (full); in every layer, or in those whose number divides by ``every``. ``attention`` as in
+    (full); in every layer, or in those whose number is a multiple of ``every``. ``attention`` as in
     ``model_flops_per_sequence``. The embedding and the LM head are never recomputed. Where the software leaves a fused
     core alone (``RankShape.core_again``), omit ``core_attn``.
     """
@@ -121,7 +121,6 @@ def hardware_flops_per_sequence(
 
 
 def _recomputed_flops(model: Model, modules: Sequence[RecomputeModule], number: int, layer: LayerFlops) -> float:
-    """Return the matmul FLOPs of one layer that its recompute ``modules`` run again."""
     apart = [module for module in modules if module != "shared_experts" or "moe" not in modules]
     kinds = kinds_of_layer(model, number)
     return sum(kind.flops_again(model, module, layer.core) for module in apart for kind in kinds)
@@ -133,10 +132,10 @@ def _every_second_matmul(model: Model) -> float:
 
 
 def torchtitan_flops_per_sequence(model: Model) -> float:
-    """Return model FLOPs per sequence as torchtitan reports them: per token 6 x (non-embedding parameters) + 12 L q s.
+    """Return model FLOPs per sequence as torchtitan counts them: per token 6 x non-embedding parameters + 12 L q s.
 
-    The whole square, by its authors' choice, and norms and biases as if they were matrices. A tied output matrix is
-    counted once, since it is multiplied with.
+    L is layers, q the width of all heads, s the sequence. The whole square, by its authors' choice, and norms and
+    biases as if they were matrices. A tied output matrix is counted once, since it is multiplied with.
     """
     count = parameters(model)
     table = model.vocab_size * model.hidden_size if model.tied_embeddings else 0

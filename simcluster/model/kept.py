@@ -1,4 +1,4 @@
-"""Tensors that backward reads, which of them stay from the forward on, and tensors common to several blocks.
+"""Tensors that the backward reads, and which of them are kept from the forward on under recomputation.
 
 Each tensor states how recomputation drops it: its place in a layer (``keep``), and the modules that, when named, run it
 again (``freed_by``).
@@ -49,7 +49,7 @@ class Tensor:
 
 
 def is_kept(tensor: Tensor, shape: RankShape) -> bool:
-    """Return whether a tensor stays from F to the backward; others are recomputed, except at the model's ends."""
+    """Return whether a tensor stays in memory from the forward to the backward, instead of being recomputed."""
     if tensor.block in ("embedding", "mtp", "lm_head"):
         return tensor.made == "F"
     match shape.recompute:
@@ -63,12 +63,13 @@ def is_kept(tensor: Tensor, shape: RankShape) -> bool:
     assert_never(shape.recompute)
 
 
-def in_kept_precision(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
-    """Return the tensors in the precision in which they are kept: operands of fp8 or fp4 matmuls as they were cast.
+def apply_kept_precision(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]:
+    """Return the tensors with their bytes in the precision in which they are kept (fp8 copies, for example).
 
-    (Transformer Engine, module/linear.py and layernorm_linear.py: inputmat saved for backward, in fp8. It keeps the
-    attention's output in 16 bits as well, for the attention's backward.) Inputs of activation functions may be kept in
-    fp8 whatever the precision of matmuls (``RankShape.activation_input``).
+    Operands of fp8 or fp4 matmuls are kept as they were cast. (Transformer Engine, module/linear.py and
+    layernorm_linear.py: inputmat saved for backward, in fp8. It keeps the attention's output in 16 bits as well, for
+    the attention's backward.) Inputs of activation functions may be kept in fp8 whatever the precision of matmuls
+    (``RankShape.activation_input``).
     """
     byte = _FP8_BYTES / shape.element_bytes
     share = {"no": 1.0, "cast": 1.0, "copied": 1.0, "input": {"16-bit": 1.0, "fp8": byte}[shape.activation_input]}
@@ -81,7 +82,7 @@ def in_kept_precision(found: Sequence[Tensor], shape: RankShape) -> list[Tensor]
 def operands(
     block: str, name: str, model: Model, shape: RankShape, freed_by: tuple[RecomputeModule, ...] = ()
 ) -> list[Tensor]:
-    """Return a column-parallel matmul's input; with sequence parallelism F keeps a shard, and I gathers it for W."""
+    """Return the kept input of a column-parallel matmul; under sequence parallelism a shard, gathered again for W."""
     local, size = local_sizes(model, shape), shape.element_bytes * model.hidden_size
     shard = Tensor(block, name, size * local.edge_tokens, in_fp8="cast", freed_by=freed_by)
     if not (shape.sequence_parallel and shape.tp > 1):
@@ -91,6 +92,6 @@ def operands(
 
 
 def mask(block: str, name: str, model: Model, shape: RankShape) -> list[Tensor]:
-    """Return the dropout mask before the residual add, or nothing without dropout."""
+    """Return the dropout mask before a residual add, as a list of tensors that is empty without dropout."""
     size = MASK_BYTES * local_sizes(model, shape).edge_tokens * model.hidden_size
     return [Tensor(block, name, size)] if shape.dropout else []

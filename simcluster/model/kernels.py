@@ -1,4 +1,4 @@
-"""GPU kernels as planning describes them: the work and memory traffic of each, not its duration.
+"""GPU kernels as planning describes them: the FLOP and memory traffic of each, not its duration.
 
 ``layers`` lists the kernels of a transformer block; ``device`` computes their durations.
 """
@@ -17,10 +17,10 @@ class Kernel:
     """One kernel launch, or several equal ones, on one GPU.
 
     ``flops`` and ``bytes`` are the hardware's work (FLOP executed; bytes read and written in device memory). A matmul
-    is ``batch`` products (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head size,
+    is ``batch`` times (m x k)(k x n); a fused attention kernel keeps m = query rows, n = key rows, k = head size,
     batch = sequences x heads; a memory kernel has no shape. ``turned``: the first operand lies in memory with its m
     side along rows (a weight gradient's, X^T of the stored X). ``launches``: the number of launches, which have these
-    bytes and FLOP in all; ``passes``: dependent readings of a memory kernel besides the first, by a block of threads
+    bytes and FLOP in all; ``passes``: further dependent readings of a memory kernel, by a block of threads
     for each of its ``rows``, each of which waits for memory once more. ``streams``: the matmuls of a batch are separate
     launches on N streams; 0, one launch for all. ``calls`` of the framework make these launches, a library's loop or a
     written-out expression all of them in one. An attention kernel with a mask has ``edges`` where its queries' keys
@@ -53,7 +53,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The kernels of one stretch of a block, by pipeline phase.
+    """Kernels of one consecutive part of a block, by pipeline phase.
 
     ``recompute`` is what is run again just before ``input_grad`` (empty without recomputation); a full backward B is
     recompute + input_grad + weight_grad.
@@ -65,22 +65,22 @@ class Section:
     weight_grad: tuple[Kernel, ...] = ()
 
     def forward_of(self, kind: str) -> tuple[Kernel, ...]:
-        """Return the kernels of a "forward" or a "recompute"."""
+        """Return the section's kernels for ``kind`` "forward" or "recompute"."""
         return self.forward if kind == "forward" else self.recompute
 
     def backward_of(self, kind: str) -> tuple[Kernel, ...]:
-        """Return the kernels of a full "backward", or of an "input_grad", which leaves the weight gradients to W."""
+        """Return the section's kernels of a full "backward", or of an "input_grad" without the weight gradients."""
         return self.input_grad + (self.weight_grad if kind == "backward" else ())
 
     def each(self, change: Callable[[Kernel], Kernel]) -> Section:
-        """Return a section with every kernel replaced by ``change(kernel)``."""
+        """Return the section with every kernel replaced by ``change(kernel)``."""
         phases = (self.forward, self.recompute, self.input_grad, self.weight_grad)
         return Section(*(tuple(map(change, kernels)) for kernels in phases))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a layer between tensor-parallel synchronisations (attention, mlp, embedding, lm_head).
+    """Part of a layer between tensor-parallel collectives: attention, mlp, embedding or lm_head.
 
     Forward order: ``entry`` (norm; on the sequence shard under sequence parallelism), the gather of its output,
     ``body`` (column-parallel linear ... row-parallel linear), the reduction of its output, ``exit`` (dropout, residual
@@ -96,12 +96,12 @@ class Block:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Sections of entry, body and exit, in forward order."""
+        """Entry, body and exit sections of the block, in forward order."""
         return self.entry, self.body, self.exit
 
 
 def split_matmul(kernel: Kernel, pieces: int) -> tuple[Kernel, ...]:
-    """Return a matmul cut along its rows into equal pieces, each of which reads all weights again.
+    """Split a matmul along its rows into equal pieces, each of which reads all weights again.
 
     Rows that do not divide are rounded up, as padding would. Pieces run on several streams, where the next one's tiles
     fill the last wave of the previous one (Transformer Engine's userbuffers, up to three; PyTorch's asynchronous tensor

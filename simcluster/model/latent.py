@@ -1,4 +1,4 @@
-"""Multi-head latent attention as a layer kind (DeepSeek-V2, arXiv:2405.04434): heads from tokens' narrow vectors."""
+"""Multi-head latent attention as a layer kind (DeepSeek-V2, arXiv:2405.04434)."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model.attention import Attention, attention_tensors, core_sections
 from simcluster.model.choices import RecomputeModule, rerun
-from simcluster.model.eager_sections import ROTATION_BACKWARD_STEPS, ROTATION_STEPS, rotation_steps
+from simcluster.model.eager_sections import ROTATION_BACKWARD_STEPS, ROTATION_STEPS, rotation_kernels
 from simcluster.model.kept import Tensor
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, WeightMatrix
-from simcluster.model.layer_sections import LocalSizes, RankShape, both_ways, join, linear, local_sizes, memory, norm
+from simcluster.model.layer_sections import (
+    LocalSizes,
+    RankShape,
+    both_ways,
+    fused_norm,
+    join_sections,
+    linear,
+    local_sizes,
+    memory_kernel,
+)
 from simcluster.model.mixture import Mla
 from simcluster.model.transformer import Model, tensor_shard
 
 
 class LatentAttention(Attention):
-    """Attention that makes the keys and values of all heads from one narrow vector, as ``model.mla`` describes."""
+    """Layer kind of latent attention, which makes all heads' keys and values from one narrow vector."""
 
     MIXES = False  # ``model.mla`` chooses it
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
-        "training.recompute": Allowed(
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
+        "training.recompute": AllowedValues(
             ("none", "full", "selective"),
             "operators keeps every second matmul of a plain layer, but the model has mla; use none, selective or full",
-        ),
+        )
     }
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield the down-projections (whole on every tp rank), the up-projections to heads, the output projection."""
-        heads, hidden, mla = tensor_shard(model, tp).heads, model.hidden_size, _mla(model)
+        """Yield the weight matrices on a rank: down-projections (whole), up-projections to heads, output projection."""
+        heads, hidden, mla = tensor_shard(model, tp).heads, model.hidden_size, _require_mla(model)
         if mla.q_lora_rank:
             yield WeightMatrix(mla.q_lora_rank, hidden, "none")
         yield WeightMatrix(mla.kv_lora_rank + mla.qk_rope_head_dim, hidden, "none")
@@ -41,32 +50,32 @@ class LatentAttention(Attention):
         yield WeightMatrix(hidden, heads * mla.v_head_dim, "columns")
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return all weight matrices, each multiplied separately."""
+        """Return all weight matrices, each of which is multiplied separately."""
         return list(self.matrices(model, tp))
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of parameters of the narrow vectors' norms, which every tp rank has whole, and of sinks.
+        """Return the number of parameters in norms of the narrow vectors and in attention sinks, on one tp rank.
 
-        (Megatron-LM, multi_latent_attention.py.)
+        The norms are whole on every rank (Megatron-LM, multi_latent_attention.py).
         """
-        mla = _mla(model)
+        mla = _require_mla(model)
         sinks = tensor_shard(model, tp).heads * (model.attention_sinks is True)
         return mla.kv_lora_rank + (mla.q_lora_rank or 0) + sinks
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs that recomputing the core attention or the up-projections to heads repeats."""
+        """Return the FLOPs that recomputing ``module``, the core attention or the up-projections, repeats."""
         if module != "mla_up_proj":
             return super().flops_again(model, module, core)
         return 2.0 * model.sequence_length * sum(each.elements for each in self.matrices(model) if each.split == "rows")
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return the kernels of one rank: norm, narrow vectors and their norms, heads, then as in other attention.
+        """Return the kernels of latent attention on one rank: norm, narrow vectors, heads, core, projection.
 
         Under sequence parallelism the narrow vectors are gathered, not the hidden state, except where queries come from
         it. Megatron-LM, core/transformer/multi_latent_attention.py; keys are assembled by a copy (position and
         content).
         """
-        mla = _mla(model)
+        mla = _require_mla(model)
         local = local_sizes(model, shape)
         heads = local.heads
         core = core_sections(model, shape, local)
@@ -79,21 +88,18 @@ class LatentAttention(Attention):
         turned = _head_assembly(shape, local, mla)
         projection = linear("projection", shape, local.tokens, local.output, local.hidden, bias=False)
         heads_again = shape.reruns("mla_up_proj")
-        made = rerun(join((queries, keys), "none"), when=heads_again)
+        made = rerun(join_sections((queries, keys), "none"), when=heads_again)
         block = layer_block("attention", model, shape, local, (made, rerun(turned, when=heads_again), core, projection))
         before = rerun(block.entry, when=shape.reruns("layernorm"))
-        inner = rerun(norm("latent_norm", shape, narrow, residual=False), when=heads_again)
+        inner = rerun(fused_norm("latent_norm", shape, narrow, residual=False), when=heads_again)
         gathered = mla.kv_lora_rank + mla.qk_rope_head_dim + low
-        return replace(block, entry=join((before, *down, inner), shape.recompute), gathered=gathered)
+        return replace(block, entry=join_sections((before, *down, inner), shape.recompute), gathered=gathered)
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that backward reads: norm output, narrow vectors, their norms, then as in attention."""
-        mla = _mla(model)
+        """Return the tensors that the backward of latent attention reads: narrow vectors, norms, heads, core."""
+        mla = _require_mla(model)
         local = local_sizes(model, shape)
-        tokens, edge = (
-            shape.element_bytes * local.tokens,
-            shape.element_bytes * local.edge_tokens,
-        )
+        tokens, edge = (shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens)
         normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
         gathered = mla.kv_lora_rank + (mla.q_lora_rank or model.hidden_size)
         found = [
@@ -109,7 +115,6 @@ class LatentAttention(Attention):
 
 
 def _down_projections(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Section, ...]:
-    """Return the matmuls that make narrow vectors: one for keys, values and positions, one for queries."""
 
     def product(name: str, width: int) -> Section:
         return linear(name, shape, local.edge_tokens, local.hidden, width, bias=False)
@@ -118,15 +123,15 @@ def _down_projections(shape: RankShape, local: LocalSizes, mla: Mla) -> tuple[Se
     if not mla.q_lora_rank:
         return (keys,)
     size = 3 * shape.element_bytes * local.edge_tokens * local.hidden
-    summed = Section(input_grad=(memory("latent_down_grad", size),))
+    summed = Section(input_grad=(memory_kernel("latent_down_grad", size),))
     return (summed, product("latent_query_down", mla.q_lora_rank), keys)
 
 
 def _head_assembly(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
-    """Return the kernels that assemble heads: elements paired, positions rotated, the key's part given to all heads.
+    """Return the kernels that rotate positions and assemble the heads of latent attention.
 
-    With one kernel for queries and one for keys and values, each of which is copied; or in steps, with separate copies
-    to assemble queries, keys and values, and in backward their gradients.
+    The keys' rotated part is given to all heads. With one kernel for queries and one for keys and values, each of which
+    is copied; or in steps, with separate copies to assemble queries, keys and values, and in backward their gradients.
     """
     e, tokens, heads = shape.element_bytes, local.tokens, local.heads
     if {"fused": True, "steps": False}[shape.rope]:
@@ -136,27 +141,27 @@ def _head_assembly(shape: RankShape, local: LocalSizes, mla: Mla) -> Section:
     plain = e * tokens * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     query, keys = e * tokens * local.query, e * tokens * local.kv
     steps = Section(
-        rotation_steps("latent_rope", turned, {"pairs": (2, 1), **ROTATION_STEPS}),
-        input_grad=rotation_steps(
+        rotation_kernels("latent_rope", turned, {"pairs": (2, 1), **ROTATION_STEPS}),
+        input_grad=rotation_kernels(
             "latent_rope_input_grad", turned, {**ROTATION_BACKWARD_STEPS, "pairs": (4, 4), "pairs_sum": (3, 1)}
         ),
     )
     given = keys - e * tokens * heads * mla.qk_nope_head_dim  # positions, the same for all heads
     copies = Section(
         forward=(
-            memory("latent_query_copy", 2 * query),
-            memory("latent_key_copy", 2 * keys - given),
-            memory("latent_value_copy", 2 * e * tokens * local.value),
+            memory_kernel("latent_query_copy", 2 * query),
+            memory_kernel("latent_key_copy", 2 * keys - given),
+            memory_kernel("latent_value_copy", 2 * e * tokens * local.value),
         ),
         input_grad=(
-            memory("latent_position_grad", given),
-            memory("latent_query_grad_copy", 2 * query),
-            memory("latent_key_grad_copy", 2 * plain),
+            memory_kernel("latent_position_grad", given),
+            memory_kernel("latent_query_grad_copy", 2 * query),
+            memory_kernel("latent_key_grad_copy", 2 * plain),
         ),
     )
-    return join((steps, copies), "none")
+    return join_sections((steps, copies), "none")
 
 
-def _mla(model: Model) -> Mla:
+def _require_mla(model: Model) -> Mla:
     assert model.mla is not None
     return model.mla

@@ -1,4 +1,4 @@
-"""Blocks on one GPU: those of a layer kind (its body with norm, casts and residual add), and the ends of a model.
+"""Blocks of kernels on one GPU: a layer kind's body with norm and residual add, embedding, and LM head.
 
 Shapes are those of one rank: heads, MLP columns and vocabulary divided by tp; n = micro_batch x sequence / cp tokens in
 the body of a block, and n / tp in its entry and exit under sequence parallelism. Communication is not here: it runs
@@ -20,45 +20,45 @@ from simcluster.model.layer_sections import (
     RankShape,
     both_ways,
     cast_kernels,
-    dropout,
-    join,
+    dropout_section,
+    fused_norm,
+    join_sections,
     linear,
     local_sizes,
-    memory,
-    norm,
-    positions,
-    residual_add,
+    memory_kernel,
+    position_section,
+    residual_section,
 )
 from simcluster.model.transformer import Model
 
 
 def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]) -> Block:
-    """Return a block with its norm before and its residual add after the body; full recompute repeats every section.
+    """Return a block of norm, body and residual add, with the kernels that recomputation repeats.
 
-    One that ``stops_early`` repeats neither the last matmul of the MLP nor the kernels after it: backward reads
-    neither.
+    Full recompute repeats every section; one that ``stops_early`` repeats neither the last matmul of the MLP nor the
+    kernels after it: backward reads neither.
     """
     entry = make_norm(f"{name}_norm", model, shape, local, residual=True)
     if model.layer_norms == 1 and name == "mlp":  # it reads what the attention's norm gave
         entry = Section(input_grad=entry.input_grad[-1:])
-    add = residual_add(name, model, shape, local)
+    add = residual_section(name, model, shape, local)
     if model.layer_norms == 4:
-        add = join((make_norm(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
+        add = join_sections((make_norm(f"{name}_post_norm", model, shape, local, residual=False), add), "none")
     if shape.fp8:
         outside, body = cast_pair(name, shape, body, rows=local.tokens, outer=local.edge_tokens * local.hidden)
         entry = replace(entry, forward=(*entry.forward, *outside.forward))
         add = replace(add, input_grad=(*outside.input_grad, *add.input_grad))
     if shape.recompute == "operators":
-        joined = join(body, "none")
+        joined = join_sections(body, "none")
         again = (*entry.forward, *_rerun_kernels(name, model, shape, local, body))
         again += add.forward if name == "attention" else ()
         return Block(name, entry=entry, body=replace(joined, recompute=again), exit=add)
     mode = "full" if name == "mlp" and shape.reruns("mlp") else shape.recompute
     whole = Block(
         name,
-        entry=join([entry], mode),
-        body=join(body, mode),
-        exit=join([add], shape.recompute),
+        entry=join_sections([entry], mode),
+        body=join_sections(body, mode),
+        exit=join_sections([add], shape.recompute),
     )
     if shape.recompute == "full" and shape.stops_early and name == "mlp":
         shorter = replace(whole.body, recompute=whole.body.recompute[:-1])
@@ -67,16 +67,16 @@ def layer_block(name: str, model: Model, shape: RankShape, local: LocalSizes, bo
 
 
 def make_norm(name: str, model: Model, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return the kernels of a norm as the software runs them."""
+    """Return the kernels of a norm as the framework runs them, eager or fused."""
     if shape.kernels == "eager":
-        return eager.norm(name, model, shape, local, residual=residual)
-    return norm(name, shape, local, residual=residual)
+        return eager.unfused_norm(name, model, shape, local, residual=residual)
+    return fused_norm(name, shape, local, residual=residual)
 
 
 def _rerun_kernels(
     name: str, model: Model, shape: RankShape, local: LocalSizes, body: tuple[Section, ...]
 ) -> tuple[Kernel, ...]:
-    """Return the kernels between norm and residual add that run again when every second matmul's result is kept.
+    """Return the kernels of a block that run again if recomputation keeps every second matmul's result.
 
     Counting through a layer of the Llama family, whose matmuls are separate: of query, key, value, projection, gate, up
     and down the second, fourth and sixth; of the GPT family's four the second. The last is never needed. Attention is
@@ -98,7 +98,7 @@ def _rerun_kernels(
 
 
 class CastPair(NamedTuple):
-    """A widening matmul, the kernels between, and a narrowing matmul, with their casts to low precision.
+    """A widening and a narrowing matmul, and the kernels between them, with their casts to fp8 or fp4.
 
     ``outside``: casts of the first matmul's input (forward) and of the last one's output gradient (backward), which the
     caller puts where these are made; ``body``: both matmuls, and between them the casts of the inner tensors.
@@ -128,11 +128,11 @@ def cast_pair(
         Section(forward=made("middle", rows * last.forward[0].k)),
     )
     outside = Section(forward=made("input", outer), input_grad=made("grad", outer))
-    return CastPair(outside, (first, join(between, "none"), last))
+    return CastPair(outside, (first, join_sections(between, "none"), last))
 
 
 def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel, ...]:
-    """Return the kernels that cast the weights of these sections, one for each weight of a module.
+    """Return the kernels that cast the weights of these sections to low precision, one per weight.
 
     They run in the first microbatch of a step; later ones reuse the copies (Transformer Engine, ``is_first_microbatch``
     of its modules and ``get_weight_workspace``).
@@ -151,7 +151,7 @@ def weight_casts(shape: RankShape, sections: Iterable[Section]) -> tuple[Kernel,
 
 
 def embedding_block(model: Model, shape: RankShape) -> Block:
-    """Return the kernels of the embedding: token look-up, then position rows and dropout on the reduced output.
+    """Return the embedding's kernels: token look-up, then positions, norm and dropout.
 
     Never recomputed. W adds the output gradient into the rows that the tokens touched: every rank reads the gradient of
     all n tokens and updates those in its share of the vocabulary, assumed even. A framework that first makes a dense
@@ -162,37 +162,42 @@ def embedding_block(model: Model, shape: RankShape) -> Block:
     touched = min(local.tokens, model.vocab_size) / shape.tp
     size = local.tokens * local.hidden
     lookup = Section(
-        forward=(memory("embedding", 2 * e * size),),
-        weight_grad=(memory("embedding_weight_grad", e * size + shape.gradient_bytes(touched * local.hidden)),),
+        forward=(memory_kernel("embedding", 2 * e * size),),
+        weight_grad=(memory_kernel("embedding_weight_grad", e * size + shape.gradient_bytes(touched * local.hidden)),),
     )
-    pieces = [positions(model, shape, local)]
+    pieces = [position_section(model, shape, local)]
     if model.embedding_norm:
         pieces.append(make_norm("embedding_norm", model, shape, local, residual=False))
     if shape.dropout:
-        pieces.append(dropout("embedding_dropout", shape, local.edge_tokens * local.hidden))
-    return Block("embedding", entry=Section(), body=lookup, exit=join(pieces, "none"))
+        pieces.append(dropout_section("embedding_dropout", shape, local.edge_tokens * local.hidden))
+    return Block("embedding", entry=Section(), body=lookup, exit=join_sections(pieces, "none"))
 
 
 def prediction_block(model: Model, shape: RankShape) -> Block:
-    """Return the block before a layer of multi-token prediction: next token's row, two norms, and the joining matmul.
+    """Return the kernels that make the input of a multi-token prediction layer: look-up, norms, matmul.
 
-    Never recomputed. The matmul is column-parallel; gathering its output is as much traffic as the reduction that is
-    counted. (Megatron-LM, core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
+    The next token's row and the hidden state are joined. Never recomputed. The matmul is column-parallel; gathering its
+    output is as much traffic as the reduction that is counted. (Megatron-LM,
+    core/transformer/multi_token_prediction.py, ``MultiTokenPredictionLayer``.)
     """
     local = local_sizes(model, shape)
     size = shape.element_bytes * local.tokens * local.hidden
     touched = min(local.tokens, model.vocab_size) / shape.tp
     rows = Section(
-        forward=(memory("prediction_rows", 2 * size),),
-        weight_grad=(memory("prediction_rows_weight_grad", size + shape.gradient_bytes(touched * local.hidden)),),
+        forward=(memory_kernel("prediction_rows", 2 * size),),
+        weight_grad=(
+            memory_kernel("prediction_rows_weight_grad", size + shape.gradient_bytes(touched * local.hidden)),
+        ),
     )
     both = [make_norm(f"prediction_{name}_norm", model, shape, local, residual=False) for name in ("row", "hidden")]
     product = linear("projection", shape, local.tokens, 2 * local.hidden, local.hidden // shape.tp, bias=False)
-    return Block("mtp", entry=join([rows, *both], "none"), body=product, exit=Section(), gathered=2 * local.hidden)
+    return Block(
+        "mtp", entry=join_sections([rows, *both], "none"), body=product, exit=Section(), gathered=2 * local.hidden
+    )
 
 
 def lm_head_block(model: Model, shape: RankShape) -> Block:
-    """Return the final norm, the logits over the rank's share of the padded vocabulary, and the cross-entropy in fp32.
+    """Return the kernels of the LM head: final norm, logits of the rank's vocabulary share, cross-entropy.
 
     Never recomputed.
     """
@@ -203,7 +208,7 @@ def lm_head_block(model: Model, shape: RankShape) -> Block:
     return Block(
         "lm_head",
         entry=entry,
-        body=join((product, _loss_section(shape, shape.loss_shares * logits)), "none"),
+        body=join_sections((product, _loss_section(shape, shape.loss_shares * logits)), "none"),
         exit=Section(),
     )
 
@@ -225,14 +230,14 @@ def _loss_section(shape: RankShape, logits: float) -> Section:
         case _:
             assert_never(shape.logits)
     if shape.kernels != "fused":
-        return eager.loss(shape, logits)
+        return eager.unfused_loss(shape, logits)
     wide = FP32_BYTES
     forward = {"to_fp32": e + wide, "maximum": wide, "less_maximum": 2 * wide, "exponentials": 2 * wide, "sum": wide,
                "probabilities": 2 * wide}  # fmt: skip
     backward = {"scaled": 2 * wide, "to_16_bits": wide + e}
     return Section(
-        forward=tuple(memory(f"logits_{step}", size * logits) for step, size in forward.items()),
-        input_grad=tuple(memory(f"logits_grad_{step}", size * logits) for step, size in backward.items()),
+        forward=tuple(memory_kernel(f"logits_{step}", size * logits) for step, size in forward.items()),
+        input_grad=tuple(memory_kernel(f"logits_grad_{step}", size * logits) for step, size in backward.items()),
     )
 
 
@@ -240,7 +245,7 @@ def _loss_section(shape: RankShape, logits: float) -> Section:
 
 
 def embedding_tensors(model: Model, shape: RankShape) -> list[Tensor]:
-    """Return the tensors that the backward of the embedding reads, all in W.
+    """Return the tensors that the embedding's weight gradient reads.
 
     W needs the whole gradient of the output on every rank of tp.
     """
@@ -274,15 +279,11 @@ def lm_head_tensors(model: Model, shape: RankShape) -> list[Tensor]:
     loss = [Tensor("lm_head", "logits", FP32_BYTES * logits * shape.loss_shares), gradient]
     if shape.logits == "in-place":
         loss = [replace(gradient, name="logits", made="F")]
-    return [
-        Tensor("lm_head", "final_norm_input", hidden),
-        *operands("lm_head", "head_input", model, shape),
-        *loss,
-    ]
+    return [Tensor("lm_head", "final_norm_input", hidden), *operands("lm_head", "head_input", model, shape), *loss]
 
 
 def head_working_bytes(model: Model, shape: RankShape) -> float:
-    """Return the bytes of logits in the matmul's precision, alive only until the loss has copied them to fp32.
+    """Return the bytes of logits that exist only until the loss has copied them to fp32.
 
     Their gradient is as large: made from the fp32 ones, and read by both matmuls of the head's backward. None where the
     loss works in place.

@@ -1,4 +1,4 @@
-"""Interface of a layer kind: one part of a layer, from its norm to its residual add, on one rank.
+"""Interface of layer kinds: attention, MLP or mixture, each from its norm to its residual add, on one rank.
 
 A layer has one kind that mixes tokens (attention) and one that does not (an MLP, or a mixture of experts). A kind
 describes the part's weights, FLOPs, kept tensors and communication; most follow from its weight matrices.
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model.choices import RecomputeModule
-from simcluster.model.context import Context
-from simcluster.model.kept import Tensor, in_kept_precision
+from simcluster.model.context import CpExchange
+from simcluster.model.kept import Tensor, apply_kept_precision
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layer_sections import RankShape, local_sizes
 from simcluster.model.transformer import Model
@@ -24,7 +24,7 @@ AttentionBackward = Literal["model", "flash"]
 
 @dataclass(frozen=True, slots=True)
 class WeightMatrix:
-    """One or more (``count``) equal weight matrices on one rank, split over ranks of an expert (``experts``) or tp."""
+    """One or more (``count``) equal weight matrices on one rank, and how tp or expert ranks split them."""
 
     rows: int
     columns: int
@@ -34,11 +34,11 @@ class WeightMatrix:
 
     @property
     def elements(self) -> int:
-        """Number of elements of one matrix on the rank."""
+        """Number of elements that one matrix has on the rank."""
         return self.rows * self.columns
 
     def whole(self, ranks: int) -> WeightMatrix:
-        """Return the same matrix gathered from the ranks that split it."""
+        """Return the whole matrix, gathered from the ranks that split it."""
         rows, columns = (ranks if self.split == each else 1 for each in ("rows", "columns"))
         return replace(self, rows=self.rows * rows, columns=self.columns * columns)
 
@@ -68,11 +68,10 @@ class Flops:
 
 
 class LayerKind:
-    """A kind of part of a layer; its ops and its tensors' block carry its ``name``.
+    """Base class of layer kinds, one per half of a layer; ops and tensors carry its ``name``.
 
     ``WHOLE`` is the recompute module that repeats all of it, if there is one. ``MIXES``: ``model.mixer`` may name it.
     ``ROUTED``: its tokens travel to experts over ep. ``SQUARE``: its core works on all pairs of tokens.
-
     ``MODELLED_WITH`` lists by field of a scenario the values that the kind is modelled with; the scenario rejects
     others by name. The default allows only what holds for any kind: options that only attention has, or that need more
     knowledge of a kind, are rejected.
@@ -83,21 +82,21 @@ class LayerKind:
     MIXES: ClassVar[bool] = False
     ROUTED: ClassVar[bool] = False
     SQUARE: ClassVar[bool] = False
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
-        "model.position": Allowed(("learned", "none")),
-        "model.bias": Allowed((False,)),
-        "model.causal": Allowed((True,)),
-        "model.layer_norms": Allowed((None, 2)),
-        "model.parallel_residual": Allowed((None,)),
-        "model.qk_norm": Allowed((None,)),
-        "model.attention_window": Allowed((None,)),
-        "model.full_attention_every": Allowed((None,)),
-        "model.attention_sinks": Allowed((None,)),
-        "model.mla": Allowed((None,)),
-        "parallel.cp": Allowed((1,)),
-        "training.attention": Allowed(("fused",)),
-        "training.recompute": Allowed(("none", "full")),
-        "memory.offload.modules": Allowed(((),)),
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
+        "model.position": AllowedValues(("learned", "none")),
+        "model.bias": AllowedValues((False,)),
+        "model.causal": AllowedValues((True,)),
+        "model.layer_norms": AllowedValues((None, 2)),
+        "model.parallel_residual": AllowedValues((None,)),
+        "model.qk_norm": AllowedValues((None,)),
+        "model.attention_window": AllowedValues((None,)),
+        "model.full_attention_every": AllowedValues((None,)),
+        "model.attention_sinks": AllowedValues((None,)),
+        "model.mla": AllowedValues((None,)),
+        "parallel.cp": AllowedValues((1,)),
+        "training.attention": AllowedValues(("fused",)),
+        "training.recompute": AllowedValues(("none", "full")),
+        "memory.offload.modules": AllowedValues(((),)),
     }
 
     # --- what it holds --------------------------------------------------------------------------------------------
@@ -107,15 +106,15 @@ class LayerKind:
         raise NotImplementedError
 
     def products(self, model: Model, tp: int = 1, etp: int = 1) -> list[WeightMatrix]:
-        """Return the weight matrices as the library multiplies them, some of them fused into one."""
+        """Return the weight matrices as libraries multiply them, some of them fused into one."""
         return list(self.matrices(model, tp, etp=etp))
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of parameters of a rank that are in no matrix (biases, inner norms), without experts'."""
+        """Return the number of a rank's parameters outside matrices (biases, inner norms), without experts'."""
         return 0
 
     def parameters(self, model: Model, tp: int = 1) -> int:
-        """Return the number of parameters of a rank, without those of routed experts."""
+        """Return the number of parameters on a rank, without those of routed experts."""
         own = (each for each in self.matrices(model, tp) if not each.experts)
         return sum(each.elements * each.count for each in own) + self.vectors(model, tp)
 
@@ -124,7 +123,7 @@ class LayerKind:
         return 0
 
     def parameters_used(self, model: Model) -> int:
-        """Return the number of parameters that one token uses, of routed experts only those that it visits."""
+        """Return the number of parameters that one token uses; of routed experts, those that it visits."""
         return self.parameters(model)
 
     # --- what it computes -----------------------------------------------------------------------------------------
@@ -134,15 +133,15 @@ class LayerKind:
         raise NotImplementedError
 
     def sections(self, model: Model, shape: RankShape) -> tuple[Section, ...]:
-        """Return all kernels in forward order."""
+        """Return all kernels of the layer kind as sections in forward order."""
         return self.block(model, shape).sections
 
-    def context(self, model: Model, shape: RankShape) -> Context | None:
-        """Return how the context-parallel ranks share the core kernel; None where sequences are whole."""
+    def context(self, model: Model, shape: RankShape) -> CpExchange | None:
+        """Return how context-parallel ranks share the core kernel; None if sequences are whole."""
         return None
 
     def weights_used(self, model: Model) -> int:
-        """Return the number of matrix weights that a token is multiplied with."""
+        """Return the number of matrix weights that one token is multiplied with."""
         return sum(each.elements * each.count for each in self.matrices(model))
 
     def core_flops(self, model: Model, tokens: int, backward: AttentionBackward) -> Flops:
@@ -150,30 +149,30 @@ class LayerKind:
         return Flops(0.0, 0.0, 0.0)
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the FLOPs per sequence that recomputing ``module`` repeats; ``core`` are those of the core kernel."""
+        """Return the FLOPs per sequence that recomputing ``module`` repeats, given the ``core`` kernel's FLOPs."""
         return 0.0
 
     # --- what it keeps --------------------------------------------------------------------------------------------
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that backward reads, in 16 bits, in the order in which they are made."""
+        """Return the tensors that the backward reads, in 16 bits, in the order in which they are made."""
         raise NotImplementedError
 
     def kept(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the tensors that backward reads, in the precision in which they are kept."""
-        return in_kept_precision(self.tensors(model, shape), shape)
+        """Return the tensors that the backward reads, in the precision in which they are kept."""
+        return apply_kept_precision(self.tensors(model, shape), shape)
 
     def forward_working_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of tensors alive only inside the forward: in all, and the part per routed rows."""
+        """Return the bytes of tensors that exist only inside the forward: in all, and per routed rows."""
         return 0.0, 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients alive only inside the backward (not the incoming one), and per routed rows."""
+        """Return the bytes of gradients that exist only inside the backward: in all, and per routed rows."""
         return 0.0, 0.0
 
 
 def incoming_bytes(model: Model, shape: RankShape) -> float:
-    """Return the bytes of a block's incoming gradient; under sequence parallelism the gathered one plus the shard."""
+    """Return the bytes of the gradient that enters a block's backward, gathered and (if sharded) its shard."""
     local = local_sizes(model, shape)
     tokens, edge = shape.element_bytes * local.tokens, shape.element_bytes * local.edge_tokens
     return local.hidden * (tokens + (edge if edge < tokens else 0.0))

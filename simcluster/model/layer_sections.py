@@ -1,4 +1,4 @@
-"""Operations of which blocks consist (norm, linear, dropout, ...), as kernels of one GPU by pipeline phase.
+"""Operations that blocks consist of (norm, linear, dropout, ...), as kernels of one GPU by pipeline phase.
 
 Bytes follow one rule: every tensor that a kernel reads or writes counts once. Memory kernels count no FLOPs: bytes are
 what limits them.
@@ -35,7 +35,7 @@ MASK_BYTES = 1.0  # a dropout mask is one byte per element
 
 @dataclass(frozen=True, slots=True)
 class RankShape:
-    """Parallelism, recompute, precision and software choices that decide one rank's kernels, besides the model.
+    """Parallelism, recompute, precision and software choices that, with the model, decide one rank's kernels.
 
     ``ep`` ranks share the experts of a mixture, each split over ``etp`` (0: as many as tp). ``cp_comm`` is how the
     ranks that share a sequence bring queries and keys together, ``cp_shares`` which tokens each has, and ``ring`` whose
@@ -105,36 +105,36 @@ class RankShape:
 
     @property
     def expert_tp(self) -> int:
-        """Number of ranks over which an expert is split."""
+        """Number of tensor-parallel ranks that one expert is split over."""
         return self.etp or self.tp
 
     def recomputes(self, layer: int) -> bool:
-        """Return whether the layer of this number recomputes anything in backward."""
+        """Return whether the backward of the layer with this number recomputes anything."""
         return self.recompute != "none" and layer % self.recompute_every == 0
 
     @property
     def loss_shares(self) -> int:
-        """Number of vocabulary shares, one per rank of tp, over which a rank computes the loss."""
+        """Number of vocabulary shares (one per tp rank) on which each rank computes the loss."""
         return self.tp if self.logits == "gathered" else 1
 
     def reruns(self, module: RecomputeModule) -> bool:
-        """Return whether a selective recompute names this module."""
+        """Return whether selective recomputation is on and names this module."""
         return self.recompute == "selective" and module in self.modules
 
     @property
     def core_again(self) -> bool:
-        """Return whether a selective recompute runs the core attention again."""
+        """Return whether selective recomputation runs the core attention again."""
         spared = self.attention == "fused" and self.keeps_fused_core
         return self.recompute == "selective" and "core_attn" in self.modules and not spared
 
     def gradient_bytes(self, weights: float) -> float:
-        """Return the bytes moved to store the gradient of N ``weights``: added to the main one or written once."""
+        """Return the bytes moved to store the gradient of N ``weights``: added to the main one, or written once."""
         return weights * (2 * self.grad_accumulate_bytes if self.grad_accumulate_bytes else self.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSizes:
-    """Sizes on one rank: tokens in the body of a block and at its edges, and widths of its tensors.
+    """Sizes of a layer's tensors on one rank: tokens inside and at the edges of a block, and widths.
 
     ``rows`` are its query positions of one sequence, ``columns`` the key positions that they meet. Of its heads,
     ``query``, ``kv`` and ``value`` are the widths of all queries, keys and values, ``output`` that of their outputs.
@@ -157,7 +157,7 @@ class LocalSizes:
 
 
 def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
-    """Return the sizes that a rank works on; raise InputError where tp or cp does not divide what it splits."""
+    """Return the sizes of tensors on one rank; raise InputError if tp or cp does not divide them."""
     shard = tensor_shard(model, shape.tp)
     sequence = model.sequence_length
     if sequence % shape.cp:
@@ -187,8 +187,8 @@ def local_sizes(model: Model, shape: RankShape) -> LocalSizes:
     )
 
 
-def join(pieces: Sequence[Section], recompute: Recompute) -> Section:
-    """Return sections run one after the other: forward in order, backward in reverse.
+def join_sections(pieces: Sequence[Section], recompute: Recompute) -> Section:
+    """Return one section of several that run in order, reversed in the backward.
 
     Under full recompute the whole forward runs again; otherwise the parts that the sections name.
     """
@@ -205,20 +205,20 @@ def join(pieces: Sequence[Section], recompute: Recompute) -> Section:
 # --- kernels --------------------------------------------------------------------------------------------------------
 
 
-def memory(name: str, size: float) -> Kernel:
-    """Return a kernel limited by device memory; ``size`` is bytes read and written."""
+def memory_kernel(name: str, size: float) -> Kernel:
+    """Return a kernel limited by memory bandwidth, which reads and writes ``size`` bytes."""
     return Kernel(name, "memory", 0.0, size)
 
 
 def both_ways(name: str, forward: float, back: float) -> Section:
-    """Return a section of a memory kernel and its input-gradient kernel, by bytes moved."""
-    return Section((memory(name, forward),), input_grad=(memory(f"{name}_input_grad", back),))
+    """Return a section of a memory kernel and its input-gradient kernel, by the bytes that each moves."""
+    return Section((memory_kernel(name, forward),), input_grad=(memory_kernel(f"{name}_input_grad", back),))
 
 
 def matmul(
     name: str, m: int, n: int, k: int, element_bytes: float, batch: int = 1, *, operand_bytes: float = 0.0
 ) -> Kernel:
-    """Return ``batch`` matmuls (m x k)(k x n); each operand and the result move once.
+    """Return the kernel of ``batch`` matmuls (m x k)(k x n); operands and results are each read or written once.
 
     An element has ``element_bytes``, of the operands ``operand_bytes`` if that is not 0.
     """
@@ -232,13 +232,13 @@ def matmul(
 def linear(
     name: str, shape: RankShape, tokens: int, width_in: int, width_out: int, *, bias: bool, wide: bool = False
 ) -> Section:
-    """Return a weight matmul and its two gradients: dX = dY W^T, and dW = X^T dY added to the main gradient.
+    """Return the kernels of a linear layer: Y = X W, dX = dY W^T, and dW = X^T dY added to the main gradient.
 
     Operands of all three have ``shape.cast_bytes`` in fp8 and fp4, unless the matmul is ``wide``; Y and dX have
     ``element_bytes`` in every precision, and dW those of the main gradient. The matmul's epilogue or the next kernel
-    adds the bias (if neither: ``bias_section``); its gradient is a pass over dY. Where the library cannot add
-    inside the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added
-    by a separate kernel.
+    adds the bias (if neither: ``bias_section``); its gradient is a pass over dY. Where the library cannot add inside
+    the matmul (Megatron-LM before --gradient-accumulation-fusion, autograd), dW is written in 16 bits and added by a
+    separate kernel.
     """
     e, weights = shape.element_bytes, width_in * width_out
     operand = shape.cast_bytes if shape.fp8 and not wide else e
@@ -249,9 +249,9 @@ def linear(
     product = Kernel(f"{name}_weight_grad", "matmul", flops, size, width_in, width_out, tokens, turned=True, wide=wide)
     weight_grad: tuple[Kernel, ...] = (replace(product, operand_bytes=operand),)
     if apart:  # reads what the matmul wrote, adds it to the main gradient
-        weight_grad += (memory(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
+        weight_grad += (memory_kernel(f"{name}_weight_grad_accumulate", e * weights + shape.gradient_bytes(weights)),)
     if bias:
-        weight_grad += (memory(f"{name}_bias_grad", e * tokens * width_out),)
+        weight_grad += (memory_kernel(f"{name}_bias_grad", e * tokens * width_out),)
     forward = matmul(name, tokens, width_out, width_in, e, operand_bytes=operand)
     input_grad = matmul(f"{name}_input_grad", tokens, width_in, width_out, e, operand_bytes=operand)
     return Section((replace(forward, wide=wide),), (), (replace(input_grad, wide=wide),), weight_grad)
@@ -259,76 +259,79 @@ def linear(
 
 def bias_section(name: str, shape: RankShape, tokens: int, width: int) -> Section:
     """Return a separate kernel that adds a bias: it reads the matmul's output and writes the sum."""
-    return Section(forward=(memory(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
+    return Section(forward=(memory_kernel(f"{name}_bias", 2 * shape.element_bytes * tokens * width),))
 
 
 def cast_kernels(name: str, shape: RankShape, elements: float) -> tuple[Kernel, ...]:
-    """Return the kernel that casts a matmul operand to fp8 or fp4, reading 16 bits and writing both orders.
+    """Return the kernel that casts a matmul operand from 16 bits to fp8 or fp4, in both row and column order.
 
     Forward and weight gradient need one order each. The largest value, which sets the scale, is found by the kernel
     that made the operand (Transformer Engine; torchao, compiled).
     """
-    return (memory(f"{name}_cast", (shape.element_bytes + 2 * shape.cast_bytes) * elements),) if shape.fp8 else ()
+    return (
+        (memory_kernel(f"{name}_cast", (shape.element_bytes + 2 * shape.cast_bytes) * elements),) if shape.fp8 else ()
+    )
 
 
-def norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
-    """Return a fused norm: it reads and writes a row per token; backward reads dY and X and writes dX.
+def fused_norm(name: str, shape: RankShape, local: LocalSizes, *, residual: bool) -> Section:
+    """Return the kernels of a fused norm: it reads and writes each row; backward reads dY and X and writes dX.
 
     Scale and shift gradients come with it. ``residual``: the gradient of the residual path is then added to dX (two
     reads, one write).
     """
     size = shape.element_bytes * local.edge_tokens * local.hidden
-    input_grad: tuple[Kernel, ...] = (memory(f"{name}_input_grad", 3 * size),)
+    input_grad: tuple[Kernel, ...] = (memory_kernel(f"{name}_input_grad", 3 * size),)
     if residual:
-        input_grad += (memory(f"{name}_residual_grad", 3 * size),)
-    return Section(forward=(memory(name, 2 * size),), input_grad=input_grad)
+        input_grad += (memory_kernel(f"{name}_residual_grad", 3 * size),)
+    return Section(forward=(memory_kernel(name, 2 * size),), input_grad=input_grad)
 
 
-def residual_add(name: str, model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return bias, dropout and residual add as one kernel, as Megatron-LM fuses them: two reads, a write, and the mask.
+def residual_section(name: str, model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return bias, dropout and residual add as one kernel, as Megatron-LM fuses them.
 
-    In backward the residual path costs nothing here; only dropout and the bias of the row-parallel matmul do.
+    It makes two reads, a write, and the mask. In backward the residual path costs nothing here; only dropout and the
+    bias of the row-parallel matmul do.
     """
     elements = local.edge_tokens * local.hidden
     size = shape.element_bytes * elements
     biased = model.bias in (True, "attention") if name == "attention" else model.mlp_bias
     mask = MASK_BYTES * elements if shape.dropout else 0.0
     return Section(
-        forward=(memory(f"{name}_residual_add", 3 * size + mask),),
-        input_grad=(memory(f"{name}_dropout_input_grad", 2 * size + mask),) if shape.dropout else (),
-        weight_grad=(memory(f"{name}_bias_grad", size),) if biased else (),
+        forward=(memory_kernel(f"{name}_residual_add", 3 * size + mask),),
+        input_grad=(memory_kernel(f"{name}_dropout_input_grad", 2 * size + mask),) if shape.dropout else (),
+        weight_grad=(memory_kernel(f"{name}_bias_grad", size),) if biased else (),
     )
 
 
-def dropout(name: str, shape: RankShape, elements: int) -> Section:
-    """Return a separate dropout: a read, a write, and the mask (written, then read)."""
+def dropout_section(name: str, shape: RankShape, elements: int) -> Section:
+    """Return the kernels of a separate dropout: a read, a write, and the mask (written, then read)."""
     size = (2 * shape.element_bytes + MASK_BYTES) * elements
     return both_ways(name, size, size)
 
 
-def rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the fused kernel of rotary positions, which reads and writes Q and K, and does the same in backward."""
+def fused_rotation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the fused kernel of rotary positions, which reads and writes Q and K, forward and backward."""
     if model.position != "rope":
         return Section()
     size = 2 * shape.element_bytes * local.tokens * (local.query + local.kv)
     return both_ways("rope", size, size)
 
 
-def positions(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the kernels of learned positions, added to token rows; backward adds gradients to the table."""
+def position_section(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the kernels that add learned positions to token rows, and the positions' gradients to the table."""
     if model.position != "learned":
         return Section()
     size = shape.element_bytes * local.edge_tokens * local.hidden
     rows = local.edge_tokens // shape.micro_batch
     update = shape.gradient_bytes(rows * local.hidden)
     return Section(
-        forward=(memory("position_embedding", 3 * size),),
-        weight_grad=(memory("position_embedding_weight_grad", size + update),),
+        forward=(memory_kernel("position_embedding", 3 * size),),
+        weight_grad=(memory_kernel("position_embedding_weight_grad", size + update),),
     )
 
 
-def activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
-    """Return GELU (with its bias) or SwiGLU: reads inputs, writes an output; backward reads dY and inputs."""
+def fused_activation(model: Model, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the fused kernel of GELU (with its bias) or SwiGLU, forward and backward."""
     inputs = model.mlp_matrices - 1
     size = shape.element_bytes * local.tokens * local.ffn
     return both_ways("swiglu" if model.gated_mlp else "gelu", (inputs + 1) * size, (2 * inputs + 1) * size)

@@ -1,4 +1,4 @@
-"""The registry of layer kinds, and parameter counts of a whole model and of one rank.
+"""Registry of layer kinds, and parameter counts of a whole model and of one rank.
 
 To add a kind: write a subclass of ``layer_kind.LayerKind`` in a separate file, and a line in ``LAYER_KINDS``.
 """
@@ -38,20 +38,20 @@ def kinds_of_layer(model: Model, layer: int) -> tuple[LayerKind, ...]:
 
 
 def distinct_layers(model: Model) -> list[tuple[int, int]]:
-    """Return (first layer, number of layers) for each distinct sort of layer, those without experts first."""
+    """Return (number of the first layer, count of layers) for each kind of layer; those without experts come first."""
     mixtures = model.moe_layers + sum(map(model.has_experts, model.predicting))
     first = sorted(model.kinds_of_layers.values(), key=model.has_experts)
     return [(layer, mixtures if model.has_experts(layer) else model.predicting.stop - mixtures) for layer in first]
 
 
 def kinds_by_name(model: Model) -> dict[str, LayerKind]:
-    """Return every layer kind of the model by its name, in forward order."""
+    """Return every layer kind that the model has by its name, in forward order."""
     sorts = [kinds_of_layer(model, layer) for layer, _ in distinct_layers(model)]
     return {kind.name: kind for each in zip(*sorts, strict=True) for kind in each}
 
 
 def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> tuple[WeightMatrix, ...]:
-    """Return the weight matrices of a layer on one rank that an optimizer of whole matrices (such as Muon) updates.
+    """Return a layer's weight matrices on one rank that an optimizer of whole matrices, such as Muon, updates.
 
     Embedding, LM head, norms and biases are not among them (Megatron-Core, core/optimizer/layer_wise_optimizer.py,
     ``is_managed_by_layer_wise_optimizer``).
@@ -60,12 +60,12 @@ def layer_matrices(model: Model, layer: int, *, tp: int, ep: int, etp: int) -> t
 
 
 def attention_block(model: Model, shape: RankShape) -> Block:
-    """Return the block of the kind that mixes tokens in the model's layers."""
+    """Return the attention block of the model's layers on a rank of this shape."""
     return kinds_of_layer(model, 0)[0].block(model, shape)
 
 
 def mlp_block(model: Model, shape: RankShape) -> Block:
-    """Return the block of a layer's MLP."""
+    """Return the MLP block of the model's layers on a rank of this shape."""
     return LAYER_KINDS["mlp"].block(model, shape)
 
 
@@ -90,7 +90,7 @@ class ParameterCount:
 
     @property
     def embedding(self) -> int:
-        """Number of parameters of the embedding's tables and norm."""
+        """Number of parameters in the embedding's tables and norm."""
         return self.token_embedding + self.position_embedding + self.embedding_norm
 
 
@@ -116,7 +116,7 @@ def parameters(model: Model) -> ParameterCount:
 
 
 def prediction_parameters(model: Model, tp: int = 1) -> int:
-    """Count the parameters that a multi-token prediction layer adds on one of ``tp`` ranks: projection and norms."""
+    """Count the parameters that a multi-token prediction layer adds to a tp rank: projection and norms."""
     return 2 * model.hidden_size * model.hidden_size // tp + 3 * model.norm_parameters
 
 
@@ -130,7 +130,7 @@ def position_parameters(model: Model) -> int:
 
 
 def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
-    """Count the parameters of one layer on one of ``tp`` ranks; norms and row-parallel biases are on every rank.
+    """Count a layer's parameters on one of ``tp`` ranks; norms and row-parallel biases are on every rank.
 
     Routed experts are not among them (``expert_parameters_per_rank``); router and shared experts are.
     """
@@ -138,7 +138,7 @@ def layer_parameters_per_tp_rank(model: Model, tp: int, layer: int = 0) -> int:
 
 
 def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
-    """Count the parameters of each weight matrix of one layer on one of ``tp`` ranks, in the order of their use.
+    """Return the parameter count of each weight matrix of a layer on one of ``tp`` ranks, in order of use.
 
     Queries, keys and values are one matrix, as are the gate and the first of a gated MLP (Megatron-LM). Of a mixture
     and of latent attention: all of the layer as one.
@@ -149,7 +149,7 @@ def layer_matrices_per_tp_rank(model: Model, tp: int) -> tuple[int, ...]:
 
 
 def expert_parameters_per_rank(model: Model, layer: int, *, ep: int, etp: int) -> int:
-    """Count the parameters of the routed experts that a rank holds of one layer: experts / ep, each split over etp."""
+    """Count the routed-expert parameters of a layer on one rank: experts / ep, each split over etp."""
     return sum(kind.expert_parameters(model, ep, etp) for kind in kinds_of_layer(model, layer))
 
 
@@ -160,12 +160,12 @@ def embedding_parameters_per_tp_rank(model: Model, tp: int) -> int:
 
 
 def lm_head_parameters_per_tp_rank(model: Model, tp: int) -> int:
-    """Count a rank's rows of the padded output matrix (if tied and on another stage than the embedding: a copy)."""
+    """Count a rank's parameters of the padded LM head matrix (if tied, a copy on another stage)."""
     return padded_vocab(model, tp) // tp * model.hidden_size
 
 
 def stage_parameters_per_tp_rank(model: Model, tp: int, *, layers: int, first: bool, last: bool) -> int:
-    """Count the parameters that one tensor-parallel rank holds of a pipeline stage whose layers are equal.
+    """Count the parameters of a pipeline stage with equal layers on one tensor-parallel rank.
 
     ``layers`` is the number of layers of the stage in all its chunks; ``first`` and ``last``: whether it has the
     embedding and the final norm with the LM head. Tied embeddings on two stages are held twice (Megatron-LM), on one

@@ -1,4 +1,4 @@
-"""Spec sections of a mixture of experts and of latent attention, which replace a layer's MLP and attention."""
+"""Sections of a model for a mixture of experts and for latent attention."""
 
 from __future__ import annotations
 
@@ -17,42 +17,41 @@ Natural = Annotated[int, BeforeValidator(validate_natural), WithJsonSchema({"typ
 
 
 class Moe(Spec):
-    """A mixture of experts; gates, activation and biases of an expert are those of the model's MLP."""
+    """A mixture of experts instead of the MLP; gates, activation and biases are those of the model's MLP."""
 
     experts: Count
-    """Experts per layer."""
+    """Number of routed experts per layer."""
     top_k: Count
-    """Experts that every token visits."""
+    """Number of experts that every token visits."""
     expert_ffn_hidden_size: Count
-    """Width of an expert."""
+    """Width (ffn_hidden_size) of one expert."""
     shared_experts: Natural = 0
-    """Additional experts that every token visits."""
+    """Number of additional, shared experts that every token visits."""
     shared_ffn_hidden_size: Count | None = None
-    """Width of all shared experts together; default: N times the others' width."""
+    """Width of all shared experts together; default: shared_experts x expert_ffn_hidden_size."""
     shared_gate: StrictBool = False
-    """Is there a learned gate before the shared experts (Qwen 2)?"""
+    """Whether a learned gate weighs the output of the shared experts (Qwen 2)."""
     first_dense_layers: Natural = 0
-    """Number of first layers that keep the MLP."""
+    """Number of first layers that have a dense MLP instead of experts."""
     every: Count = 1
-    """Of the other layers, those whose number from 1, minus offset, is a multiple of this have experts; 1: all have
-    (Megatron-LM's --moe-layer-freq)."""
+    """After first_dense_layers, layers have experts if their number from 1, minus offset, is a multiple of this; 1: all
+    layers (Megatron-LM's --moe-layer-freq)."""
     offset: Natural = 0
-    """Subtracted from the layer's number before it is divided by every."""
+    """Number that is subtracted from a layer's number before every is applied."""
     router_bias: StrictBool = False
-    """Does the router add a number for each expert (DeepSeek-V3, GPT-OSS)?"""
+    """Whether the router has a bias for each expert (DeepSeek-V3, GPT-OSS)."""
     capacity_factor: Annotated[float, Field(strict=False, gt=0, le=1e6)] | None = None
     """Capacity of an expert, as a multiple of an even share of every rank's tokens; tokens beyond it are dropped
-    (--moe-expert-capacity-factor); default: none is."""
+    (--moe-expert-capacity-factor); default: no limit."""
     pad_to_capacity: StrictBool = False
-    """Is every expert padded to its capacity, whatever the tokens chose
-    (--moe-pad-expert-input-to-capacity)?"""
+    """Whether every expert's rows are padded to its capacity (--moe-pad-expert-input-to-capacity)."""
     aux_loss: StrictBool = False
-    """Does a loss of the router's scores balance the experts (--moe-router-load-balancing-type)?"""
+    """Whether an auxiliary loss of the router's scores balances the experts (--moe-router-load-balancing-type)."""
     groups: Count = 1
-    """Groups of consecutive experts that the router limits tokens to (n_group of config.json)."""
+    """Number of groups of consecutive experts, of which a token may visit top_groups (n_group of config.json)."""
     top_groups: Count | None = None
-    """Groups whose experts a token may visit (topk_group; DeepSeek-V3's node-limited routing, arXiv:2412.19437 section
-    2.1.2); default: all."""
+    """Number of expert groups that a token may visit (topk_group; DeepSeek-V3's node-limited routing, arXiv:2412.19437
+    section 2.1.2); default: all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -77,16 +76,16 @@ class Moe(Spec):
 
     @property
     def open_groups(self) -> int:
-        """Groups whose experts a token may visit."""
+        """Number of expert groups whose experts a token may visit."""
         return self.top_groups or self.groups
 
     @property
     def shared_width(self) -> int:
-        """Width of all shared experts together; 0 without any."""
+        """Width of all shared experts together; 0 if there are none."""
         return self.shared_ffn_hidden_size or self.shared_experts * self.expert_ffn_hidden_size
 
     def rows(self, tokens: int) -> int:
-        """Return the rows that a rank's N ``tokens`` send to the experts: one copy per expert that a token visits.
+        """Return how many rows a rank's ``tokens`` send to the experts: a copy per expert that a token visits.
 
         With a capacity every expert gets at most its capacity, rounded up (moe_utils.py, ``get_capacity``), of an even
         spread.
@@ -104,16 +103,16 @@ class Moe(Spec):
 
     @property
     def most(self) -> float:
-        """Capacity of an expert, in even shares of the tokens."""
+        """Capacity of an expert, as a multiple of an even share of the tokens; infinite without a limit."""
         return math.inf if self.capacity_factor is None else self.capacity_factor
 
     @property
     def counted(self) -> bool:
-        """Return whether the host waits for the row counts; it knows them in advance when padded to capacity."""
+        """Return whether the host waits for the row counts; if padded to capacity, it knows them in advance."""
         return not self.pad_to_capacity
 
     def is_in(self, layer: int) -> bool:
-        """Return whether the layer of this number (from 0) has a mixture of experts."""
+        """Return whether the layer with this number (from 0) has a mixture of experts."""
         return layer >= self.first_dense_layers and (layer + 1 - self.offset) % self.every == 0
 
     def layers_of(self, layers: int) -> int:
@@ -123,36 +122,37 @@ class Moe(Spec):
 
 
 class ExpertKernels(Spec):
-    """The kernels of a framework's mixtures of experts; defaults are what Megatron-Bridge's recipes turn on."""
+    """Which kernels of a mixture of experts a framework fuses; defaults are those of Megatron-Bridge's recipes."""
 
     router: Literal["steps", "fused"] = "steps"
-    """Is each step of the router's expressions a kernel, or are they fused (--moe-router-fusion)?"""
+    """Kernels of the router: one per step of its expressions (steps), or fused (--moe-router-fusion)."""
     router_dtype: Literal["activations", "fp32"] = "activations"
-    """Does the router's matmul give scores as activations are, or in fp32 with casts around its gradients
-    (--moe-router-dtype)?"""
+    """Number format of the router's scores: that of activations, or fp32, with casts around its gradients
+    (--moe-router-dtype)."""
     permute: Literal["steps", "fused"] = "fused"
-    """Are rows sorted and restored by PyTorch's sort, gather and scatter-add (steps), or by a fused kernel each
-    (--moe-permute-fusion)?"""
+    """Kernels that sort rows by expert and restore their order: PyTorch's sort, gather and scatter-add (steps), or a
+    fused kernel each (--moe-permute-fusion)."""
     products: Literal["streams", "grouped", "sequential"] = "streams"
-    """Are the matmuls of a rank's experts launched one by one on four streams (--moe-grouped-gemm: Transformer Engine's
-    GroupedLinear on cuBLAS), sequentially, or as one grouped kernel (CUTLASS, cuDNN, DeepGEMM)?"""
+    """Matmuls of a rank's experts: launched one by one on four streams (streams, --moe-grouped-gemm: Transformer
+    Engine's GroupedLinear on cuBLAS), one by one on one stream (sequential), or as one grouped kernel (grouped:
+    CUTLASS, cuDNN, DeepGEMM)."""
     padding: Literal["rows", "routing"] = "rows"
-    """In fp8: is every expert padded by copies of its rows, before and after, or by the routing
-    (--moe-router-padding-for-fp8; HybridEP's pad_multiple)?"""
+    """In fp8, how rows are padded for each expert: by copies before and after the matmuls (rows), or by the routing
+    (--moe-router-padding-for-fp8; HybridEP's pad_multiple)."""
     bias: Literal["steps", "fused"] = "steps"
-    """Is the bias of experts' outputs weighed and added expert by expert in fp32 (steps: TEGroupedMLP's _apply_bias),
-    or fused?"""
+    """Kernels of the bias of experts' outputs: weighed and added expert by expert in fp32 (steps: TEGroupedMLP's
+    _apply_bias), or fused with the matmul."""
     clamp: Literal["steps", "fused"] = "steps"
-    """Are the inputs of a clamped activation function limited by a kernel each and put together again (steps:
-    fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl), or fused?"""
+    """Kernels of a clamped activation function: a kernel for each input and a concatenation (steps:
+    fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl), or fused."""
     casts: Literal["steps", "fused"] = "steps"
-    """Are operands of the experts' matmuls, and gradients of their outputs, cast to fp8 or fp4 by separate kernels (one
-    per expert where matmuls are one by one: GroupedLinear's split_quantize), or fused?"""
+    """Casts to fp8 or fp4 of operands of the experts' matmuls and of gradients of their outputs: separate kernels
+    (steps; one per expert where matmuls are one by one: GroupedLinear's split_quantize), or fused."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRows:
-    """Numbers and sizes of one microbatch's routed rows on one rank of a mixture.
+    """Number and size of the rows that one microbatch sends to and receives for experts, on one rank.
 
     It has ``tokens``; ``sent`` rows leave it (each token once for every expert it visits), ``rows`` arrive before its
     ``experts``, whose width is ``ffn`` here; a row is ``hidden`` wide. Matmuls work on ``each`` rows for every expert,
@@ -173,13 +173,13 @@ class Mla(Spec):
     """Latent attention (DeepSeek-V2, arXiv:2405.04434): one narrow vector yields the keys and values of all heads."""
 
     kv_lora_rank: Count
-    """Width of the vector from which keys and values are made."""
+    """Width of the narrow vector from which keys and values are made."""
     q_lora_rank: Count | None = None
-    """Width of the vector from which queries are made; default: they are made from the hidden state."""
+    """Width of the narrow vector from which queries are made; default: they are made from the hidden state."""
     qk_nope_head_dim: Count
-    """Part of a head's query and key that positions do not rotate."""
+    """Width of the part of a head's query and key without rotary positions."""
     qk_rope_head_dim: Count
-    """Part of a head's query and key that positions rotate, the same for all heads' keys."""
+    """Width of the part of a head's query and key with rotary positions, which all heads' keys share."""
     v_head_dim: Count
     """Width of a head's value."""
 
@@ -190,5 +190,5 @@ class Mla(Spec):
 
     @property
     def down(self) -> int:
-        """Width of a token's narrow vectors: keys and values, the rotated part, and queries."""
+        """Total width of a token's narrow vectors: keys and values, the rotated part, and queries."""
         return self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0)

@@ -19,15 +19,15 @@ from simcluster.model.layer_sections import (
     FP32_BYTES,
     LocalSizes,
     RankShape,
-    activation,
     both_ways,
-    join,
+    fused_activation,
+    join_sections,
     linear,
     local_sizes,
-    memory,
+    memory_kernel,
 )
 from simcluster.model.mixture import Moe, RoutedRows
-from simcluster.model.router_sections import router
+from simcluster.model.router_sections import router_section
 from simcluster.model.transformer import Model
 
 _FUSED = {"steps": False, "fused": True}
@@ -38,7 +38,7 @@ _SORT_LAUNCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Sections of a mixture between norm and residual add, in forward order; ``shared`` is like an MLP's body."""
+    """Kernel sections of a mixture of experts between norm and residual add, in forward order."""
 
     router: Section
     shared: Section
@@ -48,12 +48,12 @@ class Mixture:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """All sections in forward order."""
+        """All sections of the mixture in forward order."""
         return self.router, self.shared, self.dispatch, self.experts, self.combine
 
 
 def routed_rows(model: Model, shape: RankShape) -> RoutedRows:
-    """Return the rows that travel to experts; raise InputError where ep or etp does not divide what it splits."""
+    """Return the rows that travel to experts; raise InputError if ep or etp does not divide the experts."""
     moe, local = model.moe, local_sizes(model, shape)
     assert moe is not None
     etp = shape.expert_tp
@@ -71,8 +71,8 @@ def routed_rows(model: Model, shape: RankShape) -> RoutedRows:
     return RoutedRows(local.edge_tokens, sent, rows, experts, ffn, local.hidden, each, row)
 
 
-def mixture(model: Model, shape: RankShape) -> Mixture:
-    """Return the sections of a mixture on a rank, with those that recompute repeats.
+def make_mixture(model: Model, shape: RankShape) -> Mixture:
+    """Return the kernel sections of a mixture of experts on a rank, with those that recompute repeats.
 
     With full recompute, or where the module is named, the forward of each runs again; otherwise the named ones of
     shared experts and activation function.
@@ -82,28 +82,28 @@ def mixture(model: Model, shape: RankShape) -> Mixture:
     whole = shape.recompute == "full" or shape.reruns("moe")
 
     def made(*pieces: Section) -> Section:
-        return join(pieces, "full" if whole else "none")
+        return join_sections(pieces, "full" if whole else "none")
 
     return Mixture(
-        router=made(router(moe, shape, local), _branch_gradients(moe, shape, local)),
+        router=made(router_section(moe, shape, local), _branch_grad_section(moe, shape, local)),
         shared=rerun(made(*_shared_sections(model, shape, local)), when=whole or shape.reruns("shared_experts")),
-        dispatch=made(_dispatch(moe, shape, local, there)),
+        dispatch=made(_dispatch_section(moe, shape, local, there)),
         experts=made(
-            _sorting("experts_sort", moe, shape, there),
-            _padding("experts_pad", shape, there),
+            _sorting_section("experts_sort", moe, shape, there),
+            _padding_section("experts_pad", shape, there),
             *_expert_sections(model, shape, local, there),
-            _padding("experts_unpad", shape, there),
-            _output_bias(model, shape, there),
-            _sorting("experts_unsort", moe, shape, there),
+            _padding_section("experts_unpad", shape, there),
+            _bias_section(model, shape, there),
+            _sorting_section("experts_unsort", moe, shape, there),
         ),
-        combine=made(_combine(moe, shape, local, there)),
+        combine=made(_combine_section(moe, shape, local, there)),
     )
 
 
-def _branch_gradients(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+def _branch_grad_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     sums = 1 + bool(moe.shared_width)
     size = 3 * shape.element_bytes * local.hidden * local.edge_tokens * sums
-    return Section(input_grad=(replace(memory("mixture_branches_grad", size), launches=sums),))
+    return Section(input_grad=(replace(memory_kernel("mixture_branches_grad", size), launches=sums),))
 
 
 def _shared_sections(model: Model, shape: RankShape, local: LocalSizes) -> tuple[Section, ...]:
@@ -114,15 +114,16 @@ def _shared_sections(model: Model, shape: RankShape, local: LocalSizes) -> tuple
     width, widths = moe.shared_width // shape.tp, model.mlp_matrices - 1
     up = linear("shared_up", shape, local.tokens, local.hidden, widths * width, bias=model.mlp_bias)
     down = linear("shared_down", shape, local.tokens, width, local.hidden, bias=False)
-    active = _named("shared", activation(model, shape, replace(local, ffn=width)))
+    active = _prefix_names("shared", fused_activation(model, shape, replace(local, ffn=width)))
     return _cast_body("shared", shape, local.tokens, local.hidden, (up, active, down), 1)
 
 
-def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
-    """Return the kernels that copy rows into expert order: a token is read once and written top_k times.
+def _dispatch_section(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
+    """Return the kernels that copy token rows into expert order.
 
-    In steps the map is sorted, rows are gathered one by one, and their gradients added to zeros, read and written each.
-    (moe_utils.py, ``permute``; Transformer Engine, triton/permutation.py.)
+    A fused kernel reads a token once and writes it top_k times. In steps the map is sorted, rows are gathered one by
+    one, and their gradients added to zeros, read and written each. (moe_utils.py, ``permute``; Transformer Engine,
+    triton/permutation.py.)
     """
     if shape.relayed:  # what is sent is the tokens themselves
         return Section()
@@ -130,17 +131,17 @@ def _dispatch(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) 
     rows, choices = there.row_bytes * there.sent, local.edge_tokens * moe.experts
     fused = _FUSED[shape.experts.permute]
     if fused:
-        placed = replace(memory("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
+        placed = replace(memory_kernel("permute_map", (1 + 4 * FP32_BYTES) * choices), launches=3)
     else:
-        placed = replace(memory("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
+        placed = replace(memory_kernel("permute_map", _SORT_BYTES * choices), launches=_SORT_LAUNCHES)
     if shape.all_gathered:  # columns of the rank's experts, of all tokens; rows are made after the gather
         return Section((placed,))
     moved = both_ways("permute", one + rows, one + rows) if fused else both_ways("permute", 2 * rows, one + 3 * rows)
-    return join((Section((placed,)), moved), "none")
+    return join_sections((Section((placed,)), moved), "none")
 
 
-def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
-    """Return the kernels that restore token order, weigh and sum rows; in backward, gradients of rows and weights.
+def _combine_section(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -> Section:
+    """Return the kernels that restore token order and sum the weighted expert outputs.
 
     In steps rows are weighed in a separate kernel, and added to zeros, read and written each. The shared experts'
     output is added after.
@@ -157,24 +158,23 @@ def _combine(moe: Moe, shape: RankShape, local: LocalSizes, there: RoutedRows) -
     else:
         found = both_ways("unpermute", one + (5 if weighed else 3) * rows, one + (5 if weighed else 2) * rows)
     if moe.shared_width:
-        found = join((found, Section((memory("experts_shared_add", 3 * one),))), "none")
+        found = join_sections((found, Section((memory_kernel("experts_shared_add", 3 * one),))), "none")
     return found
 
 
-def is_sorted(shape: RankShape, there: RoutedRows) -> bool:
-    """Return whether rows of several ranks meet before several experts, so that they are sorted."""
+def needs_sorting(shape: RankShape, there: RoutedRows) -> bool:
+    """Return whether rows from several ranks must be sorted by expert before the expert matmuls."""
     return there.experts > 1 and shape.ep * shape.expert_tp > 1
 
 
-def _padding(name: str, shape: RankShape, there: RoutedRows) -> Section:
-    """Return the kernels that pad every expert's rows by copies in fp8, unless the routing sends padding."""
+def _padding_section(name: str, shape: RankShape, there: RoutedRows) -> Section:
     if not shape.fp8 or {"rows": False, "routing": True}[shape.experts.padding]:
         return Section()
     moved = 2 * there.row_bytes * there.rows
     return both_ways(name, moved, moved)
 
 
-def _sorting(name: str, moe: Moe, shape: RankShape, there: RoutedRows) -> Section:
+def _sorting_section(name: str, moe: Moe, shape: RankShape, there: RoutedRows) -> Section:
     """Return the kernels that sort rows of several ranks by expert, and restore their order afterwards.
 
     Of tokens that are relayed a rank gets one copy, of which it makes a row for each of its experts that the token
@@ -188,7 +188,7 @@ def _sorting(name: str, moe: Moe, shape: RankShape, there: RoutedRows) -> Sectio
         copied = own + shape.element_bytes * came * there.hidden
         summed = own + shape.element_bytes * (tokens if shape.all_gathered else came) * there.hidden
         return both_ways(name, copied, summed) if name == "experts_sort" else both_ways(name, summed, copied)
-    if not is_sorted(shape, there):
+    if not needs_sorting(shape, there):
         return Section()
     moved = 2 * there.row_bytes * there.rows
     return both_ways(name, moved, moved)
@@ -196,14 +196,17 @@ def _sorting(name: str, moe: Moe, shape: RankShape, there: RoutedRows) -> Sectio
 
 def _expert_sections(model: Model, shape: RankShape, local: LocalSizes, there: RoutedRows) -> tuple[Section, ...]:
     widths = model.mlp_matrices - 1
-    up = _linears("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
+    up = _expert_linears("experts_up", shape, there, there.hidden, widths * there.ffn, bias=model.mlp_bias)
     fused = model.mlp_bias and _FUSED[shape.experts.bias]
-    down = _linears("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
+    down = _expert_linears("experts_down", shape, there, there.ffn, there.hidden, bias=fused)
     rows = replace(local, tokens=there.rows, ffn=there.ffn)
     launches = there.experts if shape.experts.products == "sequential" else 1
-    active = activation(model, shape, rows).each(lambda kernel: replace(kernel, launches=launches, calls=launches))
+    active = fused_activation(model, shape, rows).each(
+        lambda kernel: replace(kernel, launches=launches, calls=launches)
+    )
     active = rerun(
-        join((_clamping(model, shape, there), _named("experts", active)), "none"), when=shape.reruns("moe_act")
+        join_sections((_clamp_section(model, shape, there), _prefix_names("experts", active)), "none"),
+        when=shape.reruns("moe_act"),
     )
     if _FUSED[shape.experts.casts]:
         return (up, active, down)
@@ -223,29 +226,28 @@ def clamps_separately(model: Model, shape: RankShape) -> bool:
     return model.clamped_activation is True and not _FUSED[shape.experts.clamp]
 
 
-def _clamping(model: Model, shape: RankShape, there: RoutedRows) -> Section:
-    """Return the kernels that clamp each half and concatenate both, and those of their gradients."""
+def _clamp_section(model: Model, shape: RankShape, there: RoutedRows) -> Section:
     if not clamps_separately(model, shape):
         return Section()
     half = shape.element_bytes * there.rows * there.ffn
     return Section(
-        (replace(memory("experts_clamp", 8 * half), launches=3),),
-        input_grad=(replace(memory("experts_clamp_input_grad", 10 * half), launches=3),),
+        (replace(memory_kernel("experts_clamp", 8 * half), launches=3),),
+        input_grad=(replace(memory_kernel("experts_clamp_input_grad", 10 * half), launches=3),),
     )
 
 
-def _output_bias(model: Model, shape: RankShape, there: RoutedRows) -> Section:
-    """Return the kernels of the experts' output bias: a product with the probabilities and a sum per expert in fp32.
+def _bias_section(model: Model, shape: RankShape, there: RoutedRows) -> Section:
+    """Return the kernels that weigh the experts' output bias and add it, expert by expert in fp32.
 
-    They are concatenated and cast; in backward the gradients are cast and concatenated, with two products and sums for
-    each expert.
+    They are concatenated and cast; in backward the gradients are cast and concatenated, with two multiplications and
+    sums for each expert.
     """
     if not model.mlp_bias or _FUSED[shape.experts.bias]:
         return Section()
     rows, e = there.rows * there.hidden, shape.element_bytes
 
     def made(name: str, size: float, launches: int) -> tuple[Kernel, ...]:
-        return (replace(memory(name, size * rows), launches=launches),)
+        return (replace(memory_kernel(name, size * rows), launches=launches),)
 
     return Section(
         made("experts_bias", 2 * e + 6 * FP32_BYTES, 2 * there.experts + 2),
@@ -254,8 +256,10 @@ def _output_bias(model: Model, shape: RankShape, there: RoutedRows) -> Section:
     )
 
 
-def _linears(name: str, shape: RankShape, there: RoutedRows, width_in: int, width_out: int, *, bias: bool) -> Section:
-    """Return ``linear`` of every expert on its rows; FLOPs are those of the actual rows, without padding."""
+def _expert_linears(
+    name: str, shape: RankShape, there: RoutedRows, width_in: int, width_out: int, *, bias: bool
+) -> Section:
+    """Return the linear layers of all experts on their rows; FLOPs are those of rows without padding."""
     one = linear(name, shape, there.each, width_in, width_out, bias=bias)
     part = there.rows / (there.each * there.experts)
     streams = {"grouped": 0, "streams": _STREAMS, "sequential": 1}[shape.experts.products] if there.experts > 1 else 0
@@ -272,5 +276,5 @@ def _linears(name: str, shape: RankShape, there: RoutedRows, width_in: int, widt
     return one.each(of_all)
 
 
-def _named(name: str, section: Section) -> Section:
+def _prefix_names(name: str, section: Section) -> Section:
     return section.each(lambda kernel: replace(kernel, name=f"{name}_{kernel.name}"))

@@ -1,4 +1,4 @@
-"""An MLP as a layer kind: norm, widening matmul, activation function, narrowing matmul."""
+"""The MLP as a layer kind: norm, widening matmul, activation function, narrowing matmul."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model import eager_sections as eager
 from simcluster.model.choices import RecomputeModule
 from simcluster.model.kept import Tensor, mask, operands
 from simcluster.model.kernels import Block
 from simcluster.model.layer_block import layer_block
 from simcluster.model.layer_kind import Flops, LayerKind, WeightMatrix
-from simcluster.model.layer_sections import RankShape, activation, join, linear, local_sizes
+from simcluster.model.layer_sections import RankShape, fused_activation, join_sections, linear, local_sizes
 from simcluster.model.transformer import Model, tensor_shard
 
 
 class Mlp(LayerKind):
-    """A dense MLP of two weight matrices, or three with a gate."""
+    """Layer kind of a dense MLP with two weight matrices, or three with a gate."""
 
     name = "mlp"
     WHOLE = "mlp"
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {}
 
     def matrices(self, model: Model, tp: int = 1, ep: int = 1, etp: int = 1) -> Iterator[WeightMatrix]:
-        """Yield gate and up fused into one matrix (Megatron-LM), and down."""
+        """Yield the weight matrices of an MLP: gate and up fused into one (Megatron-LM), and down."""
         return mlp_matrices(model, tensor_shard(model, tp).ffn)
 
     def vectors(self, model: Model, tp: int = 1) -> int:
-        """Return the number of biases."""
+        """Return the number of bias parameters of an MLP on a rank."""
         return mlp_biases(model, tensor_shard(model, tp).ffn)
 
     def block(self, model: Model, shape: RankShape) -> Block:
-        """Return norm; widening matmul (gate and up as one), activation, narrowing matmul; dropout and residual add."""
+        """Return an MLP's kernels on one rank: norm, widening matmul, activation, narrowing matmul, residual add."""
         local = local_sizes(model, shape)
         widths = model.mlp_matrices - 1
         up = linear("mlp_up", shape, local.tokens, local.hidden, widths * local.ffn, bias=model.mlp_bias)
         down = linear("mlp_down", shape, local.tokens, local.ffn, local.hidden, bias=False)
         if shape.kernels != "eager":
-            return layer_block("mlp", model, shape, local, (up, activation(model, shape, local), down))
-        parts = eager.split_grad("mlp_up", model, shape, local, widths, widths * local.ffn)
-        active = join((parts, eager.activation(model, shape, local)), "none")
+            return layer_block("mlp", model, shape, local, (up, fused_activation(model, shape, local), down))
+        parts = eager.split_grad_section("mlp_up", model, shape, local, widths, widths * local.ffn)
+        active = join_sections((parts, eager.unfused_activation(model, shape, local)), "none")
         return layer_block("mlp", model, shape, local, (up, active, down))
 
     def flops_again(self, model: Model, module: RecomputeModule, core: Flops) -> float:
-        """Return the forward FLOPs of all its matmuls if ``module`` is "mlp", otherwise 0."""
+        """Return the forward FLOPs of all MLP matmuls if ``module`` is "mlp", otherwise 0."""
         return 2.0 * model.sequence_length * self.weights_used(model) if module == "mlp" else 0.0
 
     def gradient_bytes(self, model: Model, shape: RankShape) -> tuple[float, float]:
-        """Return the bytes of gradients of the activation function's inputs, none of them per routed rows."""
+        """Return the bytes of gradients of the activation function's inputs, and 0 for routed rows."""
         local = local_sizes(model, shape)
         return shape.element_bytes * local.tokens * local.ffn * (2 if model.gated_mlp else 1), 0.0
 
     def tensors(self, model: Model, shape: RankShape) -> list[Tensor]:
-        """Return the inputs of the norm, of the matmuls and of the activation function."""
+        """Return the tensors that an MLP's backward reads: inputs of norm, matmuls and activation, and gradients."""
         e, local = shape.element_bytes, local_sizes(model, shape)
         ffn = e * local.tokens * local.ffn
         inputs = ("gate", "up") if model.gated_mlp else ("gelu_input",)
@@ -77,11 +77,11 @@ class Mlp(LayerKind):
 
 
 def mlp_matrices(model: Model, ffn: int, *, experts: bool = False, count: int = 1) -> Iterator[WeightMatrix]:
-    """Yield the matrices of ``count`` MLPs of width ``ffn``."""
+    """Yield the weight matrices of ``count`` MLPs of width ``ffn``."""
     yield WeightMatrix((model.mlp_matrices - 1) * ffn, model.hidden_size, "rows", experts, count)
     yield WeightMatrix(model.hidden_size, ffn, "columns", experts, count)
 
 
 def mlp_biases(model: Model, ffn: int) -> int:
-    """Return the number of biases of an MLP of width ``ffn``; its output's bias is not split."""
+    """Return the number of bias parameters of an MLP of width ``ffn``; the output's bias is not split."""
     return ((model.mlp_matrices - 1) * ffn + model.hidden_size) * model.mlp_bias

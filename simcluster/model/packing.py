@@ -1,4 +1,4 @@
-"""Packing: distributions of document lengths, rules that pack documents into sequences, and the padding left.
+"""Distributions of document lengths, and rules that pack documents into sequences.
 
 A rule takes documents in order (tokens of each), the ``length`` of a sequence and the maximum number of sequences
 (``most``), and returns the documents of each sequence, or of as many documents from the front as fit. The rest of a
@@ -33,7 +33,7 @@ def pad_documents(documents: Floats, length: int, most: int) -> Sequences:
 
 
 def cut_documents(documents: Floats, length: int, most: int) -> Sequences:
-    """Concatenate documents and cut them where a sequence is full; the rest begins the next one.
+    """Concatenate documents and cut them wherever a sequence is full; the rest begins the next sequence.
 
     The pretraining data of GPT-2 and Llama are packed like this.
     """
@@ -73,9 +73,10 @@ def first_fit(documents: Floats, length: int, most: int) -> Sequences:
 
 
 def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences:
-    """Apply ``first_fit``, the longest document first: at most 11/9 of the fewest sequences (Johnson 1973).
+    """Put documents, the longest first, into the first sequence that has room for them.
 
-    With ``most``, the number of documents from the front is lowered by the number that were too many, until they fit.
+    It takes at most 11/9 of the fewest sequences (Johnson 1973). With ``most``, the number of documents from the front
+    is lowered by the number that were too many, until they fit.
     """
     count = int(np.searchsorted(np.cumsum(documents), float(length) * most, side="right"))
     while True:
@@ -86,7 +87,7 @@ def first_fit_decreasing(documents: Floats, length: int, most: int) -> Sequences
 
 
 def balance_documents(documents: Floats, length: int, most: int) -> Sequences:
-    """Put documents, the longest first, where room is left and the sum of squares is lowest.
+    """Put documents, the longest first, into the sequence with room and the lowest sum of squared lengths.
 
     A document that fits nowhere is cut, into the sequences with most room.
     """
@@ -139,7 +140,6 @@ def deal_documents(documents: Floats, replicas: int, microbatches: int, room: in
 
 
 def _count_enough(documents: Floats, length: int) -> int:
-    """Return a number of sequences that is always enough for the documents."""
     return int(np.ceil(documents / length).sum())
 
 
@@ -148,12 +148,12 @@ class LognormalLengths(Spec):
 
     kind: Literal["lognormal"]
     median: Annotated[float, Field(ge=1, le=1e9)]
-    """Tokens of the median document."""
+    """Median document length, in tokens."""
     sigma: Spread
-    """Standard deviation of the logarithm."""
+    """Standard deviation of the logarithm of the document length."""
 
     def draw(self, generator: np.random.Generator, count: int) -> Floats:
-        """Return ``count`` lengths in tokens, whole and at least 1."""
+        """Return ``count`` random document lengths in whole tokens, at least 1."""
         return np.maximum(1.0, np.rint(self.median * np.exp(self.sigma * generator.standard_normal(count))))
 
 
@@ -177,7 +177,7 @@ Lengths = Annotated[LognormalLengths | HistogramLengths, Field(discriminator="ki
 
 @dataclass(frozen=True, slots=True)
 class PackingStatistics:
-    """Statistics of sequences of one ``length`` packed with documents.
+    """Statistics of sequences of one ``length`` that are packed with documents.
 
     They are the number of sequences, their real tokens, the sum of squares of documents' lengths, and that of the
     filled part of each sequence.
@@ -191,24 +191,24 @@ class PackingStatistics:
 
     @classmethod
     def of(cls, sequences: Sequences, length: int) -> PackingStatistics:
-        """Return the statistics of these sequences."""
+        """Return the packing statistics of these sequences of document lengths."""
         sums = np.array([sum(each) for each in sequences])
         squares = sum(float(np.dot(each, each)) for each in sequences)
         return cls(length, len(sequences), float(sums.sum()), squares, float(np.dot(sums, sums)))
 
     @property
     def utilization(self) -> float:
-        """Real tokens over allocated tokens."""
+        """Share of the tokens of all sequences that are not padding."""
         return self.real / (self.sequences * self.length) if self.sequences else 1.0
 
     @property
     def attention(self) -> float:
-        """Core attention within documents over that of whole sequences: sum(l^2) / (n s^2)."""
+        """Core attention within documents of l tokens, relative to n whole sequences of s: sum(l^2) / (n s^2)."""
         return self._of_whole(self.squares)
 
     @property
     def attention_of_real(self) -> float:
-        """Core attention of real tokens over that of whole sequences, if documents of a sequence see each other."""
+        """Core attention of tokens that are not padding, across documents, relative to whole sequences."""
         return self._of_whole(self.filled)
 
     def _of_whole(self, squares: float) -> float:
@@ -220,7 +220,7 @@ UNPACKED = PackingStatistics(1, 1, 1.0, 1.0, 1.0)
 
 
 def mean_of_padded(law: LognormalLengths, length: int) -> float:
-    """Return E[min(X, s)] of lognormal X, in tokens: the mean content of a sequence of one document."""
+    """Return the mean tokens in a sequence of one document: E[min(X, s)], X lognormal, s the ``length``."""
     sigma, mean = law.sigma, math.log(law.median)
     if not sigma:
         return min(law.median, float(length))

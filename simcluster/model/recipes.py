@@ -1,4 +1,4 @@
-"""Recipes of model state: bytes per parameter for weights, gradients and optimizer, and their total on one rank."""
+"""Memory recipes: bytes per parameter of weights, gradients and optimizer state, and their total on a rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRECISIONS: Mapping[WeightFormat, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Bytes kept per parameter under Adam. A bare "12" or "16" means two things each, so recipes have names.
+    """Bytes kept per parameter under Adam, by name, since a total such as "16" is ambiguous.
 
     ``optimizer`` holds both moments, and the fp32 master copy of the weight if ``master``; without one, or with what a
     16-bit weight lacks of it, the update reads and writes the weight itself. ``weight`` counts every copy that stays,
@@ -40,7 +40,7 @@ class Recipe:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """Training precisions that these weights serve."""
+        """Training precisions whose matmuls can read the recipe's weights."""
         return _PRECISIONS[self.weights]
 
     @property
@@ -50,7 +50,7 @@ class Recipe:
 
     @property
     def total(self) -> float:
-        """Bytes per parameter of weight, gradient and optimizer."""
+        """Bytes per parameter of weight, gradient and optimizer state."""
         return self.weight + self.gradient + self.optimizer
 
     @property
@@ -60,7 +60,7 @@ class Recipe:
 
     @property
     def update_traffic(self) -> float:
-        """Bytes per parameter that one Adam update moves: reads gradient and state, writes state and weight.
+        """Bytes per parameter that one Adam update moves: reads of gradient and state, writes of state and weight.
 
         30 with fp32 gradients and a master copy (mixed-18), 28 with 16-bit gradients (mixed-16).
         """
@@ -123,7 +123,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 
 
 def recipe_named(name: object) -> Recipe:
-    """Return the memory recipe of this name; raise InputError listing all for others, also for a number of bytes."""
+    """Return the memory recipe of this name; raise InputError that lists all recipes for any other value."""
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name]
     known = ", ".join(f"{r.name} ({r.weight:g} + {r.gradient:g} + {r.optimizer:g})" for r in RECIPES.values())
@@ -135,7 +135,7 @@ def recipe_named(name: object) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Model state that one rank holds, in bytes."""
+    """Bytes of model state on one rank: parameters, gradients, optimizer."""
 
     parameters: float
     gradients: float
@@ -143,7 +143,7 @@ class StateBytes:
 
     @property
     def total(self) -> float:
-        """Bytes of parameters, gradients and optimizer."""
+        """Bytes of parameters, gradients and optimizer state."""
         return self.parameters + self.gradients + self.optimizer
 
     def __add__(self, other: StateBytes) -> StateBytes:
@@ -153,10 +153,11 @@ class StateBytes:
 
 
 def state_bytes(parameters: float, recipe: Recipe, *, zero: int = 0, dp: int = 1) -> StateBytes:
-    """Return the model state of a rank of ``parameters`` (its share after tp and pp), sharded over ``dp`` ranks.
+    """Return the bytes of model state on a rank with ``parameters`` parameters, sharded over ``dp`` ranks.
 
-    ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too (arXiv:1910.02054 section 5). ``dp`` is the size
-    of the group that shards (dp x cp). The layers that ZeRO 3 gathers for use are transient and not counted here.
+    The parameters are its share after tp and pp. ZeRO 1 shards the optimizer, 2 the gradients too, 3 the weights too
+    (arXiv:1910.02054 section 5). ``dp`` is the size of the group that shards (dp x cp). The layers that ZeRO 3 gathers
+    for use are transient and not counted here.
     """
     if zero not in (0, 1, 2, 3):
         raise InputError(f"zero {zero!r} is not a ZeRO stage; use 0 (nothing sharded), 1, 2 or 3")

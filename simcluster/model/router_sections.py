@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simcluster.model.kernels import Kernel, Section
-from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join, linear, memory
+from simcluster.model.layer_sections import FP32_BYTES, LocalSizes, RankShape, join_sections, linear, memory_kernel
 from simcluster.model.mixture import Moe
 
 _RADIX_PASSES = 16  # PyTorch's radix selection takes 2 bits of 32 at a time (aten/native/cuda/SortingRadixSelect.cuh)
@@ -19,19 +19,19 @@ _MAP_BYTES = 1.0  # who visits whom is a byte for each token and expert
 _INTEGER_BYTES = 4.0
 
 
-def router(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Return the router's kernels: logits of all experts, top-k choice, capacity limit and load-balancing loss."""
+def router_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
+    """Return the router's kernels: logits of all experts, top-k choice, capacity limit, load-balancing loss."""
     # not a module of Transformer Engine: never in fp8
     logits = linear("router", shape, local.edge_tokens, local.hidden, moe.experts, bias=moe.router_bias, wide=True)
     if {"activations": False, "fp32": True}[shape.experts.router_dtype]:
         logits = _fp32_logits(logits, shape, local.edge_tokens, local.hidden)
     fused = {"steps": False, "fused": True}[shape.experts.router]
     pieces = [_fused_section(moe, shape, local)] if fused else _step_sections(moe, shape, local)
-    return join((logits, *pieces), "none")
+    return join_sections((logits, *pieces), "none")
 
 
 def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -> Section:
-    """Return the router's matmul with an fp32 result; in backward weights, inputs and their gradient are cast, too.
+    """Return the router's matmul with an fp32 result; its backward casts weights, inputs and input gradient.
 
     Bytes decide: fp32 matmuls take tensor cores as TF32, at 2 FLOP per expert for each element of 4 bytes.
     (Megatron-LM, core/transformer/moe/moe_utils.py, ``RouterGatingLinearFunction``; Transformer Engine, general_gemm.)
@@ -43,12 +43,12 @@ def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -
     return Section(
         forward=(replace(forward, bytes=forward.bytes + more * scores),),
         input_grad=(
-            memory("router_weights_to_fp32", both * weights),
+            memory_kernel("router_weights_to_fp32", both * weights),
             replace(input_grad, bytes=input_grad.bytes + more * (scores + inputs + weights)),
-            memory("router_input_grad_to_16_bits", both * inputs),
+            memory_kernel("router_input_grad_to_16_bits", both * inputs),
         ),
         weight_grad=(
-            memory("router_inputs_to_fp32", both * inputs),
+            memory_kernel("router_inputs_to_fp32", both * inputs),
             replace(weight_grad, bytes=weight_grad.bytes + more * (scores + inputs)),
             *others,
         ),
@@ -56,7 +56,6 @@ def _fp32_logits(product: Section, shape: RankShape, tokens: int, hidden: int) -
 
 
 def _step_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Section]:
-    """Return one kernel per router step: softmax, selection and sort, scores and map scattered; and their backward."""
     e, wide, tokens = shape.element_bytes, FP32_BYTES, local.edge_tokens
     scores = tokens * moe.experts
     found = [
@@ -87,7 +86,6 @@ def _step_sections(moe: Moe, shape: RankShape, local: LocalSizes) -> list[Sectio
 
 
 def _fused_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
-    """Return one kernel per router expression: choice with its map, loss scores, loss; capacity stays in steps."""
     e, wide = shape.element_bytes, FP32_BYTES
     scores = local.edge_tokens * moe.experts
     one = Section(
@@ -96,19 +94,19 @@ def _fused_section(moe: Moe, shape: RankShape, local: LocalSizes) -> Section:
     )
     if moe.capacity_factor is not None:
         kept = _step_sections(moe.model_copy(update={"aux_loss": False}), shape, local)[1]
-        one = join((one, kept), "none")
+        one = join_sections((one, kept), "none")
     if not moe.aux_loss:
         return one
     loss = Section(
         forward=(_kernel("router_loss", (e + 2 * wide + 2 * _MAP_BYTES) * scores, 3),),
         input_grad=(_kernel("router_loss_input_grad", (2 * wide + 3 * e) * scores, 3),),
     )
-    return join((one, loss), "none")
+    return join_sections((one, loss), "none")
 
 
 def _kernel(name: str, size: float, launches: int) -> Kernel:
-    return replace(memory(name, size), launches=launches)
+    return replace(memory_kernel(name, size), launches=launches)
 
 
 def _top_k_kernel(name: str, size: float, rows: int) -> Kernel:
-    return replace(memory(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)
+    return replace(memory_kernel(name, size), rows=rows, launches=2, passes=_RADIX_PASSES)

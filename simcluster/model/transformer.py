@@ -1,4 +1,4 @@
-"""The spec of a transformer model, and the widths of its tensors on one tensor-parallel rank.
+"""The ``model`` section of a scenario, and the widths of a layer's tensors on one tensor-parallel rank.
 
 Counting only: no device, no time. The kernels that one GPU launches are in ``layers``.
 """
@@ -28,68 +28,67 @@ class Model(Spec):
     """
 
     name: str = ""
-    """Name of the model."""
+    """Name of the model, shown in tables."""
     layers: Count
-    """Transformer layers."""
+    """Number of transformer layers."""
     hidden_size: Count
     """Width of the hidden state."""
     heads: Count
-    """Attention heads (of queries)."""
+    """Number of attention heads (of queries)."""
     vocab_size: Count
-    """Entries of the vocabulary, before padding."""
+    """Number of vocabulary entries, before padding."""
     sequence_length: Count
-    """Tokens of a training sequence."""
+    """Number of tokens per training sequence."""
     gated_mlp: StrictBool = False
-    """Has the MLP a gate (SwiGLU)? It also means the defaults of the Llama family."""
+    """Whether the MLP has a gate (SwiGLU); true also selects the other defaults of the Llama family."""
     # The defaults below never survive: _fill_defaults puts the derived value in their place before validation.
     kv_heads: Count = 0
-    """Heads of keys and values, fewer than heads for grouped-query attention; default: heads."""
+    """Number of key and value heads, fewer than heads for grouped-query attention; default: heads."""
     head_dim: Count = 0
-    """Width of a head; default: hidden_size / heads."""
+    """Width of one attention head; default: hidden_size / heads."""
     ffn_hidden_size: Count = 0
-    """Width of the MLP; default: 4 x hidden_size; required with gated_mlp, unless no layer keeps an MLP."""
+    """Width of the MLP; default: 4 x hidden_size; required with gated_mlp, unless no layer has an MLP."""
     tied_embeddings: StrictBool = False
-    """Is the LM head the embedding's matrix?"""
+    """Whether the LM head shares the matrix of the embedding."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Kind of normalisation."""
+    """Kind of normalization: layernorm or rmsnorm."""
     position: Literal["learned", "rope", "none"] = "learned"
-    """Positions by a learned table, by rotation, or by neither (ALiBi)."""
+    """Position encoding: a learned table (learned), rotary (rope), or neither (none, as with ALiBi)."""
     bias: StrictBool | Literal["attention", "qkv"] = False
-    """Linear layers with biases: all but the LM head, none, those of the attention, or of its qkv matmul alone (Qwen
-    2)."""
+    """Which linear layers have biases: all but the LM head (true), none (false), those of the attention (attention), or
+    its QKV matmul alone (qkv, as Qwen 2)."""
     causal: StrictBool = True
-    """Does a token see only those before it, or does attention cover the whole square?"""
+    """Whether attention is causal (a token sees only earlier ones), or covers the whole sequence."""
     vocab_multiple: Count = 128
-    """The vocabulary is padded to a multiple of this x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
+    """The vocabulary is padded to a multiple of this number x tp (Megatron-LM's --make-vocab-size-divisible-by)."""
     position_rows: Count | None = None
-    """Rows of the learned table of positions; default: sequence_length."""
+    """Number of rows of the learned position table; default: sequence_length."""
     qk_norm: Literal["head", "full"] | None = None
-    """Norm of queries and keys: of each head with one scale for all, or over the full width."""
+    """Norm of queries and keys: of each head with one scale (head), or over the full width (full); default: none."""
     layer_norms: Literal[1, 2, 4] | None = None
-    """Norms per layer: 2; 4 with one more after attention and one after the MLP (Gemma 2); 1 that both read (Falcon
-    7B); default: 2."""
+    """Number of norms per layer: 2 (default); 4, with one more after attention and one after the MLP (Gemma 2); or 1,
+    which attention and MLP share (Falcon 7B)."""
     embedding_norm: Literal[True] | None = None
-    """Is there a norm after the embedding (BLOOM)?"""
+    """Whether a norm follows the embedding (BLOOM)."""
     parallel_residual: Literal[True] | None = None
-    """Do attention and MLP read the same hidden state (GPT-J, NeoX, Falcon)? Their outputs are then summed over tp at
-    once."""
+    """Whether attention and MLP read the same hidden state (GPT-J, NeoX, Falcon) and are reduced over tp together."""
     attention_window: Count | None = None
-    """Tokens that a token sees of those before it, including itself; default: all."""
+    """Sliding window: number of tokens that a token attends to, including itself; default: all earlier ones."""
     full_attention_every: Count | None = None
-    """Every layer whose number from 1 divides by this has no window."""
+    """Layers whose number from 1 is a multiple of this have full attention instead of the window."""
     moe: Moe | None = None
-    """Experts instead of the MLP, in all layers or some."""
+    """Mixture of experts instead of the MLP, in all layers or some."""
     mla: Mla | None = None
-    """Latent attention (DeepSeek-V2), with as many kv_heads as heads."""
+    """Multi-head latent attention (DeepSeek-V2), with as many kv_heads as heads."""
     attention_sinks: Literal[True] | None = None
-    """Has every head one more learned score (GPT-OSS)? It is counted, and takes no time."""
+    """Whether every head has a learned attention sink (GPT-OSS); its parameter is counted, its time is not."""
     clamped_activation: Literal[True] | None = None
-    """Are gate and other half limited before the activation function (GPT-OSS, to 7 and -7 to 7)?"""
+    """Whether both inputs of the experts' activation function are clamped (GPT-OSS: to at most 7 and to -7 to 7)."""
     mtp_layers: Count | None = None
-    """Layers of multi-token prediction on the last stage, each with its projection, a layer like the model's last, and
-    a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); layers does not count them."""
+    """Number of multi-token prediction layers on the last stage, each with a projection, a layer like the model's last,
+    and a pass of the LM head (DeepSeek-V3, arXiv:2412.19437 section 2.2); not included in layers."""
     mixer: str | None = None
-    """Layer kind that mixes tokens in every layer, by its word in LAYER_KINDS; default: attention."""
+    """Layer kind that mixes tokens in every layer, by its name in LAYER_KINDS; default: attention."""
 
     _fill_defaults = model_validator(mode="before")(add_derived_fields)
 
@@ -137,12 +136,12 @@ class Model(Spec):
 
     @property
     def query_size(self) -> int:
-        """Width q of all query heads (heads x head_dim; it need not equal hidden_size)."""
+        """Width of all query heads together (heads x head_dim; it need not equal hidden_size)."""
         return self.heads * self.head_dim
 
     @property
     def kv_size(self) -> int:
-        """Width kv of all key heads, and of all value heads."""
+        """Width of all key heads together, which is also that of all value heads."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -152,7 +151,7 @@ class Model(Spec):
 
     @property
     def mlp_matrices(self) -> int:
-        """Number of weight matrices of an MLP, each hidden_size x ffn_hidden_size: gate, up, down, or up and down."""
+        """Number of hidden_size x ffn_hidden_size matrices in an MLP: 3 with a gate, otherwise 2."""
         return 3 if self.gated_mlp else 2
 
     @property
@@ -167,28 +166,28 @@ class Model(Spec):
 
     @property
     def predicting(self) -> range:
-        """Numbers of the multi-token prediction layers, which follow the last layer."""
+        """Layer numbers of the multi-token prediction layers, which follow the last layer."""
         return range(self.layers, self.layers + (self.mtp_layers or 0))
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether the layer of this number (from 0) has a mixture of experts."""
+        """Return whether the layer with this number (from 0) has a mixture of experts."""
         return self.moe is not None and self.moe.is_in(layer)
 
     def kinds(self, layer: int) -> tuple[str, str]:
-        """Return the names of a layer's kinds (attention, then MLP or mixture), by its number from 0."""
+        """Return the names of a layer's two kinds (attention, then MLP or mixture), by its number from 0."""
         mixer = self.mixer or "attention"
         mixer = "latent_attention" if self.mla and mixer == "attention" else mixer
         return mixer, "mixture" if self.has_experts(layer) else "mlp"
 
     @property
     def kinds_of_layers(self) -> dict[tuple[str, str], int]:
-        """First layer of each distinct sort, by its kinds; layers of multi-token prediction included."""
+        """First layer of each distinct pair of layer kinds, with multi-token prediction layers included."""
         all_sorts = self.moe.first_dense_layers + self.moe.every + 1 if self.moe else 1  # the first layers have them
         return {self.kinds(layer): layer for layer in reversed(range(min(all_sorts, self.predicting.stop)))}
 
     @property
     def causal_factor(self) -> float:
-        """Share chi of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
+        """Share of the attention square that counts as work: 1/2 under a causal mask, otherwise 1.
 
         1/2 is the usual approximation of (s + 1) / (2 s); Megatron-LM, ``num_floating_point_operations``. In a window
         of w it is in the same way (w / s) (1 - w / (2 s)), and here the mean over the layers.
@@ -202,7 +201,7 @@ class Model(Spec):
 
     @property
     def mask_edges(self) -> float:
-        """Number of edges at which a mask ends a query's keys: one, two in a window; the mean over layers."""
+        """Mean number of edges of the attention mask per query: 1 if causal, 2 in a window."""
         return (self.layers + self._windowed_layers) / self.layers
 
     @property
@@ -214,7 +213,7 @@ class Model(Spec):
 
     @property
     def layer_norm_parameters(self) -> int:
-        """Number of parameters of all norms of a layer; every tensor-parallel rank has them whole."""
+        """Number of parameters of all norms of a layer; every tensor-parallel rank holds them whole."""
         found = (self.layer_norms or 2) * self.norm_parameters
         if self.qk_norm is None:
             return found
@@ -224,7 +223,7 @@ class Model(Spec):
 
 @dataclass(frozen=True, slots=True)
 class TensorShard:
-    """Widths on one tensor-parallel rank: heads, key-value heads, MLP columns, (padded) vocabulary rows."""
+    """Widths on one tensor-parallel rank: heads, key-value heads, MLP columns, padded vocabulary rows."""
 
     heads: int
     kv_heads: int
@@ -252,7 +251,7 @@ def tensor_shard(model: Model, tp: int) -> TensorShard:
 
 
 def split_widths(model: Model) -> dict[str, int]:
-    """Return the MLP widths that tensor parallelism must divide, by key: dense ones, and those of shared experts."""
+    """Return the MLP widths that tp must divide, by their keys: dense MLPs, and shared experts."""
     moe = model.moe
     found = {} if model.moe_layers == model.layers else {"ffn_hidden_size": model.ffn_hidden_size}
     return found | ({"moe.shared_ffn_hidden_size": moe.shared_width} if moe and moe.shared_width else {})

@@ -1,4 +1,4 @@
-"""Sends and receives between pipeline stages: asynchronous, or blocking at a rendezvous.
+"""Sends and receives between pipeline stages, asynchronous or with sender and receiver waiting for each other.
 
 Asynchronously: a send waits for what it sends, the receiver is always ready, and neither's computation waits for more
 than it needs. Or at a rendezvous, as Megatron-LM without overlapped point-to-point communication
@@ -27,9 +27,9 @@ Key = tuple[str, int, int, int]
 
 
 class _DataPath(NamedTuple):
-    """Data path shared by all actions of one kind, chunk and route: output, model slice, source and target hops.
+    """Where the input of a kind of action comes from and its output goes, for one chunk and route.
 
-    The source and target of W are None.
+    ``made`` is the kind of output, ``virtual`` the model slice; source and target of W are None.
     """
 
     made: str
@@ -39,7 +39,7 @@ class _DataPath(NamedTuple):
 
 
 class BoundaryRules(Protocol):
-    """Fields of a job that decide how tensors cross stage boundaries."""
+    """Options of a job that decide how tensors cross stage boundaries."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -53,8 +53,8 @@ class BoundaryRules(Protocol):
     def send_bytes(self) -> float: ...
 
 
-class Boundaries:
-    """Builder of one stage's sends, receives and rendezvous."""
+class BoundaryBuilder:
+    """Builder of one stage's sends to and receives from its neighbouring stages."""
 
     def __init__(self, job: BoundaryRules, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -67,12 +67,12 @@ class Boundaries:
         self._asked: tuple[Action | None, _DataPath] = None, _DataPath("", 0, None, None)
 
     def key(self, action: Action, step: int) -> Key:
-        """Return the key of an action's output; the output of I has the same key as that of B."""
+        """Return the key of an action's output; I and B have equal keys, since both make the input gradient."""
         way = self._way(action)
         return way.made, step, action.microbatch, way.virtual
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        """Return what an action waits for: a send from its neighbour, or an output on the same stage."""
+        """Return what an action waits for: a send from the neighbouring stage, or an output on its own stage."""
         made, virtual, source, _ = self._way(action)
         if source is None:
             return ()
@@ -84,7 +84,7 @@ class Boundaries:
         return self._job.gather_boundary and self._comes_from(action) is not None
 
     def send(self, action: Action, step: int) -> None:
-        """Add the send of an action's output to its neighbour, if that is another stage."""
+        """Add the send of an action's output to the neighbouring stage, if there is one."""
         if self._job.rendezvous:
             self._made.append(action)
         else:
@@ -92,7 +92,7 @@ class Boundaries:
             self._send(action, key, (Need(self._stage, key),))
 
     def rendezvous(self, row: Sequence[Action], halves: Sequence[int]) -> dict[int, int]:
-        """Return positions in the row that a rendezvous precedes, each with the actions until the next.
+        """Return the positions in a row that a rendezvous precedes, each with the number of actions until the next.
 
         Empty if sends do not wait. ``halves`` are the positions at which fused pairs begin.
         """
@@ -104,7 +104,7 @@ class Boundaries:
         return found
 
     def _alternates(self, row: Sequence[Action], position: int) -> bool:
-        """Return whether a forward and another microbatch's backward alternate here, as one action."""
+        """Return whether a forward and another microbatch's backward are exchanged at one rendezvous."""
         one, *others = row[position : position + 3]
         if self._job.schedule.num_chunks == 1 or one.kind != "F" or not others or others[0].kind not in ("B", "I"):
             return False
@@ -114,7 +114,7 @@ class Boundaries:
         return (before or behind) and not own
 
     def add_rendezvous(self, coming: Sequence[Action], step: int) -> None:
-        """Add the rendezvous before these actions (one, or a fused pair; none at the end)."""
+        """Add the rendezvous before the ``coming`` actions: one, a fused pair, or none at the end of a row."""
         reached = self._lanes.last_end()
         to = {hop[0] for action in self._made if (hop := self._sent_to(action)) is not None}
         whence = {hop[0] for action in coming if (hop := self._comes_from(action)) is not None}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from simcluster.planning.ops import MAIN, Direction, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Copy, Host, Timed
+from simcluster.planning.works import Copy, FixedCollective, HostWork
 
 CHECKPOINT = "checkpoint"
 STORAGE: Direction = "storage"
@@ -24,12 +24,13 @@ _NAMES = {"d2h": "snapshot", STORAGE: "write", "peers": "copy"}
 
 @dataclass(frozen=True, slots=True)
 class SavedParts:
-    """Bytes that ranks save ``after`` a step, and how: ``sizes[stage]`` of common parameters and of experts.
+    """Bytes that the ranks of every stage save in a checkpoint ``after`` a step, and how they are copied.
 
-    ``sizes`` are for a rank that saves any; ``saves[rank]`` states which of the two it does. The copy to the host takes
-    ``copying`` s (-1: the time on its links), training stops for ``stall`` s if that is longer; the write, of the
-    ``written`` part of the bytes, has at most ``bounds[stage]`` B/s per rank, or takes ``writing`` s where it uses no
-    link of the job. ``blocking``: training waits for the write, which no snapshot precedes. ``to`` is its destination.
+    ``sizes[stage]`` are bytes of common parameters and of experts, for a rank that saves any; ``saves[rank]`` states
+    which of the two it does. The copy to the host takes ``copying`` s (-1: the time on its links), training stops for
+    ``stall`` s if that is longer; the write, of the ``written`` part of the bytes, has at most ``bounds[stage]`` B/s
+    per rank, or takes ``writing`` s where it uses no link of the job. ``blocking``: training waits for the write, which
+    no snapshot precedes. ``to`` is its destination.
     """
 
     after: int
@@ -52,7 +53,7 @@ class SavedParts:
         held: list[Need] = []
         if self.stall:
             key = (CHECKPOINT, "stall", step)
-            segment = Segment((Op(Host(self.stall), "host", CHECKPOINT, "save", lane=CHECKPOINT),))
+            segment = Segment((Op(HostWork(self.stall), "host", CHECKPOINT, "save", lane=CHECKPOINT),))
             lanes.put(CHECKPOINT, Item(segment, key, done, step))
             held.append(Need(stage, key))
         if not self.blocking:
@@ -62,7 +63,9 @@ class SavedParts:
         writes = [Copy(self.to, self.written * size, self.writing, bound) for size in self.sizes[stage]]
         written = self._copy(lanes, STORAGE, writes, done if self.blocking else tuple(held), step)
         held += written if self.blocking else []
-        wait = Op(Timed("world", 0.0) if len(self.saves) > 1 else Host(0.0), "host", CHECKPOINT, "barrier")
+        wait = Op(
+            FixedCollective("world", 0.0) if len(self.saves) > 1 else HostWork(0.0), "host", CHECKPOINT, "barrier"
+        )
         lanes.put(MAIN, Item(Segment((wait,)), (CHECKPOINT, step), tuple(held), step))
 
     def _copy(
@@ -80,7 +83,7 @@ class SavedParts:
 
     @property
     def uneven(self) -> bool:
-        """Whether ranks of a stage save different parts."""
+        """Whether ranks of a stage save different parts of the checkpoint."""
         return len(set(self.saves)) > 1
 
     def colour(self, rank: int) -> Hashable:
@@ -88,7 +91,7 @@ class SavedParts:
         return self.saves[rank]
 
     def program(self, rank: int, program: StageProgram) -> StageProgram:
-        """Return a rank's version of its stage's program, in which parts it does not save take no time."""
+        """Return a rank's version of its stage's ops, in which parts that it does not save take no time."""
         spared = [part for part, saves in zip(_PARTS, self.saves[rank], strict=True) if not saves]
         if not spared:
             return program
@@ -101,13 +104,13 @@ class SavedParts:
         if item.segment.ops[0].kind != CHECKPOINT:
             return item
 
-        def spare(op: Op) -> Copy | Host:
+        def spare(op: Op) -> Copy | HostWork:
             assert isinstance(op.work, Copy)
-            return Host(0.0) if op.name.split()[1] in parts else op.work
+            return HostWork(0.0) if op.name.split()[1] in parts else op.work
 
         return item._replace(segment=item.segment.with_works(spare))
 
 
-def rate_of(size: float, seconds: float) -> float:
+def transfer_rate(size: float, seconds: float) -> float:
     """Return the rate (B/s) at which ``size`` bytes take ``seconds``; infinite for no time."""
     return size / seconds if seconds > 0 else math.inf

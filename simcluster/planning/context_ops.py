@@ -1,4 +1,4 @@
-"""Ops of attention with context parallelism: pieces of the kernel, and traffic between cp ranks.
+"""Ops of attention under context parallelism: pieces of the kernel, and traffic between cp ranks.
 
 * heads are traded (``Context.traders``): queries, keys and values for longer parts of sequences of fewer heads, by an
   all-to-all, and the outputs are traded back; backward the same of gradients;
@@ -14,13 +14,13 @@ Pure.
 
 from __future__ import annotations
 
-from simcluster.model.context import Context
+from simcluster.model.context import CpExchange
 from simcluster.model.kernels import Kernel
 from simcluster.planning.segment_ops import SegmentBuilder
 
 
-def add_attention(ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int) -> None:
-    """Add the ops of one fused attention kernel, forward or (``core`` is a gradient's) backward."""
+def add_attention(ops: SegmentBuilder, context: CpExchange, core: Kernel, kind: str, name: str, layer: int) -> None:
+    """Add the ops of one fused attention kernel with context parallelism (backward if ``core`` is a gradient's)."""
     back, axis = core.name.endswith("_grad"), context.method.trade_axis
     first, last = context.queries + context.keys_traded, context.outputs
     if back:
@@ -28,9 +28,9 @@ def add_attention(ops: SegmentBuilder, context: Context, core: Kernel, kind: str
     if context.traders > 1:
         ops.collective("all_to_all", "output_grad" if back else "queries_keys_values", first, layer, axis)
     if context.torch and context.in_pieces:
-        _torch_ring(ops, context, core, kind, name, layer, back=back)
+        _add_torch_ring(ops, context, core, kind, name, layer, back=back)
     elif context.in_pieces:
-        _ring(ops, context, core, kind, name, layer, back=back)
+        _add_ring(ops, context, core, kind, name, layer, back=back)
     else:
         (kernels,) = context.pieces(core)
         whole = context.ranks * context.keys_traded
@@ -43,8 +43,8 @@ def add_attention(ops: SegmentBuilder, context: Context, core: Kernel, kind: str
         ops.collective("all_to_all", "queries_keys_values_grad" if back else "output", last, layer, axis)
 
 
-def _ring(
-    ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
+def _add_ring(
+    ops: SegmentBuilder, context: CpExchange, core: Kernel, kind: str, name: str, layer: int, *, back: bool
 ) -> None:  # fmt: skip
     called = "keys_values_grad" if back else "keys_values"
     pieces = context.pieces(core)
@@ -59,8 +59,8 @@ def _ring(
         ops.collective("send_recv", called, context.keys_traded, layer, context.method.key_axis)
 
 
-def _torch_ring(
-    ops: SegmentBuilder, context: Context, core: Kernel, kind: str, name: str, layer: int, *, back: bool
+def _add_torch_ring(
+    ops: SegmentBuilder, context: CpExchange, core: Kernel, kind: str, name: str, layer: int, *, back: bool
 ) -> None:  # fmt: skip
     send, axis = ops.collective if context.traced else ops.add_overlapped, context.method.key_axis
     gathered, handed = context.method.keys == "gather", context.keys_handed

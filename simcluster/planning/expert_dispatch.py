@@ -1,4 +1,4 @@
-"""Token dispatch to experts and back: collective calls, their bytes, and the SMs that they occupy.
+"""Dispatch of tokens to experts and back: the collectives, their bytes, and the SMs that they occupy.
 
 Pure.
 """
@@ -35,21 +35,23 @@ class ExpertDispatch(Spec):
     """Dispatch of tokens to experts: Megatron-LM's --moe-token-dispatcher-type, or a library of its flex dispatcher."""
 
     kind: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
-    """A copy to every expert that a token visits, by NCCL's all-to-all (alltoall); all tokens to all ep ranks, and a
-    reduce-scatter of the results (allgather); or one copy to each NVLink domain, relayed there (deepep, hybridep)."""
+    """How tokens reach experts: a copy to every expert that a token visits, by NCCL's all-to-all (alltoall); all tokens
+    to all ep ranks, and a reduce-scatter of the results (allgather); or one copy to each NVLink domain, relayed there
+    (deepep, hybridep)."""
     sms: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
-    """Multiprocessors that relaying holds, so that compute has fewer; default: Megatron-LM's 20 (deepep) or 16
-    (hybridep)."""
+    """Number of SMs (multiprocessors) that relaying occupies, so that compute has fewer; default: as in Megatron-LM, 20
+    (deepep) or 16 (hybridep)."""
     dtype: TokenFormat = "activations"
-    """Number format of tokens, and of gradients of experts' outputs; fp8 has an fp32 scale for each 128 elements."""
+    """Number format of tokens, and of gradients of expert outputs, when sent; fp8 has an fp32 scale per 128
+    elements."""
     combine_dtype: TokenFormat = "activations"
-    """Number format of experts' outputs, and of gradients of tokens."""
+    """Number format in which expert outputs, and gradients of tokens, are sent back."""
     reach: Annotated[float, Field(gt=0, le=1)] = REACH
-    """Part of the links' rates that relaying reaches."""
+    """Share of the links' rates that relaying (deepep, hybridep) reaches."""
 
     @property
     def relays(self) -> bool:
-        """Whether each node receives one copy of a token and relays it over NVLink."""
+        """Whether each node receives one copy of a token and relays it to its GPUs over NVLink."""
         match self.kind:
             case "deepep" | "hybridep":
                 return True
@@ -59,16 +61,18 @@ class ExpertDispatch(Spec):
 
     @property
     def multiprocessors(self) -> int:
-        """SMs that a call occupies; those of NCCL are modelled as interference."""
+        """Number of SMs that a dispatch occupies; those of NCCL are modelled as interference."""
         return _DEFAULT_SMS[self.kind] if self.sms is None else self.sms
 
     def out(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
-        """Return the call that brings tokens, or gradients of experts' outputs, to ``ranks`` of ep."""
-        return self._travel(there, ranks, _bytes_of(self.dtype, element_bytes), ("all_gather", DISPATCH))
+        """Return the collective that brings tokens, or gradients of expert outputs, to the ``ranks`` of an ep group."""
+        return self._travel(there, ranks, _element_bytes(self.dtype, element_bytes), ("all_gather", DISPATCH))
 
     def back(self, there: RoutedRows, ranks: int, element_bytes: float) -> TokenTransfer:
-        """Return the call that brings experts' outputs, or gradients of tokens, back."""
-        return self._travel(there, ranks, _bytes_of(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE))
+        """Return the collective that brings expert outputs, or gradients of tokens, back."""
+        return self._travel(
+            there, ranks, _element_bytes(self.combine_dtype, element_bytes), ("reduce_scatter", COMBINE)
+        )
 
     def _travel(self, there: RoutedRows, ranks: int, element_bytes: float, kinds: tuple[str, str]) -> TokenTransfer:
         row = there.hidden * element_bytes
@@ -82,7 +86,7 @@ class ExpertDispatch(Spec):
         assert_never(self.kind)
 
 
-def _bytes_of(dtype: TokenFormat, element_bytes: float) -> float:
+def _element_bytes(dtype: TokenFormat, element_bytes: float) -> float:
     match dtype:
         case "fp8":
             return 1.0 + 4.0 / _BLOCK

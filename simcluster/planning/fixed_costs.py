@@ -1,4 +1,4 @@
-"""Given times of a pipeline: seconds of one microbatch on one stage, or on every model slice. Pure."""
+"""Times of a pipeline that are given instead of computed: seconds per microbatch and stage or model slice. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Integral, Real
 
 from simcluster.base.errors import InputError
 from simcluster.base.telling import require_time_limit, rough_duration
-from simcluster.documents.argument_types import checked_call
+from simcluster.documents.argument_types import check_constructor_arguments
 from simcluster.documents.diagnostics import shown
 from simcluster.schedules import Kind, Schedule
 from simcluster.schedules.zb_auto import Times
@@ -19,7 +19,7 @@ _SECONDS_PER_PASS = 12e-6
 """Seconds for a pass of a stage from its planning to its span, in short steps; 5e-6 in steps of 500 microbatches."""
 
 
-@checked_call
+@check_constructor_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Seconds of one microbatch on one stage (all its chunks together) or one slice, and of its communication.
@@ -67,23 +67,23 @@ class Costs:
             )
 
     def send_seconds(self, made: str) -> float:
-        """Return the seconds of sending the output of F or, for "B", of B and I."""
+        """Return the time (s) to send the output of F (``made`` "F"), or of B or I ("B")."""
         return self.send if made == "F" or self.send_back is None else self.send_back
 
     def seconds(self, kind: Kind) -> float:
-        """Return the compute seconds of one pass, without launch overhead."""
+        """Return the compute time (s) of one pass (F, B, I or W), without launch overhead."""
         weight = self.backward / 2 if self.weight_grad is None else self.weight_grad
         return {"F": self.forward, "B": self.backward, "I": self.backward - weight, "W": weight}[kind]
 
 
 def require_seconds(name: str, value: float) -> None:
-    """Raise InputError unless the value is a finite number, 0 or more."""
+    """Raise InputError unless the value of the named time is a finite number, 0 or more."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise InputError(f"{name} {shown(value)} must be a finite number of seconds, 0 or more: write one, as in 0.002")
 
 
 class StageCosts:
-    """Costs of every chunk of every stage, for a schedule that places the model slices.
+    """Given times of every chunk of every stage, for a schedule that places the model slices.
 
     One Costs holds for every whole stage, whose chunks share it evenly. A sequence has one for each slice of the model
     (virtual stage) in forward order, on any stage.
@@ -100,7 +100,7 @@ class StageCosts:
             require_slices(self._slices, depth, schedule.name)
 
     def costs_of(self, stage: int, chunk: int) -> Costs:
-        """Return the costs of a stage's chunk; its compute time is ``seconds`` of this object."""
+        """Return the given times of a stage's chunk; its compute time is ``seconds`` of this object."""
         if self._alike is not None:
             return self._alike
         assert self._slices is not None
@@ -108,13 +108,13 @@ class StageCosts:
         return self._slices[route.index((stage, chunk))]
 
     def seconds(self, kind: Kind, stage: int, chunk: int) -> float:
-        """Return the compute seconds of one pass of a stage's chunk, including launch overhead."""
+        """Return the compute time (s) of one pass of a stage's chunk, including launch overhead."""
         costs = self.costs_of(stage, chunk)
         share = 1.0 if self._alike is None else self._share
         return costs.seconds(kind) * share + costs.launch
 
     def seconds_after_pipeline(self, stage: int) -> tuple[float, float]:
-        """Return the seconds of a stage's blocking reduction over dp and of its optimizer, over all slices."""
+        """Return the times (s) of a stage's blocking gradient reduction and of its optimizer."""
         if self._alike is not None:
             return 0.0 if self._alike.grad_buckets else self._alike.grad_reduce, self._alike.optimizer
         here = [self.costs_of(stage, chunk) for chunk in range(self._schedule.num_chunks)]
@@ -122,7 +122,7 @@ class StageCosts:
         return blocking, math.fsum(each.optimizer for each in here)
 
     def bucket(self, stage: int, chunk: int) -> tuple[int, float]:
-        """Return a chunk's number of overlapped gradient buckets, and seconds per bucket; (0, 0) for none."""
+        """Return a chunk's number of overlapped gradient buckets, and the time (s) of each; (0, 0) for none."""
         costs = self.costs_of(stage, chunk)
         if not costs.grad_buckets or not costs.grad_reduce:
             return 0, 0.0
@@ -140,7 +140,7 @@ def require_slices(slices: Sequence[Costs], depth: int, name: str) -> None:
 
 
 def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, float]:
-    """Return pass durations by (kind, stage, chunk), and that of a message, for schedules made for times.
+    """Return pass times by (kind, stage, chunk), and the time of a message, for schedules optimized for times.
 
     Such schedules have one slice per stage.
     """
@@ -153,7 +153,7 @@ def planning_times(costs: Costs | Sequence[Costs], stages: int) -> tuple[Times, 
 
 
 def expand_slowness(slowness: Mapping[int, float], ranks: int) -> list[float]:
-    """Return the factor on the compute times of each rank; raise InputError for an unknown rank."""
+    """Return the compute slowdown factor of every rank; raise InputError for an unknown rank."""
     found = [1.0] * ranks
     for rank, factor in slowness.items():
         if rank not in range(ranks) or not 0 < factor < math.inf:
@@ -173,7 +173,7 @@ def require_steps(steps: int, optimizer_sync: str, sync: float) -> None:
 
 
 def require_short_simulation(schedule: Schedule, steps: int, unlike: int) -> None:
-    """Raise InputError if simulating this takes longer than is begun unasked; ``unlike`` ranks per stage."""
+    """Raise InputError if a simulation would exceed the time limit; ``unlike`` ranks per stage differ."""
     seconds = _SECONDS_PER_PASS * sum(map(len, schedule.rows)) * steps * unlike
     several = f" on {unlike:,} ranks of a stage that differ" if unlike > 1 else ""
     require_time_limit(

@@ -1,4 +1,4 @@
-"""Program of one pipeline stage whose passes and messages have given times, and its segments. Pure."""
+"""Ops of one pipeline stage whose passes and messages have given times. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from fractions import Fraction
 from functools import partial
 from typing import Literal, NamedTuple
 
-from simcluster.planning.boundaries import Boundaries, Key
+from simcluster.planning.boundaries import BoundaryBuilder, Key
 from simcluster.planning.fixed_costs import Costs, StageCosts
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.parallel import Plan
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute, Timed, Transfer
+from simcluster.planning.works import Compute, FixedCollective, Transfer
 from simcluster.schedules import Action, Hop, Schedule
 from simcluster.schedules.actions import PASS_NAMES, Kind
 
 
 def make_send(kind: str, to_stage: int, seconds: float, lane: str) -> Segment:
-    """Return the send of a tensor over a stage boundary."""
+    """Return the segment that sends a tensor to another stage in ``seconds``."""
     name = "activation" if kind == "F" else "gradient"
     return Segment((Op(Transfer(to_stage, 0.0, seconds), "pp", "send", name, lane=lane),))
 
 
 def make_pass(kind: Kind, seconds: float, costs: Costs, tp: int) -> Segment:
-    """Return one pass of a chunk: equal parts of compute, each followed by a collective (none in W)."""
+    """Return one pass of a chunk: compute in equal parts, each followed by a tp collective (none in W)."""
     return make_pass_pieces(kind, seconds, costs, tp, 1)[0]
 
 
 def make_pass_pieces(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: int) -> list[Segment]:
-    """Return one pass in pieces of equal compute; a collective belongs to the piece that it follows."""
+    """Return one pass in pieces of equal compute time; a tp collective belongs to the piece before it."""
     name = PASS_NAMES[kind]
     quiet = kind == "W" or tp == 1 or not costs.tensor_parallel
     collectives = 0 if quiet else costs.collectives
@@ -42,7 +42,7 @@ def make_pass_pieces(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: 
         share, done = here - done, here
         ops.append(Op(Compute(seconds * share.numerator / share.denominator), "compute", name, name))
         if here in ends:
-            ops.append(Op(Timed("tp", costs.tensor_parallel), "tp", "all_reduce", name))
+            ops.append(Op(FixedCollective("tp", costs.tensor_parallel), "tp", "all_reduce", name))
         if here == cuts[len(found)]:
             found.append(Segment(tuple(ops)))
             ops = []
@@ -50,12 +50,12 @@ def make_pass_pieces(kind: Kind, seconds: float, costs: Costs, tp: int, pieces: 
 
 
 def make_reduction(seconds: float, lane: str) -> Segment:
-    """Return the all-reduce of one gradient bucket over dp."""
-    return Segment((Op(Timed("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
+    """Return the segment of the all-reduce of one gradient bucket over dp."""
+    return Segment((Op(FixedCollective("dp", seconds), "dp", "all_reduce", "gradients", lane=lane),))
 
 
 SendMode = Literal["beside", "blocking", "rendezvous"]
-"""How messages go: beside computation, holding up the sender, or where both ends meet."""
+"""How messages are sent: overlapped with compute, blocking the sender, or where both ends meet."""
 
 _item: Callable[[tuple[object, ...]], Item] = partial(tuple.__new__, Item)
 _need: Callable[[tuple[object, ...]], Need] = partial(tuple.__new__, Need)
@@ -69,7 +69,7 @@ _REDUCTIONS = "dp"  # the lane of gradients that are reduced beside computation
 
 
 class _ActionTemplate(NamedTuple):
-    """Data shared by all actions of one kind on a stage's chunk, for microbatches on one route.
+    """Data shared by a stage's actions of equal kind and chunk, for microbatches on one route.
 
     ``key`` is the number of its end, of the first step and microbatch, ``half`` that as the first of a pair. It waits
     for the end ``source`` at the stage ``whence`` (-1 for nothing). ``send``, put on its lane by ``leave``, takes what
@@ -88,7 +88,7 @@ class _ActionTemplate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockingSends:
-    """Job rules of blocking sends (a ``boundaries.BoundaryRules``): sender and receiver wait for each other."""
+    """Options of a job with blocking sends, in which sender and receiver wait for each other."""
 
     schedule: Schedule
     rendezvous: bool = True
@@ -97,15 +97,15 @@ class BlockingSends:
     send_bytes: float = 0.0
 
 
-class FixedBoundaries(Boundaries):
-    """Blocking sends of one stage, with given times."""
+class FixedBoundaries(BoundaryBuilder):
+    """Builder of one stage's blocking sends and receives, which take given times."""
 
     def __init__(self, costs: StageCosts, schedule: Schedule, lanes: ProgramBuilder) -> None:
         super().__init__(BlockingSends(schedule), lanes)
         self._costs, self._schedule = costs, schedule
 
     def arrivals(self, actions: Sequence[Action], step: int) -> tuple[Need, ...]:
-        """Return what actions wait for from other stages."""
+        """Return what these actions wait for from other stages."""
         return tuple(
             need for action in actions if self._comes_from(action) is not None for need in self.needs(action, step)
         )
@@ -117,7 +117,7 @@ class FixedBoundaries(Boundaries):
 
 
 class FixedStage:
-    """Builder of one stage's program; ``end`` is the all-reduce over stages before the optimizer, or None."""
+    """Builder of one stage's ops with given times; ``end`` is the time of the final all-reduce over stages."""
 
     def __init__(
         self, costs: StageCosts, schedule: Schedule, plan: Plan, stage: int, way: SendMode, end: float | None
@@ -135,14 +135,14 @@ class FixedStage:
         self._reduced: tuple[Need, ...] = ()
 
     def program(self, steps: int) -> StageProgram:
-        """Return the program of all steps."""
+        """Return the ops of the stage for all steps."""
         for step in range(steps):
             self._pipeline(step)
             self._finish(step)
         return self._lanes.program()
 
     def _pipeline(self, step: int) -> None:
-        """Add the row's actions in order.
+        """Add the actions of the stage's row of the schedule, in order.
 
         In a fused pair [F|B] the first half waits for what both need; the outputs of both exist at the end of the
         second.
@@ -167,7 +167,7 @@ class FixedStage:
             if position in firsts:
                 other = row[position + 1]
                 others = parts.get((other.kind, other.chunk, route_of[other.microbatch])) or self._make(other)
-                needs = _needs(part, at) + _needs(others, begin + other.microbatch)
+                needs = _needs_of(part, at) + _needs_of(others, begin + other.microbatch)
                 put(Item(part.segment, part.half + at, needs, step, chunk, microbatch))
                 halves.append((part, action))
                 continue
@@ -182,7 +182,7 @@ class FixedStage:
             elif position in reducing:
                 self._reduce(step, chunk, self._in_pieces(part, action, step, at))
             else:
-                put(_item((part.segment, part.key + at, _needs(part, at), step, chunk, microbatch, ())))
+                put(_item((part.segment, part.key + at, _needs_of(part, at), step, chunk, microbatch, ())))
             if part.send or meetings:
                 self._send(part, step, begin, action)
         if meetings:
@@ -192,7 +192,7 @@ class FixedStage:
         schedule, stage, made = self._schedule, self._stage, "B" if action.kind == "I" else action.kind
         here = schedule.virtual_stage(action.microbatch, stage, action.chunk)
         source, _ = _neighbours(schedule, stage, action)
-        target = None if self._meetings else _receiver(schedule, stage, action)
+        target = None if self._meetings else _receiving_stage(schedule, stage, action)
         lane = MAIN if self._blocking else f"send {made}"
         send = None
         if target is not None:
@@ -215,7 +215,7 @@ class FixedStage:
 
     def _seconds(self, action: Action) -> float:
         seconds = self._costs.seconds(action.kind, self._stage, action.chunk)
-        sends = _receiver(self._schedule, self._stage, action) is not None
+        sends = _receiving_stage(self._schedule, self._stage, action) is not None
         return seconds + self._costs.costs_of(self._stage, action.chunk).send_launch if sends else seconds
 
     def _pass(self, action: Action) -> Segment:
@@ -225,7 +225,6 @@ class FixedStage:
         return self._lanes.segment((kind, chunk, seconds), lambda: make_pass(kind, seconds, costs, self._plan.tp))
 
     def _in_pieces(self, part: _ActionTemplate, action: Action, step: int, at: int) -> list[Hashable]:
-        """Add the action in one piece per gradient bucket; return the keys of the pieces' ends."""
         kind, microbatch, chunk = action
         count, _ = self._costs.bucket(self._stage, chunk)
         seconds = self._seconds(action)
@@ -233,11 +232,11 @@ class FixedStage:
         put, ends = partial(self._lanes.put, MAIN), list[Hashable]()
         for number, segment in enumerate(make_pass_pieces(kind, seconds, costs, self._plan.tp, count), 1):
             ends.append(part.key + at if number == count else ("piece", step, chunk, number))
-            put(Item(segment, ends[-1], () if number > 1 else _needs(part, at), step, chunk, microbatch))
+            put(Item(segment, ends[-1], () if number > 1 else _needs_of(part, at), step, chunk, microbatch))
         return ends
 
     def _reduce(self, step: int, chunk: int, ends: list[Hashable]) -> None:
-        """Add a chunk's bucket reductions, each after its piece; of an uncut fused pair all after its end."""
+        """Add the reductions of a chunk's gradient buckets, each after the piece that completes it."""
         count, seconds = self._costs.bucket(self._stage, chunk)
         segment = self._lanes.segment(("reduce", seconds), lambda: make_reduction(seconds, _REDUCTIONS))
         for number in range(count):
@@ -259,10 +258,10 @@ class FixedStage:
         grad_reduce, optimizer = self._costs.seconds_after_pipeline(self._stage)
         self._lanes.delay_next_item(self._reduced)
         if self._plan.dp > 1 and grad_reduce:
-            self._block("grad_reduce", Op(Timed("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
+            self._block("grad_reduce", Op(FixedCollective("dp", grad_reduce), "dp", "all_reduce", "gradients"), step)
         if self._end is not None:
             stream = "pp" if self._plan.pp > 1 else "tp"
-            self._block("sync", Op(Timed("model", self._end), stream, "all_reduce", "gradient_norm"), step)
+            self._block("sync", Op(FixedCollective("model", self._end), stream, "all_reduce", "gradient_norm"), step)
         if optimizer or self._reduced:  # where the next step's forward would wait for gradients, too
             self._block("optimizer", Op(Compute(optimizer), "compute", "optimizer", "optimizer"), step)
 
@@ -270,17 +269,16 @@ class FixedStage:
         self._lanes.put(MAIN, Item(self._lanes.segment(key, lambda: Segment((op,))), (key, step), (), step))
 
 
-def _needs(part: _ActionTemplate, at: int) -> tuple[Need, ...]:
+def _needs_of(part: _ActionTemplate, at: int) -> tuple[Need, ...]:
     return (_need((part.whence, part.source + at)),) if part.whence >= 0 else ()
 
 
-def _receiver(schedule: Schedule, stage: int, action: Action) -> int | None:
+def _receiving_stage(schedule: Schedule, stage: int, action: Action) -> int | None:
     _, target = _neighbours(schedule, stage, action)
     return None if action.kind == "W" or target is None or target[0] == stage else target[0]
 
 
 def _neighbours(schedule: Schedule, stage: int, action: Action) -> tuple[Hop | None, Hop | None]:
-    """Return the hop that an action's input comes from, and the hop that its output is sent to."""
     before = schedule.previous_hop(action.microbatch, stage, action.chunk)
     after = schedule.next_hop(action.microbatch, stage, action.chunk)
     return (before, after) if action.kind == "F" else (after, before)

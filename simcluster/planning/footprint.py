@@ -1,8 +1,8 @@
-"""Peak memory of the ranks of a stage (bytes): model state, and activations of the microbatches in flight.
+"""Peak memory (bytes) of the ranks of a stage: model state, and activations of the microbatches in flight.
 
-The stage's row of the schedule is walked action by action and block by block (``residency``): the same changes that
-the ops of a run make, without their times.  Where experts get unequal numbers of rows, the walk has a level for every
-rank.  ``Facts`` holds what else is known of a job before it runs.  Pure.
+The stage's row of the schedule is walked action by action and block by block (``residency``): the same changes that the
+ops of a run make, without their times. Where experts get unequal numbers of rows, the walk has a level for every rank.
+``Facts`` holds what else is known of a job before it runs. Pure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from simcluster.planning.residency import (
     MemoryProfile,
     Residencies,
     Visit,
+    block_residencies,
     peak_of_row,
     profile_pass,
-    residencies,
 )
 from simcluster.planning.segments import Pass
 from simcluster.schedules import Action, Schedule
@@ -43,7 +43,7 @@ _NO_OFFLOAD = Offload()
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes on each rank of a stage at its peak."""
+    """Bytes of model state, activations and buffers on each rank of a stage at its memory peak."""
 
     parameters: float
     gradients: float
@@ -57,12 +57,12 @@ class Footprint:
 
     @property
     def total(self) -> float:
-        """Sum of all parts (bytes)."""
+        """Bytes of all parts of the footprint."""
         state = self.parameters + self.gradients + self.optimizer + self.buffers
         return state + self.activations + self.other + self.fragmentation * self.unsharded
 
     def with_pools(self, pools: Mapping[str, float]) -> Footprint:
-        """Return the same model state with the bytes by pool (``ops.Change``) that a run holds at an instant."""
+        """Return the footprint at another time: equal model state, with the bytes in each pool (``ops.Change``)."""
         return replace(
             self,
             parameters=self.parameters + pools["parameters"],
@@ -92,7 +92,7 @@ def stage_footprint(
 ) -> Footprint:
     """Return the peak memory of the ranks of one stage over a step.
 
-    With ``experts`` of unequal load it is that of the fullest rank over all ``steps``.  The ``optimizer`` may keep less
+    With ``experts`` of unequal load it is that of the fullest rank over all ``steps``. The ``optimizer`` may keep less
     state than Adam; workers that train separately keep ``outer`` bytes per parameter of the rank's part.
     """
     chunks = range(schedule.num_chunks)
@@ -103,11 +103,11 @@ def stage_footprint(
     state = state_bytes(held.common, recipe, zero=zero, dp=plan.shard_size)
     if held.experts:
         state += state_bytes(held.experts, recipe, zero=zero, dp=plan.expert_shard_size)
-    blocks = residencies(model, shape)
+    blocks = block_residencies(model, shape)
     if experts is None:
         peak = activation_peak(blocks, schedule, slices, stage, offload)
     else:
-        order = partial(_visits, blocks, schedule, slices, stage)
+        order = partial(_list_visits, blocks, schedule, slices, stage)
         peak = uneven_peak(blocks, schedule.rows[stage], order, experts, steps)
     updated = state.optimizer / recipe.optimizer  # parameters whose state the rank has
     spared = optimizer.spared(layers) if optimizer else 0.0
@@ -129,15 +129,15 @@ def stage_footprint(
 def activation_peak(
     blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, offload: Offload = _NO_OFFLOAD
 ) -> Level:
-    """Return the activations and working sets of a stage's ranks at the peak of their sum, without model state.
+    """Return the bytes of activations and working tensors of a stage's ranks when their sum peaks.
 
-    Buffers between stages depend on times, so only the timeline of a run has them.  What goes to the host counts as
-    gone when one more action is over; if a copy takes longer, a run shows it.
+    Buffers between stages depend on times, so only the timeline of a run has them. What goes to the host counts as gone
+    when one more action is over; if a copy takes longer, a run shows it.
     """
     known: dict[tuple[str, int], MemoryProfile] = {}
     for action in schedule.rows[stage]:
         if (action.kind, action.chunk) not in known:
-            order = _visits(blocks, schedule, slices, stage, action)
+            order = _list_visits(blocks, schedule, slices, stage, action)
             known[action.kind, action.chunk] = profile_pass(blocks, order, split=action.kind in ("I", "W"))
     row = schedule.rows[stage]
     if not offload.activations:
@@ -152,20 +152,20 @@ def activation_peak(
     profiles = []
     for place, action in enumerate(row):
         back, gone = comes.get(place, 0.0), goes.get(place, 0.0)
-        profiles += [_change(back)] if back else []
+        profiles += [_level_change(back)] if back else []
         profiles.append(known[action.kind, action.chunk])
         if action[1:] in by_layer and action.kind != "W":
             whole = slices.whole(schedule.slice_of(stage, action.chunk))
-            profiles[-1:] = _layer_by_layer(blocks, whole, action.kind, offload)
-        profiles += [_change(-gone)] if gone else []
+            profiles[-1:] = _offload_profiles(blocks, whole, action.kind, offload)
+        profiles += [_level_change(-gone)] if gone else []
     return peak_of_row(profiles)
 
 
-def _change(size: float) -> MemoryProfile:
+def _level_change(size: float) -> MemoryProfile:
     return MemoryProfile(Level(max(size, 0.0), 0.0), size)
 
 
-def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offload) -> list[MemoryProfile]:
+def _offload_profiles(blocks: Residencies, whole: Pass, kind: str, offload: Offload) -> list[MemoryProfile]:
     windows = LayerWindows.of(whole.layers, offload)
     pieces = windows.cut(whole) if windows.sizes else [whole]
     found = []
@@ -173,14 +173,20 @@ def _layer_by_layer(blocks: Residencies, whole: Pass, kind: str, offload: Offloa
         over = windows.left_by(piece, whole.layers[-1]) if kind == "F" and windows.sizes else -1
         top = windows.after(piece.layers[-1]) if windows.sizes and kind != "F" and piece.layers else 0
         if windows.sizes and kind != "F" and piece is pieces[-1] and not piece.lm_head:
-            found.append(_change(-windows.sizes[-1]))
-        found += [_change(-windows.sizes[over])] if over >= 0 else [_change(windows.sizes[top - 1])] if top > 0 else []
+            found.append(_level_change(-windows.sizes[-1]))
+        found += (
+            [_level_change(-windows.sizes[over])]
+            if over >= 0
+            else [_level_change(windows.sizes[top - 1])]
+            if top > 0
+            else []
+        )
         order = blocks.visits(kind, piece.layers, embedding=piece.embedding, lm_head=piece.lm_head)
         found.append(profile_pass(blocks, order, split=kind == "I"))
     return found
 
 
-def _visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:
+def _list_visits(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, action: Action) -> list[Visit]:
     number = schedule.slice_of(stage, action.chunk)
     first, last = number == 0, number == len(slices.counts) - 1
     return blocks.visits(action.kind, slices.layers_of(number), embedding=first, lm_head=last)
@@ -193,23 +199,23 @@ Order = Callable[[Action], Sequence[Visit]]
 
 
 class UnevenExperts(Protocol):
-    """Load of the experts of ranks; ``by_pass``: drawn anew for every pass of a microbatch."""
+    """Load of the experts of each rank; ``by_pass``: drawn anew for every pass of a microbatch."""
 
     @property
     def by_pass(self) -> bool: ...
     def of_stage(self, layer: int, step: int, microbatch: int) -> Floats:
-        """Return each rank's load relative to an even share, [rank of the stage], for ranks that differ."""
+        """Return the expert load of each differing rank of a stage, relative to an even share, [rank]."""
         ...
 
 
 class _Levels(NamedTuple):
-    """Bytes in the pools "activations" and "other" on every rank, [rank]."""
+    """Bytes in the memory pools "activations" and "other" on every rank, [rank]."""
 
     activations: Floats
     other: Floats
 
     def maximum(self, other: _Levels) -> _Levels:
-        """Return the higher total of two levels rank by rank, and this one where they are equal."""
+        """Return, rank by rank, the level with the higher total."""
         higher = other.activations + other.other > self.activations + self.other
         pairs = zip(self, other, strict=True)
         return _Levels(*(np.where(higher, theirs, own) for own, theirs in pairs))
@@ -218,7 +224,7 @@ class _Levels(NamedTuple):
 def uneven_peak(
     blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, steps: int
 ) -> Level:  # fmt: skip
-    """Return the peak of the fullest rank of a stage over ``steps`` steps."""
+    """Return the memory peak of a stage's fullest rank over ``steps`` steps, with uneven expert loads."""
     found = Level(0.0, 0.0)
     for step in range(steps if experts.by_pass else 1):
         levels = _walk_row(blocks, row, order, experts, step)
@@ -229,7 +235,7 @@ def uneven_peak(
 
 
 def _walk_row(blocks: Residencies, row: Sequence[Action], order: Order, experts: UnevenExperts, step: int) -> _Levels:
-    """Return the highest levels over a row of passes; passes of a kind and chunk are equal unless each draws anew."""
+    """Return each rank's highest memory level over a row of passes, computed once for equal passes."""
     known: dict[tuple[str, int, int], tuple[_Levels, Floats]] = {}
     held = np.zeros(1)
     found = _Levels(held, held)
@@ -267,7 +273,7 @@ def _walk_pass(
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Ranks, samples, tokens and FLOP of a step, which turn its seconds into rates.
+    """Ranks, samples, tokens and FLOP of a step, which convert its time to rates.
 
     ``peak_flops`` is FLOP/s of one GPU at the job's precision.
     """
@@ -281,13 +287,13 @@ class StepCounts:
 
     @property
     def counts(self) -> StepCounts:
-        """StepCounts without the fields that a subclass adds."""
+        """Only the fields of StepCounts, without those that a subclass adds."""
         return StepCounts(**{field.name: getattr(self, field.name) for field in fields(StepCounts)})
 
 
 @dataclass(frozen=True, slots=True)
 class Facts(StepCounts):
-    """Properties of a job known before it runs: ranks, samples, tokens and FLOP per step, device and memory.
+    """What is known of a job before it runs: ranks, samples, tokens and FLOP per step, GPU and memory.
 
     ``attention`` is the part of the core attention that packed documents leave, which FLOPs count; ``real`` the part of
     the tokens that are not padding, and ``real_flops`` the model FLOP of those; ``footprints`` are bytes per stage;

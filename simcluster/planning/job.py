@@ -1,4 +1,4 @@
-"""Job: model, slices, rank grid, schedule, parallelism and offloading, which decide a step's programs. Pure.
+"""Planning job: model, slices, rank grid, schedule, parallelism and offloading, which decide the ops of a step.
 
 Pure data.
 """
@@ -24,13 +24,13 @@ from simcluster.schedules import Action, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """Partition of the model's layers: ``counts[s]`` layers in slice (virtual stage) s, in the model's order."""
+    """Partition of the model's layers into slices (virtual stages): ``counts[s]`` layers in slice s, in order."""
 
     counts: tuple[int, ...]
 
     @classmethod
     def even(cls, layers: int, slices: int) -> Slices:
-        """Return slices of equally many layers; raise InputError if they do not divide."""
+        """Return slices with equal numbers of layers; raise InputError if the layers do not divide."""
         if layers % slices:
             raise InputError(f"{layers} layers do not divide evenly over {slices} slices; use a multiple of {slices}")
         return cls((layers // slices,) * slices)
@@ -42,7 +42,7 @@ class Slices:
 
     @classmethod
     def of_stages(cls, layers: Sequence[int], schedule: Schedule) -> Slices:
-        """Return slices with ``layers[stage]`` layers per stage, spread over its chunks.
+        """Return slices with ``layers[stage]`` layers per stage, spread evenly over its chunks.
 
         The schedule has one copy of the model. As evenly as possible: where layers do not divide, chunks that are first
         in the model's order have one more, but those with the embedding or the LM head last, as they have more work.
@@ -62,16 +62,16 @@ class Slices:
         return sum(self.counts)
 
     def layers_of(self, number: int) -> tuple[int, ...]:
-        """Return the global numbers of the layers in one slice."""
+        """Return the layer numbers of one slice of the model."""
         first = sum(self.counts[:number])
         return tuple(range(first, first + self.counts[number]))
 
     def whole(self, number: int) -> Pass:
-        """Return all layers of one slice, with embedding and LM head, as one pass."""
+        """Return all layers of one slice, with embedding and LM head if it has them, as one pass."""
         return Pass(self.layers_of(number), number == 0, number == len(self.counts) - 1)
 
     def slice_of(self, layer: int) -> int:
-        """Return the slice that holds a layer."""
+        """Return the number of the slice that holds a layer."""
         return next(number for number, end in enumerate(accumulate(self.counts)) if layer < end)
 
 
@@ -101,7 +101,7 @@ ZeroStage = Literal[0, 1, 2, 3]
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Options of communication and optimizer over dp: ZeRO stage, overlap, bytes and times.
+    """Options of data-parallel communication and the optimizer: ZeRO stage, overlap, bytes and times.
 
     ``gradient_bytes`` and ``parameter_bytes`` are per element on the wire; ``bucket_bytes`` is the size from which on a
     bucket of gradients is sent. ``optimizer_seconds``, ``norm_seconds`` and ``zero_seconds`` (zeroing the gradients,
@@ -129,7 +129,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Activations and optimizer state kept in host memory, and the bytes copied: see ``offload``.
+    """Activations and optimizer state that are kept in host memory, and how they are copied (see ``offload``).
 
     ``activations`` is the part of the bytes that F keeps of layers, which ``kept`` returns for their numbers, and
     ``ahead`` how many actions before their use they may come back. Every parameter has ``state_bytes`` of ``optimizer``
@@ -151,7 +151,7 @@ class Offload:
     buffers: int = 2
 
     def buckets(self, parameters: float) -> int:
-        """Return the number of buckets for this many parameters."""
+        """Return the number of optimizer buckets for this many parameters."""
         return max(1, math.ceil(parameters / self.bucket))
 
     def optimizer_on_gpu(self, parameters: float) -> float:
@@ -167,7 +167,7 @@ class Offload:
         assert_never(self.optimizer)
 
     def optimizer_in_host(self, parameters: float) -> float:
-        """Return the bytes in host memory for this many parameters: state, and gradients to update with."""
+        """Return the bytes of optimizer state, and gradients to update with, in host memory."""
         match self.optimizer:
             case "none":
                 return 0.0
@@ -179,7 +179,7 @@ class Offload:
 
 
 class PassMaker(Protocol):
-    """Maker of the segments of a stage's passes; ``segments.Passes`` makes them from a model's kernels.
+    """Maker of the op segments of a stage's passes; ``segments.Passes`` makes them from a model's kernels.
 
     Given times (``simcluster.studies.bench.given_times``) have none: they make whole programs.
     """
@@ -189,7 +189,7 @@ class PassMaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job(Displayable):
-    """Model, rank grid, schedule and options that decide the programs of all stages."""
+    """Model, rank grid, schedule and options that decide the ops of all stages."""
 
     model: Model
     plan: Plan
@@ -209,7 +209,7 @@ class Job(Displayable):
     casts: bool = False  # does the first F of a step on a chunk cast its weights?
 
     def forward_only(self) -> Job:
-        """Return the job of a validation pass: the forwards of its schedule, without gradients and optimizer."""
+        """Return the job of a validation: only the forward passes, without gradients and optimizer."""
         gathers = self.data_parallel.zero == 3 and self.data_parallel.overlap_gather  # else parameters are there
         data = replace(self.data_parallel, overlap_reduce=False, overlap_gather=gathers)
         rows = tuple(tuple(action for action in row if action.kind == "F") for row in self.schedule.rows)
@@ -217,7 +217,7 @@ class Job(Displayable):
         return replace(self, schedule=schedule, data_parallel=data, saved=None, steps=1, trains=False)
 
     def casting_actions(self, stage: int) -> frozenset[Action]:
-        """Return the actions of a stage that cast weights, if any are cast: the first F of each chunk."""
+        """Return the actions of a stage that cast weights to low precision: the first F of each chunk."""
         forwards = [action for action in self.schedule.rows[stage] if action.kind == "F"]
         first = {action.chunk: action for action in reversed(forwards)}
         return frozenset(first.values() if self.trains else ())
@@ -238,8 +238,10 @@ class Job(Displayable):
         return self.slices.whole(number)
 
 
-def balanced(seconds: Sequence[float], first: float, last: float, slices: int, *, empty_ends: bool = False) -> Slices:
-    """Partition layers with these times into slices whose longest is as short as possible.
+def balance_layers(
+    seconds: Sequence[float], first: float, last: float, slices: int, *, empty_ends: bool = False
+) -> Slices:
+    """Partition layers with these times (s) into slices whose longest is as short as possible.
 
     ``first`` and ``last`` are the extra times of the first slice (embedding) and of the last (LM head, loss); with
     ``empty_ends`` these two may have no layers, every other has at least one. Among equally good cuts the one that is

@@ -1,4 +1,4 @@
-"""Several jobs on one cluster, combined into one program with consecutive rank and stage numbers.
+"""Several jobs on one cluster, combined into one with consecutive rank and stage numbers.
 
 A job's ranks run on any GPUs of the cluster (``PlacedFabric``); what the jobs share is links. Pure.
 """
@@ -22,7 +22,7 @@ from simcluster.traffic.traffic import Fabric, Spread
 
 @dataclass(frozen=True)
 class PlacedFabric:
-    """Cluster addressed by rank: rank r runs on GPU ``gpus[r]``."""
+    """Network fabric addressed by rank instead of GPU: rank r runs on GPU ``gpus[r]``."""
 
     fabric: Fabric
     gpus: tuple[int, ...]
@@ -33,31 +33,31 @@ class PlacedFabric:
         return self.fabric.hosts[list(self.gpus)]
 
     def spread(self, src: int, dst: int, flow: int = 0) -> Spread:
-        """Return the links from rank to rank, with the fraction of the flow's bytes on each."""
+        """Return the links from one rank to another, with the fraction of the flow's bytes on each."""
         return self.fabric.spread(self.gpus[src], self.gpus[dst], flow)
 
     def routes(self, src: Ints, dst: Ints, flow: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return the links of many flows from rank to rank."""
+        """Return the links of many flows between ranks."""
         gpus = np.array(self.gpus, dtype=np.int64)
         return self.fabric.routes(gpus[src], gpus[dst], flow)
 
     def latencies(self, row: Ints, link: Ints, fraction: Floats, rows: int) -> Floats:
-        """Return the latency (s) along the links of many routes."""
+        """Return the latency (s) along each of many routes."""
         return self.fabric.latencies(row, link, fraction, rows)
 
     def spread_latency(self, spread: Spread) -> float:
-        """Return the latency (s) along these links."""
+        """Return the latency (s) along the links of one flow."""
         return self.fabric.spread_latency(spread)
 
     def loads(self, flows: TreeFlows) -> None:
-        """Return None: nodes are not interchangeable here."""
+        """Return None: nodes of several jobs are not interchangeable, so no loads are known per tree."""
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return the numbers of the NVSwitch and NICs of ranks' GPUs."""
+        """Return the NVSwitch number and NIC number of each of these ranks' GPUs."""
         return self.fabric.seats(np.array(self.gpus, dtype=np.int64)[gpus])
 
     def uplinks(self, gpu: int) -> tuple[str, ...]:
-        """Return the NICs of the rank's GPU."""
+        """Return the names of the NICs of a rank's GPU."""
         return self.fabric.uplinks(self.gpus[gpu])
 
     @property
@@ -66,25 +66,25 @@ class PlacedFabric:
         return self.fabric.meshed
 
     def far(self, hosts: Sequence[int] | Ints) -> bool:
-        """Return whether nodes are on several sites."""
+        """Return whether these nodes are on several sites."""
         return self.fabric.far(hosts)
 
     def nvswitch(self, gpu: int) -> str:
-        """Return the NVSwitch of the rank's GPU."""
+        """Return the name of the NVSwitch of a rank's GPU."""
         return self.fabric.nvswitch(self.gpus[gpu])
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """Return the routes of the ranks to a switch above all of them, and back."""
+        """Return the routes from each rank to a switch above all of them, and back."""
         return self.fabric.switch_ways([self.gpus[gpu] for gpu in gpus], turn)
 
     def host_way(self, gpu: int, direction: str) -> Spread:
-        """Return the links between the rank's GPU and its host's memory."""
+        """Return the links between a rank's GPU and its host's memory."""
         return self.fabric.host_way(self.gpus[gpu], direction)
 
 
 @dataclass(frozen=True)
 class JointPlan:
-    """Plans of several jobs combined: job j's ranks and stages come after those of the jobs before it."""
+    """Rank grids of several jobs combined; the ranks and stages of a job follow those of the jobs before it."""
 
     plans: tuple[Plan, ...]
 
@@ -95,13 +95,13 @@ class JointPlan:
 
     @property
     def ranks(self) -> list[range]:
-        """Ranks of every job."""
+        """Range of rank numbers of every job."""
         ends = np.cumsum([plan.num_ranks for plan in self.plans]).tolist()
         return [range(end - plan.num_ranks, end) for plan, end in zip(self.plans, ends, strict=True)]
 
     @property
     def stages(self) -> list[range]:
-        """Stages of every job."""
+        """Range of stage numbers of every job."""
         ends = np.cumsum([plan.pp for plan in self.plans]).tolist()
         return [range(end - plan.pp, end) for plan, end in zip(self.plans, ends, strict=True)]
 
@@ -114,7 +114,7 @@ class JointPlan:
         ]
 
     def groups(self, axis: str) -> list[Ranks]:
-        """Return all groups of a communicator, job by job."""
+        """Return all groups of the communicator ``axis``, job by job."""
         return [
             group + first.start
             for plan, first in zip(self.plans, self.ranks, strict=True)
@@ -123,11 +123,13 @@ class JointPlan:
 
 
 def joint_programs(programs: Sequence[Sequence[StageProgram]], plan: JointPlan) -> list[StageProgram]:
-    """Return the stage programs of all jobs, with stages numbered consecutively."""
-    return [_shifted(stage, numbers.start) for job, numbers in zip(programs, plan.stages, strict=True) for stage in job]
+    """Return the ops of all jobs' stages, with stages numbered consecutively."""
+    return [
+        _shift_stages(stage, numbers.start) for job, numbers in zip(programs, plan.stages, strict=True) for stage in job
+    ]
 
 
-def _shifted(program: StageProgram, by: int) -> StageProgram:
+def _shift_stages(program: StageProgram, by: int) -> StageProgram:
     segment_of = cache(lambda segment: segment.with_works(lambda op: op.work.shifted(by)))
 
     def shifted(item: Item) -> Item:
@@ -140,7 +142,7 @@ def _shifted(program: StageProgram, by: int) -> StageProgram:
 def joint_disturbances(
     jobs: Sequence[Disturbances], plan: JointPlan, capacities: Mapping[int, Profile]
 ) -> Disturbances:
-    """Return the disturbances of all jobs, with ranks numbered consecutively."""
+    """Return the disturbances (slow ranks and links) of all jobs, with ranks numbered consecutively."""
     job_of = [(own, numbers.start) for own, numbers in zip(jobs, plan.ranks, strict=True) for _ in numbers]
 
     def colour(rank: int) -> Hashable:

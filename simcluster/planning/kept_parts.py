@@ -1,4 +1,4 @@
-"""Tensors that make up a stage's activations at their peak: the walk of ``footprint``, by tensor. Pure."""
+"""Tensors that make up a stage's activation memory at its peak, by block and name. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _State = Literal["F", "again", "in I", "I"]
 
 @dataclass(frozen=True, slots=True)
 class PeakTensor:
-    """Tensor of a block, with bytes per instance and the number of instances ``alive``."""
+    """Tensor of a block, with its bytes and the number of instances ``alive`` at the memory peak."""
 
     block: str
     tensor: str
@@ -32,18 +32,18 @@ class PeakTensor:
 
     @property
     def total(self) -> float:
-        """Bytes of all instances."""
+        """Bytes of all instances of the tensor."""
         return self.bytes * self.alive
 
 
 def list_peak_tensors(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> list[PeakTensor]:
-    """Return the tensors alive on a rank of the stage when its activations peak, the largest first.
+    """Return the tensors in a rank's memory when the activations of its stage peak, the largest first.
 
     With even shares of experts, and nothing in host memory.
     """
     found: Counter[tuple[str, str, float]] = Counter()
-    for (state, place), count in _alive_at_peak(blocks, schedule, slices, stage).items():
-        shape = _shape(blocks, place)
+    for (state, place), count in _count_alive(blocks, schedule, slices, stage).items():
+        shape = _shape_at(blocks, place)
         for tensor in backward_tensors(blocks.model, shape):
             if tensor.block == place[0] and _is_alive(tensor, state, kept=is_kept(tensor, shape)):
                 found[tensor.block, tensor.name, tensor.bytes] += count
@@ -61,14 +61,12 @@ def _is_alive(tensor: Tensor, state: _State, *, kept: bool) -> bool:
     }[state]
 
 
-def _alive_at_peak(
-    blocks: Residencies, schedule: Schedule, slices: Slices, stage: int
-) -> Counter[tuple[_State, _Place]]:
+def _count_alive(blocks: Residencies, schedule: Schedule, slices: Slices, stage: int) -> Counter[tuple[_State, _Place]]:
     states: Counter[tuple[_State, _Place]] = Counter()
     found, held, most = states.copy(), 0.0, 0.0
     for action in schedule.rows[stage]:
         split = action.kind in ("I", "W")
-        for visit in _visits(blocks, schedule, slices, stage, action.kind, action.chunk):
+        for visit in _list_visits(blocks, schedule, slices, stage, action.kind, action.chunk):
             own = blocks.residency_of(visit.block, visit.layer)
             place = visit.block, blocks.shape.recomputes(visit.layer)
             changes = own.changes(visit.phase, split=split)
@@ -86,7 +84,7 @@ def _alive_at_peak(
     return found
 
 
-def _visits(
+def _list_visits(
     blocks: Residencies, schedule: Schedule, slices: Slices, stage: int, kind: str, chunk: int
 ) -> Iterable[Visit]:
     number = schedule.slice_of(stage, chunk)
@@ -94,5 +92,5 @@ def _visits(
     return blocks.visits(kind, slices.layers_of(number), embedding=number == 0, lm_head=last)
 
 
-def _shape(blocks: Residencies, place: _Place) -> RankShape:
+def _shape_at(blocks: Residencies, place: _Place) -> RankShape:
     return blocks.shape if place[1] else replace(blocks.shape, recompute="none")

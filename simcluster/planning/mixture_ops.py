@@ -1,4 +1,4 @@
-"""Ops of a mixture of experts in a pass: router, token dispatch, experts and combine, instead of an MLP.
+"""Ops of a mixture of experts in a pass: router, token dispatch, experts and combine.
 
 Forward: norm and router; the shared experts; rows to their experts, by an all-to-all over ep and, where experts are
 split, a gather over the ranks that split one (those of tp, or of etp where it is another number); the experts; the same
@@ -19,7 +19,7 @@ from typing import assert_never
 
 from simcluster.model.kernels import Block, Section
 from simcluster.model.layers import LAYER_KINDS, RankShape
-from simcluster.model.mixture_sections import Mixture, mixture, routed_rows
+from simcluster.model.mixture_sections import Mixture, make_mixture, routed_rows
 from simcluster.model.transformer import Model
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.ops import EXPERTS
@@ -30,7 +30,7 @@ _OUT, _BACK = ("dispatch", "combine_grad"), ("combine", "dispatch_grad")
 
 
 class MixtureOps:
-    """Maker of the ops of a layer's mixture of experts."""
+    """Builder of the ops of a layer's mixture of experts."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class MixtureOps:
         overlap: bool = False,
         dispatch: ExpertDispatch | None = None,
     ) -> None:
-        """Take the ``activation_bytes`` of a hidden state gathered over tp, and how tokens travel (``dispatch``)."""
+        """Set the bytes of a hidden state gathered over tp, and the method by which tokens travel (``dispatch``)."""
         plain = replace(shape, recompute="none")
         self._shape, self._whole, self._overlap = shape, activation_bytes, overlap and shape.ep > 1
         edges = LAYER_KINDS["mixture"].block
-        self._plain = edges(model, plain), mixture(model, plain)
-        self._recomputed = edges(model, shape), mixture(model, shape)
+        self._plain = edges(model, plain), make_mixture(model, plain)
+        self._recomputed = edges(model, shape), make_mixture(model, shape)
         self._visited_again = shape.recompute == "full" or shape.reruns("moe")
         there = routed_rows(model, shape)
         self._counted = model.moe is not None and model.moe.counted and shape.ep * shape.expert_tp > 1
@@ -59,11 +59,11 @@ class MixtureOps:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """Kernel sections between the norm and the residual add."""
+        """Kernel sections of the mixture, between the norm and the residual add."""
         return self._plain[1].sections
 
     def visit(self, ops: SegmentBuilder, phase: Phase, layer: int) -> None:
-        """Add the ops of the mixture in one phase of a pass."""
+        """Add the ops of the mixture for one phase (forward, recompute, backward, ...) of a pass."""
         edges, parts = self._recomputed if self._shape.recomputes(layer) else self._plain
         match phase:
             case "forward" | "recompute":
@@ -141,7 +141,6 @@ class MixtureOps:
         self._travel(ops, name, layer, meanwhile)
 
     def _travel(self, ops: SegmentBuilder, name: str, layer: int, meanwhile: Callable[[], None] | None) -> None:
-        """Add the collective over ep; with overlap, it runs concurrently with the ops of ``meanwhile``."""
         travel = self._travels[name]
         if self._overlap and meanwhile:
             ops.add_overlapped(travel.kind, name, travel.size, layer, "ep")

@@ -1,14 +1,14 @@
-"""Muon: a nearly orthogonal update of each weight matrix, by Newton-Schulz matmuls in 16 bits.
+"""Muon optimizer: a nearly orthogonal update of each weight matrix, by Newton-Schulz matmuls in 16 bits.
 
-An iteration on X, m x n with m the smaller, is A = X X^T, B = b A + c A A, X = a X + B X: 4 m^2 n + 2 m^3 FLOP.  The
+An iteration on X, m x n with m the smaller, is A = X X^T, B = b A + c A A, X = a X + B X: 4 m^2 n + 2 m^3 FLOP. The
 passes are those of PyTorch's operations in NVIDIA-NeMo/Emerging-Optimizers (orthogonalized_optimizer.py: weight decay,
 momentum, update; muon_utils.py, ``newton_schulz``: norm, division, cast there and back, scale), with those of
-Megatron-LM's copy of the master weights.  Muon: K. Jordan, 2024; arXiv:2502.16982.
+Megatron-LM's copy of the master weights. Muon: K. Jordan, 2024; arXiv:2502.16982.
 
 Megatron-Core's layer-wise distributed optimizer (``dist_muon``, core/optimizer/layer_wise_optimizer.py) gives each
-matrix to one of the ranks that hold it, the largest first to the one that has least; the fullest rank decides.  In
+matrix to one of the ranks that hold it, the largest first to the one that has least; the fullest rank decides. In
 Moonlight's (arXiv:2502.16982 section 2.3) a rank has its part of every bucket, as ZeRO cuts them; it gathers the
-matrices that its parts lie in, orthogonalizes them whole and keeps its parts.  Pure.
+matrices that its parts lie in, orthogonalizes them whole and keeps its parts. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, assert_never
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import WeightMatrix
 from simcluster.model.recipes import Recipe
@@ -32,25 +32,25 @@ _FP32, _BF16 = 4.0, 2.0
 
 @dataclass(frozen=True)
 class MuonOptimizer(Optimizer):
-    """Muon on the matrices of layers, which keep one moment, and Adam on all other parameters.
+    """Muon for the matrices of layers, which keep one moment, and Adam for all other parameters.
 
     ``distribute``: matrices are updated by the ranks that hold them as whole "layers", or gathered from parts
     ("gather") of buckets, or all by each rank ("none"). ``gathered_tp``: they are gathered over the ranks that split
     them, too.
     """
 
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
-        "parallel.zero": Allowed(
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
+        "parallel.zero": AllowedValues(
             (0, 1),
             "ZeRO {value} cuts gradients into parts, and muon takes whole matrices; use 1 (each matrix on one rank, or "
             "gathered: training.muon), or 0",
         ),
-        "training.precision": Allowed(
+        "training.precision": AllowedValues(
             ("bf16-mixed", "fp8-mixed", "mxfp8-mixed", "nvfp4-mixed", "fp32"),
             "muon with fp16 is not supported by Megatron-Core; use bf16-mixed, or training.optimizer: adam",
         ),
-        "memory.offload.optimizer": Allowed(("none",)),
-        "training.outer": Allowed((None,)),
+        "memory.offload.optimizer": AllowedValues(("none",)),
+        "training.outer": AllowedValues((None,)),
     }
 
     distribute: Literal["layers", "gather", "none"] = "layers"
@@ -59,27 +59,27 @@ class MuonOptimizer(Optimizer):
 
     @classmethod
     def of(cls, job: UpdateJob, training: Any) -> Self:
-        """Return the optimizer with the options of ``training.muon``."""
+        """Return the Muon optimizer with the options of ``training.muon``."""
         muon = training.muon
         gathered_tp = {"blockwise": False, "duplicated": True}[muon.tp_mode]
         return cls(job, muon.distribute if job.zero else "none", gathered_tp, muon.iterations)
 
     @classmethod
     def state_in_words(cls, recipe: Recipe) -> str:
-        """Describe how much less state a matrix keeps than other parameters."""
+        """Describe how many bytes less per parameter the state of matrices has."""
         return f"; matrices under Muon {recipe.moment:g} less"
 
     def spared_by(self, matrix: WeightMatrix) -> float:
-        """Return the bytes of one of Adam's two moments of a matrix."""
+        """Return the bytes of Adam's second moment of a matrix, which Muon does not keep."""
         return self.job.recipe.moment * matrix.elements
 
     def update(self, layers: Sequence[int]) -> Update:
-        """Return the extra gathers and seconds of the fullest rank's update; never shorter than Adam's."""
+        """Return the extra gathers and time of Muon's update on the fullest rank, relative to Adam's."""
         seconds, calls = 0.0, list[tuple[str, float]]()
         orthogonalized = cache(self._orthogonalized_seconds)
         for mine in self.held(layers):
             ranks, split, axis, over = self._group(mine)
-            own, whole = self._own(mine, ranks), float(_elements(mine))
+            own, whole = self._own(mine, ranks), float(_count_elements(mine))
             counted = whole / (1 if self.distribute == "none" else ranks)
             if self.distribute == "gather" and ranks > 1:
                 calls.append((over, _BF16 * whole))
@@ -87,7 +87,7 @@ class MuonOptimizer(Optimizer):
             else:
                 seconds += sum(each.count * self._passes_seconds(float(each.elements)) for each in own)
             if self.gathered_tp and split > 1:
-                size = _FP32 * split * _elements(each for each in own if each.split != "none")
+                size = _FP32 * split * _count_elements(each for each in own if each.split != "none")
                 calls += [(axis, size)] if size else []
                 own = [each.whole(split) for each in own]
             seconds += sum(each.count * orthogonalized(each.rows, each.columns) for each in own)
@@ -95,17 +95,16 @@ class MuonOptimizer(Optimizer):
         return Update(max(0.0, seconds), "orthogonalize", tuple(calls), called="momentum")
 
     def spared(self, layers: Sequence[int]) -> float:
-        """Return the saved bytes of matrix moments, less the excess of whole matrices over an even part."""
+        """Return the bytes of moments that Muon saves on a rank, less what whole matrices exceed an even share."""
         found, moment = 0.0, self.job.recipe.moment
         for mine in self.held(layers):
             ranks = self._group(mine)[0]
-            even = _elements(mine) / (1 if self.distribute == "none" else ranks)
-            kept = _elements(self._own(mine, ranks)) if self.distribute == "layers" else even
+            even = _count_elements(mine) / (1 if self.distribute == "none" else ranks)
+            kept = _count_elements(self._own(mine, ranks)) if self.distribute == "layers" else even
             found += even * moment - (kept - even) * (moment + _FP32)
         return found
 
     def _orthogonalized_seconds(self, rows: int, columns: int) -> float:
-        """Return the time of the matmuls, and of the passes over all of a matrix around them."""
         passes = (_FP32, 2 * _FP32, _FP32 + _BF16, _BF16 + _FP32, 2 * _FP32)  # norm, division, cast, cast back, scale
         around = math.fsum(self.job.pass_seconds(float(rows * columns) * size) for size in passes)
         return self.job.matmul_seconds(newton_schulz(rows, columns, self.iterations)) + around
@@ -118,7 +117,7 @@ class MuonOptimizer(Optimizer):
         return math.fsum(self.job.pass_seconds(elements * size) for size in passes)
 
     def _group(self, mine: Sequence[WeightMatrix]) -> tuple[int, int, str, str]:
-        """Return the ranks that hold the same matrices and that split one, and the axes of the latter and former."""
+        """Return the numbers of ranks that hold matrices and that split one, and the axes of the latter and former."""
         plan = self.job.plan
         if mine[0].experts and plan.experts_apart:
             axis = "tp" if plan.expert_tp == plan.tp else "etp"
@@ -139,7 +138,7 @@ class MuonOptimizer(Optimizer):
 
 
 def newton_schulz(rows: int, columns: int, iterations: int) -> tuple[Kernel, ...]:
-    """Return the matmuls that make a matrix nearly orthogonal; each moves its operands and what it adds to once."""
+    """Return the matmuls that make a matrix nearly orthogonal; each moves operands and addend once."""
     m, n = min(rows, columns), max(rows, columns)
 
     def matmul(name: str, columns: int, depth: int, *, added: bool) -> Kernel:
@@ -154,12 +153,11 @@ def newton_schulz(rows: int, columns: int, iterations: int) -> tuple[Kernel, ...
     return once * iterations
 
 
-def _elements(matrices: Iterable[WeightMatrix]) -> int:
+def _count_elements(matrices: Iterable[WeightMatrix]) -> int:
     return sum(each.elements * each.count for each in matrices)
 
 
 def _assign_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[WeightMatrix]]:
-    """Deal out matrices, the largest first to the rank that has least."""
     loads = [(0, rank) for rank in range(ranks)]
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
     for each in sorted(held, key=lambda each: -each.elements):
@@ -171,7 +169,6 @@ def _assign_matrices(held: Sequence[WeightMatrix], ranks: int) -> list[Counter[W
 
 
 def _matrices_in_buckets(held: Sequence[WeightMatrix], ranks: int, bucket: float) -> list[Counter[WeightMatrix]]:
-    """Return the matrices in which each rank's parts lie, of buckets of at least this many elements."""
     given: list[Counter[WeightMatrix]] = [Counter() for _ in range(ranks)]
     inside: list[WeightMatrix] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Activations and optimizer state in host memory, and the copies between GPU and host.
+"""Offloading of activations and optimizer state to host memory, and the copies between GPU and host.
 
 Activations. Part of what the layers of a microbatch's F keep is copied to the host as soon as F is over, and may come
 back ``ahead`` actions before its B (or I) is due, which waits for it. What would come back before the action after F is
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from simcluster.planning.boundaries import Boundaries
+from simcluster.planning.boundaries import BoundaryBuilder
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Direction, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.works import Compute, Copy, Host
+from simcluster.planning.works import Compute, Copy, HostWork
 from simcluster.schedules import Action
 
 HOST = "host"
@@ -33,7 +33,7 @@ HOST = "host"
 
 
 class ActivationOffload(NamedTuple):
-    """Offloading of a microbatch's activations on a chunk, by positions in a stage's row.
+    """Offloading of a microbatch's activations on a chunk, as positions in the stage's row of actions.
 
     They are made by ``out`` and read by ``use``, and away from the end of the action at ``gone`` (of a pair its second)
     to the end of that at ``call``.
@@ -46,7 +46,7 @@ class ActivationOffload(NamedTuple):
 
 
 def plan_offloads(row: Sequence[Action], halves: Sequence[int], ahead: int) -> list[ActivationOffload]:
-    """Return the offloads of a stage's row in the order in which they come back; ``halves`` begin fused pairs."""
+    """Return the offloads of a stage's row in the order of their return; fused pairs begin at ``halves``."""
     made: dict[tuple[int, int], int] = {}
     found = []
     for place, action in enumerate(row):
@@ -68,7 +68,7 @@ class OffloadedActivations:
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
         self._lanes = lanes
-        self._key = Boundaries(job, lanes).key
+        self._key = BoundaryBuilder(job, lanes).key
         self._row = row = job.schedule.rows[lanes.stage]
         self._leaves: dict[Action, ActivationOffload] = {}
         self._returns: dict[Action, ActivationOffload] = {}
@@ -78,12 +78,12 @@ class OffloadedActivations:
                 self._leaves[row[trip.out]] = self._returns[row[trip.call]] = self._used[row[trip.use]] = trip
 
     def needs(self, action: Action, step: int) -> tuple[Need, ...]:
-        """Return the copies that must be back before an action."""
+        """Return the copies from the host that an action waits for."""
         trip = self._used.get(action)
         return () if trip is None else (self._need("back", self._row[trip.out], step),)
 
     def after(self, action: Action, step: int) -> None:
-        """Add the copies that may begin at the end of an action: its output away, earlier ones back."""
+        """Add the copies that begin when an action ends: its activations to the host, earlier ones back."""
         stage = self._lanes.stage
         if action in self._leaves:
             self._copy("d2h", action, ("away", *self._key(action, step)), (Need(stage, self._key(action, step)),), step)
@@ -111,7 +111,7 @@ class OffloadedActivations:
 
 @dataclass(frozen=True, slots=True)
 class ReducedGradients:
-    """Gradients of a number of ``parameters`` on the rank, complete once ``needs`` have happened.
+    """Gradients of N ``parameters`` on a rank, which are complete once ``needs`` have ended.
 
     ``tied``: of a tied embedding, complete only when they have been summed between first and last stage.
     """
@@ -122,7 +122,7 @@ class ReducedGradients:
 
 
 def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: float) -> None:
-    """Add the optimizer update whose state streams through the GPU in buckets: in, updated, out.
+    """Add an optimizer update whose state passes through the GPU in buckets: copied in, updated, copied out.
 
     The first bucket may come in when the last backward of the step is over.
     """
@@ -131,7 +131,7 @@ def add_stream_update(job: Job, lanes: ProgramBuilder, step: int, parameters: fl
     size = parameters / count * offload.state_bytes
     compute = Compute(job.data_parallel.optimizer_seconds(parameters / count))
     update = lanes.segment("update", lambda: Segment((Op(compute, "compute", "optimizer", "optimizer"),)))
-    begin = Need(stage, Boundaries(job, lanes).key(job.schedule.rows[stage][-1], step))
+    begin = Need(stage, BoundaryBuilder(job, lanes).key(job.schedule.rows[stage][-1], step))
     for index in range(count):
         number = step * count + index
         free = (Need(stage, ("state out", number - offload.buffers)),) if number >= offload.buffers else ()
@@ -147,9 +147,10 @@ def add_host_update(
     job: Job, lanes: ProgramBuilder, step: int, reduced: Sequence[ReducedGradients], ready: tuple[Need, ...],
     zeroed: float,
 ) -> None:  # fmt: skip
-    """Add the optimizer update on the host: gradients down, update once ``ready``, new weights up.
+    """Add an optimizer update on the host: gradients are copied down, updated, and new weights copied up.
 
-    ``ready`` is when the norm is known. The GPU then sets its gradients to zero, in ``zeroed`` seconds.
+    The update begins when the gradient norm is known (``ready``). The GPU then sets its gradients to zero, in
+    ``zeroed`` seconds.
     """
     offload, stage = job.offload, lanes.stage
     last: tuple[Need, ...] = ()
@@ -176,12 +177,12 @@ def _split_into_buckets(job: Job, reduced: Sequence[ReducedGradients]) -> list[R
 
 
 def _host_segment(seconds: float) -> Segment:
-    return Segment((Op(Host(seconds), HOST, "optimizer", "host_update", lane=HOST),))
+    return Segment((Op(HostWork(seconds), HOST, "optimizer", "host_update", lane=HOST),))
 
 
 def make_copy(
     lanes: ProgramBuilder, way: Direction, name: str, size: float, memory: tuple[MemoryChange, ...] = ()
 ) -> Segment:
-    """Return a copy of ``size`` bytes to the host or back."""
+    """Return the segment that copies ``size`` bytes to the host or back."""
     op = Op(Copy(way, size), way, "copy", name, lane=way, memory=memory)
     return lanes.segment((way, name, size, memory), lambda: Segment((op,)))

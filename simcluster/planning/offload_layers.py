@@ -1,9 +1,9 @@
-"""Activations that go to the host layer by layer, where a microbatch's backward directly follows its forward.
+"""Offloading of activations layer by layer, where a microbatch's backward directly follows its forward.
 
 Transformer Engine's ``cpu_offload.py`` (Megatron-LM's ``--cpu-offloading-num-layers``): the first n of a chunk's L
-layers go, never the last, which is needed at once.  The layers are cut into n windows of nearly equally many.  A copy
+layers go, never the last, which is needed at once. The layers are cut into n windows of nearly equally many. A copy
 begins at the end of the first layer, and at the end of each window, where the GPU waits for the copy before and frees
-what it took; so layer k's copy overlaps with window k.  The backward begins a window with the copy of layer k back, and
+what it took; so layer k's copy overlaps with window k. The backward begins a window with the copy of layer k back, and
 the next window waits for it.
 
 Pure.
@@ -17,26 +17,26 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from simcluster.planning.boundaries import Boundaries
+from simcluster.planning.boundaries import BoundaryBuilder
 from simcluster.planning.job import Job, Offload
 from simcluster.planning.offload import make_copy, plan_offloads
 from simcluster.planning.ops import Direction, Item, MemoryChange, Need
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart, Replicas
+from simcluster.planning.replicas import ActionPart, ReplicaBuilder
 from simcluster.planning.segments import Pass
-from simcluster.planning.sharded import Sharded
+from simcluster.planning.sharded import FsdpBuilder
 from simcluster.schedules import Action
 
 
 class LayerWindows(NamedTuple):
-    """Layers of a chunk after which a copy begins (the first, and each window's last), and bytes per copy."""
+    """Layers of a chunk after which a copy to the host begins (``marks``), and the bytes of each copy."""
 
     marks: tuple[int, ...]
     sizes: tuple[float, ...]
 
     @classmethod
     def of(cls, layers: Sequence[int], offload: Offload) -> LayerWindows:
-        """Return the windows of a chunk with these layers; none if nothing can be offloaded."""
+        """Return the copy windows of a chunk with these layers; none if nothing can be offloaded."""
         share = offload.activations * len(layers)
         count = min(math.ceil(share - 1e-9), len(layers) - 1)
         if count < 1:
@@ -47,7 +47,7 @@ class LayerWindows(NamedTuple):
         return cls((layers[0], *(layers[end] for end in ends)), sizes if all(sizes) else ())
 
     def cut(self, work: Pass) -> list[Pass]:
-        """Return a pass in pieces that end after marks, with the LM head separate, in the model's order."""
+        """Cut a pass after the marks into pieces, with the LM head separate, in the model's order."""
         pieces: list[list[int]] = [[]]
         for layer in work.layers:
             pieces[-1].append(layer)
@@ -60,18 +60,18 @@ class LayerWindows(NamedTuple):
         return found
 
     def after(self, layer: int) -> int:
-        """Return the index of a layer among the marks, or -1."""
+        """Return the number of the mark at a layer; -1 if the layer has none."""
         return self.marks.index(layer) if layer in self.marks else -1
 
     def left_by(self, piece: Pass, last: int) -> int:
-        """Return the copy that is over when a forward piece begins, or -1; ``last`` is the last layer."""
+        """Return the copy that must end before a forward piece begins, -1 for none; ``last`` is the last layer."""
         if not piece.layers and not piece.lm_head:
             return -1
         return max(self.after(piece.layers[0] - 1 if piece.layers else last) - 1, -1)
 
 
 def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int, int]]:
-    """Return the microbatches and chunks whose backward directly follows their forward, outside fused pairs."""
+    """Return (microbatch, chunk) of each backward that directly follows its forward, outside fused pairs."""
     return {
         (one.microbatch, one.chunk)
         for place, (one, other) in enumerate(pairwise(row))
@@ -82,7 +82,7 @@ def find_adjacent(row: Sequence[Action], halves: Sequence[int]) -> set[tuple[int
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Piece of an action: the part that ends with it, if any, and the copies around it.
+    """Piece of an action between copies, with the action part that ends with it, if any.
 
     ``away`` is the copy that begins after it, ``brings`` the copy back that begins before it; -1 for none.
     """
@@ -94,11 +94,11 @@ class _Piece:
 
 
 class LayerOffload:
-    """Replicas of a stage, with action parts cut where activations are offloaded layer by layer."""
+    """Data-parallel replicas of a stage whose actions are cut where activations are offloaded layer by layer."""
 
-    def __init__(self, job: Job, lanes: ProgramBuilder, replicas: Replicas | Sharded) -> None:
+    def __init__(self, job: Job, lanes: ProgramBuilder, replicas: ReplicaBuilder | FsdpBuilder) -> None:
         self._job, self._lanes, self._replicas = job, lanes, replicas
-        self._key = Boundaries(job, lanes).key
+        self._key = BoundaryBuilder(job, lanes).key
         self._left: list[_Piece] = []
         stage, offload = lanes.stage, job.offload
         found = find_adjacent(job.schedule.rows[stage], job.schedule.fused_at(stage)) if offload.activations else set()
@@ -111,7 +111,7 @@ class LayerOffload:
         self.before, self.finish = replicas.before, replicas.finish
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """Return the parts of an action, cut at the marks of its windows."""
+        """Return the parts of an action, cut where copies of activations begin or must have ended."""
         parts = self._replicas.parts(action, step)
         windows = self._windows.get(action[1:]) if action.kind != "W" else None
         self._left = [] if windows is None else self._pieces(action, step, parts, windows)
@@ -164,7 +164,7 @@ class LayerOffload:
         self, action: Action, step: int, part: ActionPart, windows: LayerWindows, whole: ActionPart | None,
         *, begins: bool,
     ) -> _Piece:  # fmt: skip
-        """Return a piece of B or I: it waits for the copy back that began with the window before it."""
+        """Return a piece of B or I, which waits for its activations to be copied back."""
         count = len(windows.sizes)
         top = windows.after(part.work.layers[-1]) if part.work.layers else -1
         if begins and not part.work.lm_head:  # F has no piece that waits for the last copy
@@ -175,7 +175,6 @@ class LayerOffload:
         return _Piece(part, whole, brings=top - 1 if top >= 1 else -1)
 
     def _freed(self, action: Action, step: int, part: ActionPart, windows: LayerWindows, over: int) -> ActionPart:
-        """Return a part that begins when this copy to the host is over and its memory is free."""
         if over < 0:
             return part
         freed = MemoryChange("activations", -windows.sizes[over], 0.0)
@@ -201,7 +200,7 @@ class LayerOffload:
 
 
 def moves_activations(job: Job) -> bool:
-    """Return whether activations of any microbatch go to the host on any stage."""
+    """Return whether activations of any microbatch are offloaded on any stage."""
     for stage, row in enumerate(job.schedule.rows):
         halves = job.schedule.fused_at(stage)
         chunks = {row[trip.out].chunk for trip in plan_offloads(row, halves, job.offload.ahead)}

@@ -1,4 +1,4 @@
-"""Output of planning: the ops of each stage's ranks, in order, lane by lane.
+"""Output of planning: the ops of each stage's ranks, in order, on lanes such as compute and communication.
 
 All ranks of a stage run the same ops; only their groups differ. A *segment* is a sequence of ops that follow each other
 without waiting for anything outside; an *item* is one run of a segment. A *lane* is an in-order queue of a rank: "main"
@@ -23,7 +23,7 @@ Group = str | tuple[Literal["send"], int, int] | tuple[Literal["copy"], Directio
 
 
 class Work:
-    """Work of an op: its group, bytes, duration and slowdown, with defaults for work on one rank alone.
+    """Work of an op: its group, bytes, duration and slowdown, with defaults for work of one rank alone.
 
     A new kind (``works``) is a frozen class that overrides what differs. A field with the name of a default is written
     ``size: float = field()``: else the value here would be its default.
@@ -46,36 +46,36 @@ class Work:
 
     @property
     def moves(self) -> str:
-        """Kind of traffic on links, "" for none."""
+        """Kind of traffic that the work puts on links; "" for none."""
         return self.kind if self.seconds < 0 else ""
 
     def group(self, stage: int) -> Group | None:
-        """Return the group that does it together with a rank of the stage; None: the rank alone."""
+        """Return the group of ranks that does the work together; None if a rank of the stage does it alone."""
         return self.axis or None
 
     def parties(self, members: int) -> int:
-        """Return how many of a group's ops have to arrive before it begins."""
+        """Return how many of a group's ops must have arrived before the work begins."""
         return members
 
     def presses(self, lane: str) -> bool:
-        """Return whether it slows down concurrent computation, on this lane."""
+        """Return whether the work, on this lane, slows down concurrent computation."""
         return self.axis != "" and lane != MAIN
 
     def slowed(self, factor: float, added: float = 0.0, load: float = 1.0) -> Work:
-        """Return it under faults: ``factor`` times as long, ``added`` s longer, its attention ``load`` times."""
+        """Return the work under faults: ``factor`` times as long, plus ``added`` s, with ``load`` times attention."""
         return self
 
     def shifted(self, stages: int) -> Work:
-        """Return it with stage numbers increased by ``stages``."""
+        """Return the work with stage numbers increased by ``stages``."""
         return self
 
     def free(self) -> Work:
-        """Return it with no duration and no traffic, so that only the waiting remains (kinds with ``seconds``)."""
+        """Return the work (of a kind with ``seconds``) without duration and traffic, so that only waiting remains."""
         return replace(self.slowed(0.0), seconds=0.0)  # type: ignore[type-var]
 
 
 class MemoryChange(NamedTuple):
-    """Memory that an op allocates or frees on its rank, in bytes: ``start`` as it starts, ``end`` as it ends.
+    """Memory (bytes) that an op allocates or frees on its rank: ``start`` as it starts, ``end`` as it ends.
 
     Positive allocates, negative frees. ``pool`` is what the memory is for: "activations", "parameters" (gathered for
     use), "gradients" (unsharded, come and go) or "other" (working sets, logits, buffers that come and go).
@@ -109,7 +109,7 @@ class Op:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Segment:
-    """Ops in program order that wait for nothing outside once the first has begun.
+    """Ops in order that wait for nothing outside the segment once the first has begun.
 
     An op on another lane than the first op's waits for an earlier op, and is joined before the last one (checked here):
     a segment begins with its first op and is over with its last.
@@ -126,16 +126,16 @@ class Segment:
         assert self.ops[-1].lane == lane, self.ops[-1]
 
     def with_works(self, change: Callable[[Op], Work]) -> Segment:
-        """Return the segment with changed works."""
+        """Return the segment with the work of each op replaced by ``change(op)``."""
         ops = zip(self.ops, map(change, self.ops), strict=True)
         return Segment(tuple([op if op.work is work else replace(op, work=work) for op, work in ops]))
 
 
 class Need(NamedTuple):
-    """Dependency on ``key`` having ended on the rank of ``stage`` with the same place on the other axes.
+    """Dependency of an item on the end ``key`` of another, on the matching rank of ``stage``.
 
-    From another stage only a Transfer to this one can be awaited: folding knows ranks that depend on each other by what
-    they send and by their groups.
+    The rank has the same coordinates on the other axes. From another stage only a Transfer to this one can be awaited:
+    folding knows ranks that depend on each other by what they send and by their groups.
     """
 
     stage: int
@@ -143,9 +143,9 @@ class Need(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One run of a segment on a lane.
+    """One run of a segment on a lane, with what it waits for (``needs``).
 
-    ``key`` names its end for others, and so does all in ``also``; ``needs`` is what it waits for besides its lane.
+    ``key`` names its end for others, and so does all in ``also``.
     """
 
     segment: Segment
@@ -159,11 +159,11 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageProgram:
-    """Items of every rank of a stage, lane by lane, each lane in order."""
+    """Items that every rank of a stage runs, lane by lane, each lane in order."""
 
     stage: int
     lanes: dict[str, list[Item]]
 
     def with_items(self, change: Callable[[Item], Item]) -> StageProgram:
-        """Return the program with every item changed."""
+        """Return the stage program with every item replaced by ``change(item)``."""
         return StageProgram(self.stage, {lane: list(map(change, items)) for lane, items in self.lanes.items()})

@@ -1,4 +1,4 @@
-"""Optimizer spec (state, cost and traffic of an update), and the outer step of separate workers (DiLoCo).
+"""Base class of optimizers (state, cost and traffic of an update), and the outer step of DiLoCo workers.
 
 An optimizer defines the bytes of its state, the cost and traffic of an update, and what it is not modelled with. All
 methods have neutral defaults, those of Adam, which works on one element after the other: a kind of optimizer overrides
@@ -19,7 +19,7 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any, ClassVar, Self
 
-from simcluster.documents.kinds import Allowed
+from simcluster.documents.kinds import AllowedValues
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_kind import WeightMatrix
 from simcluster.model.layers import layer_matrices, parameters
@@ -37,7 +37,7 @@ OUTER_LANE = "outer"
 
 @dataclass(frozen=True, slots=True)
 class OuterUpdate:
-    """Schedule and cost of the outer optimizer step of separate workers.
+    """Schedule and cost of the outer optimizer step of DiLoCo workers, which train separately.
 
     After step s part p of ``parts`` is summed if s + 1 is p x every / parts, modulo ``every``. A parameter has
     ``bytes`` on the wire; ``seconds`` is the time of the passes over a number of parameters. The update is waited for
@@ -51,12 +51,12 @@ class OuterUpdate:
     seconds: Callable[[float], float]
 
     def due(self, step: int) -> int:
-        """Return the number of parts summed after a step: part p is due at p * every // parts, modulo every."""
+        """Return how many parts of the parameters are summed after a step; part p is due at p * every // parts."""
         due = (step + 1) % self.every
         return -due * self.parts // self.every - -(due + 1) * self.parts // self.every
 
     def put(self, lanes: ProgramBuilder, step: int, parameters: float, gathered: float) -> None:
-        """Add the outer step at the end of a step of a rank with ``parameters`` of its worker.
+        """Add the outer step at the end of a step, on a rank with ``parameters`` of its DiLoCo worker.
 
         Replicas that each hold all of them whole then gather ``gathered`` bytes of what the others updated.
         """
@@ -80,7 +80,7 @@ class OuterUpdate:
 
 @dataclass(frozen=True, slots=True)
 class UpdateJob:
-    """Model, rank grid and kernel times that an optimizer's update depends on.
+    """Model, rank grid and kernel times on which the cost of an optimizer's update depends.
 
     A bucket of gradients has ``bucket`` elements (infinite: there is one). ``pass_seconds`` is the time of a kernel
     that moves the given bytes, and ``matmul_seconds`` that of matmuls in 16 bits.
@@ -95,14 +95,14 @@ class UpdateJob:
     matmul_seconds: Callable[[Sequence[Kernel]], float] = lambda kernels: 0.0
 
     def adam_seconds(self, elements: float) -> float:
-        """Return the seconds of Adam's update of this many elements, without a launch."""
+        """Return the time (s) of Adam's update of this many elements, without a kernel launch."""
         traffic = self.recipe.update_traffic
         return self.pass_seconds(2 * elements * traffic) - self.pass_seconds(elements * traffic)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Work of a stage's optimizer update in addition to Adam's of all parameters of the rank.
+    """Work of an optimizer's update on a stage, in addition to Adam's update of all parameters.
 
     Collectives of one ``kind``, named ``called``, come first: ``calls`` of (axis, bytes). Then comes computation of
     ``seconds``, named ``name``; if that is negative, Adam's update is shorter.
@@ -117,47 +117,47 @@ class Update:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Optimizer of a job: bytes of state saved, and update work added, relative to Adam.
+    """Base class of optimizers, relative to Adam: bytes of state saved, and update work added.
 
     ``MODELLED_WITH`` lists by field of a scenario the values that the optimizer is modelled with; the scenario rejects
     others by name. The default allows nothing that splits or moves the optimizer's state.
     """
 
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {
-        "parallel.zero": Allowed((0,)),
-        "memory.offload.optimizer": Allowed(("none",)),
-        "training.outer": Allowed((None,)),
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {
+        "parallel.zero": AllowedValues((0,)),
+        "memory.offload.optimizer": AllowedValues(("none",)),
+        "training.outer": AllowedValues((None,)),
     }
 
     job: UpdateJob
 
     @classmethod
     def of(cls, job: UpdateJob, training: Any) -> Self:
-        """Return the optimizer with its options in the section ``training`` of a scenario."""
+        """Return the optimizer of a job with its options in the section ``training`` of a scenario."""
         return cls(job)
 
     @classmethod
     def state_in_words(cls, recipe: Recipe) -> str:
-        """Describe how the state differs from the recipe's bytes per parameter; "" if it does not."""
+        """Describe how the optimizer state differs from the recipe's bytes per parameter; "" if it does not."""
         return ""
 
     def spared_by(self, matrix: WeightMatrix) -> float:
-        """Return the bytes of Adam's state that one matrix does not need."""
+        """Return the bytes of Adam's state that the optimizer does not need for a matrix."""
         return 0.0
 
     def update(self, layers: Sequence[int]) -> Update:
-        """Return the work of a stage's update with these layers, in addition to Adam's."""
+        """Return the work of the update of a stage with these layers, in addition to Adam's."""
         return Update()
 
     # --- what follows ---------------------------------------------------------------------------------------------
 
     def spared(self, layers: Sequence[int]) -> float:
-        """Return how many bytes less state than Adam the fullest rank of a stage has."""
+        """Return how many bytes less state than with Adam the fullest rank of a stage has."""
         held = self.unneeded(layers)
         return held.per_replica(self.job.plan) if self.job.zero else held.total
 
     def unneeded(self, layers: Sequence[int]) -> OwnedParameters:
-        """Return bytes of Adam's state that these layers' matrices do not need on a rank updating all."""
+        """Return the bytes of Adam's state that matrices of these layers do not need, on a rank that updates all."""
         found = OwnedParameters()
         if type(self).spared_by is Optimizer.spared_by:
             return found
@@ -169,12 +169,12 @@ class Optimizer:
 
     @property
     def unneeded_per_parameter(self) -> float:
-        """Bytes of Adam's state per parameter that the whole model does not need."""
+        """Bytes of Adam's state that the optimizer does not need, per parameter of the whole model."""
         model = self.job.model
         return self.unneeded(range(model.layers)).total / parameters(model).total
 
     def held(self, layers: Iterable[int]) -> list[list[WeightMatrix]]:
-        """Return the matrices of layers on a rank, in order; those of experts last, in a separate list."""
+        """Return the weight matrices of layers on a rank, in order; experts' in a separate list at the end."""
         model, plan = self.job.model, self.job.plan
         sizes = {"tp": plan.tp, "ep": plan.ep, "etp": plan.expert_tp}
         known = {model.kinds(layer): layer for layer in layers}
@@ -185,9 +185,9 @@ class Optimizer:
 
 
 class Adam(Optimizer):
-    """Adam: two moments of every parameter, updated in one pass."""
+    """Adam optimizer: two moments of every parameter, updated in one pass."""
 
-    MODELLED_WITH: ClassVar[Mapping[str, Allowed]] = {}
+    MODELLED_WITH: ClassVar[Mapping[str, AllowedValues]] = {}
 
 
 _resolve = cache(resolve_name)

@@ -1,4 +1,4 @@
-"""Parameters per rank, split by the group that shares them: common ones over dp, experts over edp.
+"""Number of parameters that a rank holds: common ones shared over dp, experts over edp.
 
 Parameters that all ranks of dp x cp share are summed over the axis "dp". An expert is only on one rank of each ep
 group, and its gradients are summed over "edp", the ranks that hold the same experts (MODELLING.md B.1; Megatron-LM
@@ -32,7 +32,7 @@ _CHANNELS = 16  # where NCCL's platform is not known: half of the most that it m
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Memory of a rank besides model state and the tensors of its ops: fragmentation and library buffers.
+    """Memory of a rank in addition to model state and tensors: fragmentation and library buffers.
 
     ``fragmentation`` multiplies what comes and goes (activations, working sets, gathered parameters), since that is
     what an allocator can fail to pack; 1 is none. ``communication`` and ``workspace`` are bytes per rank.
@@ -45,13 +45,13 @@ class Overheads:
     megatron_te: bool = False
 
     def buffers(self, model: Model, shape: RankShape, layers: Sequence[int], *, last: bool) -> float:
-        """Return the bytes of all buffers on a rank of a stage with these layers (``last``: with the LM head)."""
+        """Return the bytes of library buffers on a rank of a stage with these layers (``last``: and the LM head)."""
         kept = megatron_te_bytes(model, shape, layers, last=last) if self.megatron_te else 0.0
         return self.communication + self.workspace + kept
 
 
 def nccl_buffer_bytes(plan: Plan, platform: Platform | None, *, machines: int) -> float:
-    """Return the bytes of NCCL's buffers of one rank over all its groups.
+    """Return the bytes of NCCL's buffers on one rank, over all its communicators.
 
     A group costs channels x (4 MiB Simple + 4.7 MiB LL128 + 0.5 MiB LL) for each of two directions, what arrives and
     what leaves (NVIDIA/nccl 5067397, src/init.cc and src/transport; trees use the buffers of some more peers, NVLS
@@ -87,32 +87,32 @@ def megatron_te_bytes(model: Model, shape: RankShape, layers: Sequence[int], *, 
 
 @dataclass(frozen=True, slots=True)
 class OwnedParameters:
-    """Parameters on one rank: the ``common`` ones that all of dp x cp hold, and those of its ``experts``."""
+    """Numbers of parameters on one rank: the ``common`` ones that all of dp x cp hold, and its ``experts``."""
 
     common: float = 0.0
     experts: float = 0.0
 
     @property
     def total(self) -> float:
-        """Sum of common and expert parameters."""
+        """Number of common and expert parameters together."""
         return self.common + self.experts
 
     def __add__(self, other: OwnedParameters) -> OwnedParameters:
         return OwnedParameters(self.common + other.common, self.experts + other.experts)
 
     def per_replica(self, plan: Plan) -> float:
-        """Return the rank's part, where each kind is shared by all ranks that hold it."""
+        """Return the rank's share if each kind of parameters is split over all ranks that hold it."""
         return self.common / plan.replicas + self.experts / plan.expert_replicas
 
     def calls(self, plan: Plan, element_bytes: float) -> list[tuple[str, float]]:
-        """Return (axis, bytes) of the sum over, or gather from, all ranks that hold the parameters."""
+        """Return (axis, bytes) of each collective over all ranks that hold the parameters."""
         found = [("dp", self.common)] if plan.replicas > 1 and self.common else []
         found += [("edp", self.experts)] if plan.expert_replicas > 1 and self.experts else []
         return [(axis, element_bytes * parameters) for axis, parameters in found]
 
 
 def parameters_of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> OwnedParameters:
-    """Return the parameters that a rank holds of these layers."""
+    """Return the numbers of parameters that a rank holds of these layers."""
     found = OwnedParameters()
     known: dict[tuple[str, ...], OwnedParameters] = {}
     for layer in layers:
@@ -127,14 +127,14 @@ def parameters_of_layers(model: Model, plan: Plan, layers: Iterable[int]) -> Own
 
 
 def parameters_of_stage(model: Model, plan: Plan, layers: Iterable[int], *, first: bool, last: bool) -> OwnedParameters:
-    """Return the parameters that a rank holds of these layers, the embedding (``first``) and LM head (``last``)."""
+    """Return a rank's parameters of these layers, the embedding (``first``) and the LM head (``last``)."""
     ends = OwnedParameters(stage_parameters_per_tp_rank(model, plan.tp, layers=0, first=first, last=last))
     held = parameters_of_layers(model, plan, layers) + ends
     return held + parameters_of_prediction(model, plan, first=first) if last and model.mtp_layers else held
 
 
 def parameters_of_prediction(model: Model, plan: Plan, *, first: bool) -> OwnedParameters:
-    """Return the multi-token prediction parameters of a rank with the LM head.
+    """Return the numbers of multi-token prediction parameters of a rank with the LM head.
 
     These are its layers, their projections and norms, and a copy of the embedding unless the rank has it (``first``,
     tied).

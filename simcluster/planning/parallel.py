@@ -1,4 +1,4 @@
-"""Rank grid: the place of each rank on the parallelism axes, and its communicators. Pure.
+"""Rank grid: the coordinates of each rank on the parallelism axes, and its communicators. Pure.
 
 ``order`` lists the axes from fastest to slowest: [tp, cp, dp, pp] puts tensor-parallel neighbours on consecutive ranks
 (Megatron's default). Rank r runs on GPU number r of the cluster, so consecutive ranks share a node.
@@ -27,7 +27,7 @@ next, and the reduction of gradients is waited for last."""
 
 
 class RankLayout(Protocol):
-    """Interface of a rank grid, or of several combined, that lowering uses."""
+    """Interface of a rank grid, or of several combined ones, for lowering ops to flows."""
 
     @property
     def num_ranks(self) -> int: ...
@@ -102,32 +102,32 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """Number of ranks that hold the same parameters, within one worker."""
+        """Number of ranks that hold the same parameters, within one DiLoCo worker."""
         return self.dp * self.cp * (len(self.copies[0]) if self.copies else 1) // self.workers
 
     @property
     def expert_tp(self) -> int:
-        """Number of ranks that an expert is split over."""
+        """Number of ranks that each expert is split over."""
         return self.etp or self.tp
 
     @property
     def expert_replicas(self) -> int:
-        """Number of ranks that hold the same part of the same experts."""
+        """Number of ranks that hold the same shard of the same experts."""
         return self.replicas * self.tp // (self.ep * self.expert_tp)
 
     @property
     def expert_shard_size(self) -> int:
-        """Number of ranks that share expert parameters between them where those are sharded."""
+        """Number of ranks over which expert parameters are sharded, if they are."""
         return self.shard * self.tp // (self.ep * self.expert_tp) if self.shard else self.expert_replicas
 
     @property
     def experts_apart(self) -> bool:
-        """Whether a rank's experts are held by other ranks than its other parameters."""
+        """Whether a rank's experts are replicated on other ranks than its other parameters."""
         return self.ep > 1 or self.expert_tp != self.tp
 
     @property
     def shard_size(self) -> int:
-        """Number of ranks that share parameters between them where those are sharded."""
+        """Number of ranks over which parameters are sharded, if they are."""
         return self.shard or self.replicas
 
     def stages(self) -> Ranks:
@@ -138,21 +138,21 @@ class Plan:
         return stage
 
     def stage_ranks(self) -> list[Ranks]:
-        """Return the ranks of every stage; equal positions are equal places on dp, cp and tp."""
+        """Return the ranks of every stage; equal positions have equal dp, cp and tp coordinates."""
         return [self.grid[stage].ravel() for stage in range(self.pp)]
 
     def groups(self, axis: str) -> Ranks:
-        """Return all groups of a communicator, shape (groups, size), in communication order, sorted by first rank."""
-        groups = communicator(axis).groups(self)
+        """Return all groups of communicator ``axis``, (groups, size), by first rank; ranks in communication order."""
+        groups = get_communicator(axis).groups(self)
         first = groups[:, 0]
         return groups if (first[1:] > first[:-1]).all() else groups[np.argsort(first, kind="stable")]
 
     def peers(self, stage: int, to_stage: int) -> tuple[Ranks, Ranks]:
-        """Return the ranks of a stage, and those of another with the same dp, cp and tp places, in the same order."""
+        """Return the ranks of two stages, paired by equal dp, cp and tp coordinates."""
         return self.grid[stage].ravel(), self.grid[to_stage].ravel()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return the rank's place on every axis."""
+        """Return a rank's coordinate on every axis."""
         place = np.argwhere(self.grid == rank)[0]
         return dict(zip(("pp", "dp", "cp", "tp"), (int(index) for index in place), strict=True))
 
@@ -162,7 +162,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """Kind of communicator: the groups of ranks that communicate, and the stream of their ops.
+    """Kind of communicator: its groups of ranks, and the stream on which its ops run.
 
     The stream is also where their exposed time is booked; ``between_stages``: on "pp" in a job with several stages.
     ``groups`` of a plan have shape (groups, size), each in the order in which its ranks communicate.
@@ -180,19 +180,19 @@ class Communicator:
             )
 
     def stream_of(self, *, pipelined: bool) -> str:
-        """Return the stream of its ops in a job of one stage or several (``pipelined``)."""
+        """Return the stream of the communicator's ops; ``pipelined``: the job has several stages."""
         return "pp" if self.between_stages and pipelined else self.stream
 
 
-def communicator(axis: str) -> Communicator:
-    """Return the communicator of a name; raise InputError with similar names if unknown."""
+def get_communicator(axis: str) -> Communicator:
+    """Return the communicator of a name such as "tp"; raise InputError with similar names if unknown."""
     if axis not in COMMUNICATORS:
         raise InputError(f"unknown communicator {axis!r}{did_you_mean(axis, COMMUNICATORS)}")
     return COMMUNICATORS[axis]
 
 
 def groups_over(*axes: str) -> Callable[[Plan], Ranks]:
-    """Return the function that makes the groups over some of the axes worker, pp, dp, cp and tp."""
+    """Return a function that makes a plan's groups of ranks over some of the axes worker, pp, dp, cp and tp."""
     names = ("worker", "pp", "dp", "cp", "tp")
     inside = [names.index(name) for name in names if name in axes]
     outside = [index for index in range(5) if index not in inside]
@@ -208,29 +208,28 @@ def groups_over(*axes: str) -> Callable[[Plan], Ranks]:
     return groups
 
 
-def _replicas(plan: Plan) -> Ranks:
+def _replica_groups(plan: Plan) -> Ranks:
     if not plan.copies:
         return groups_over("dp", "cp")(plan)
     together = [np.moveaxis(plan.grid[list(stages)], -1, 0).reshape(plan.tp, -1) for stages in plan.copies]
     return np.sort(np.concatenate(together), axis=1)
 
 
-def _ranks_by_place(plan: Plan) -> Ranks:
+def _expert_grid(plan: Plan) -> Ranks:
     return plan.grid.reshape(plan.pp, -1, plan.ep, plan.expert_tp)
 
 
-def _expert_replicas(plan: Plan) -> Ranks:
-    """Return the groups of ranks that hold the same experts."""
-    together = _ranks_by_place(plan)[
+def _expert_replica_groups(plan: Plan) -> Ranks:
+    together = _expert_grid(plan)[
         np.array(plan.copies or [(stage,) for stage in range(plan.pp)])
     ]  # copy, of it stage, ...
     return np.sort(np.moveaxis(together, (1, 2), (-2, -1)).reshape(-1, plan.expert_replicas), axis=1)
 
 
 def _subgroups(axis: str, *, replicas: bool = False) -> Callable[[Plan], Ranks]:
-    """Return the function that makes subgroups of an axis's groups: ranks that share parameters.
+    """Return a function that splits an axis's groups into subgroups of ranks that share one copy of parameters.
 
-    ``replicas``: ranks that have the same shard.
+    ``replicas``: into ranks that hold the same shard instead.
     """
 
     def groups(plan: Plan) -> Ranks:
@@ -247,15 +246,15 @@ COMMUNICATORS: dict[str, Communicator] = {
     "tp": Communicator("tp", groups_over("tp")),
     "cp": Communicator("cp", groups_over("cp")),
     "pp": Communicator("pp", groups_over("pp")),
-    "dp": Communicator("dp", _replicas),
+    "dp": Communicator("dp", _replica_groups),
     # inside a dp group: ranks that share parameters (twice: gradients travel beside them), that have the same shard
     "shard": Communicator("dp", _subgroups("dp")),
     "shard_reduce": Communicator("dp", _subgroups("dp")),
     "replica": Communicator("dp", _subgroups("dp", replicas=True)),
     # ranks that split an expert, that share experts, that hold the same ones; and inside the latter as above
-    "etp": Communicator("tp", lambda plan: _ranks_by_place(plan).reshape(-1, plan.expert_tp)),
-    "ep": Communicator("ep", lambda plan: np.moveaxis(_ranks_by_place(plan), 2, -1).reshape(-1, plan.ep)),
-    "edp": Communicator("dp", _expert_replicas),
+    "etp": Communicator("tp", lambda plan: _expert_grid(plan).reshape(-1, plan.expert_tp)),
+    "ep": Communicator("ep", lambda plan: np.moveaxis(_expert_grid(plan), 2, -1).reshape(-1, plan.ep)),
+    "edp": Communicator("dp", _expert_replica_groups),
     "edp_shard": Communicator("dp", _subgroups("edp")),
     "edp_reduce": Communicator("dp", _subgroups("edp")),
     "edp_replica": Communicator("dp", _subgroups("edp", replicas=True)),

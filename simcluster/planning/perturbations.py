@@ -1,4 +1,4 @@
-"""Deviations of single ranks and links from the plan (speeds, stalls, capacities), as lowering needs them. Pure."""
+"""Disturbances of single ranks and links (speeds, stalls, capacities), in the form that lowering needs. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simcluster.planning.ops import Item, Op, StageProgram, Work
 
 
 class Computations(NamedTuple):
-    """Computations of a program by item: each item's key, step and number of computations (``counts``)."""
+    """Computations of a stage's program by item: each item's key, step and number of computations."""
 
     keys: Sequence[Hashable]
     steps: Sequence[int]
@@ -28,11 +28,11 @@ Retime = Callable[[int, Computations, Floats], Floats]
 
 @dataclass(frozen=True)
 class Disturbances:
-    """Causes of differences between the ranks of a stage, and between links.
+    """What makes ranks of a stage, or links, differ from each other: speeds, stalls, capacities.
 
-    ``speeds[rank]`` multiplies the seconds of what a rank computes as time goes on, ``capacities[link]`` a link's
-    capacity.  ``program`` gives a rank's own version of its stage's program: other seconds of computation, stalls; no
-    other groups, sends or collectives.  ``retime`` then changes the seconds of that program's computations.  ``colour``
+    ``speeds[rank]`` multiplies the seconds of what a rank computes, over time, ``capacities[link]`` a link's
+    capacity. ``program`` gives a rank's own version of its stage's program: other seconds of computation, stalls; no
+    other groups, sends or collectives. ``retime`` then changes the seconds of that program's computations. ``colour``
     is equal for ranks of a stage that are disturbed equally.
     """
 
@@ -50,7 +50,7 @@ class Disturbances:
     def with_program_change(
         self, colour: Callable[[int], Hashable], program: Callable[[int, StageProgram], StageProgram]
     ) -> Disturbances:
-        """Return the disturbances with another change of programs applied after the present one."""
+        """Return the disturbances with another change of ranks' programs applied after the existing one."""
         first, change = self.colour, self.program
         return replace(
             self,

@@ -1,4 +1,4 @@
-"""Builder of a stage's program: items lane by lane, each distinct segment made once. Pure."""
+"""Builder of a stage's program: items lane by lane, with each distinct segment made once. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment, StageProgram
-from simcluster.planning.parallel import communicator
-from simcluster.planning.works import Collective, Host
+from simcluster.planning.parallel import get_communicator
+from simcluster.planning.works import Collective, HostWork
 
 
 class ProgramBuilder:
-    """Lanes of one stage under construction, filled in order."""
+    """Program of one stage under construction, whose lanes are filled in order."""
 
     def __init__(self, stage: int, *, pipelined: bool) -> None:
         self.stage = stage
@@ -28,19 +28,19 @@ class ProgramBuilder:
         self._items.setdefault(lane, []).append(item)
 
     def appender(self, lane: str) -> Callable[[Item], None]:
-        """Return the faster function that appends items to a lane whose items are never held up."""
+        """Return a fast function that appends items to a lane whose items are never delayed."""
         return self._items.setdefault(lane, []).append
 
     def delay_next_item(self, needs: tuple[Need, ...]) -> None:
-        """Let the next item of the main lane wait for these needs, too."""
+        """Make the next item of the main lane wait for these needs, too."""
         self._holding_up += needs
 
     def last_end(self) -> tuple[Need, ...]:
-        """Return a need for the end of the main lane's last item so far; empty at the beginning."""
+        """Return a need for the end of the last item on the main lane; empty at the beginning."""
         return tuple(Need(self.stage, item.key) for item in self._items[MAIN][-1:])
 
     def segment(self, name: Hashable, make: Callable[[], Segment]) -> Segment:
-        """Return the segment of a name, made on first use: equal passes share one."""
+        """Return the segment of a name, made on first use, so that equal passes share one."""
         known = self._segments.get(name)
         if known is None:
             known = self._segments[name] = make()
@@ -50,14 +50,14 @@ class ProgramBuilder:
         self, kind: str, axis: str, name: str, size: float, lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (),
     ) -> Segment:  # fmt: skip
-        """Return one collective of ``size`` bytes over the rank's group on ``axis``."""
+        """Return the segment of one collective of ``size`` bytes over the rank's group on ``axis``."""
         return self.collectives(kind, name, [(axis, size)], lane, layer=layer, memory=memory)
 
     def collectives(
         self, kind: str, name: str, calls: Sequence[tuple[str, float]], lane: str = MAIN,
         *, layer: int = -1, memory: tuple[MemoryChange, ...] = (), issue: float = 0.0,
     ) -> Segment:  # fmt: skip
-        """Return collectives of (axis, bytes), one after the other.
+        """Return the segment of several collectives of (axis, bytes), one after the other.
 
         The host is busy for ``issue`` seconds before each; the memory is allocated and freed with the last.
         """
@@ -65,12 +65,12 @@ class ProgramBuilder:
         def make() -> Segment:
             ops = []
             for axis, size in calls:
-                stream = communicator(axis).stream_of(pipelined=self._pipelined)
+                stream = get_communicator(axis).stream_of(pipelined=self._pipelined)
                 ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, lane))
-            ops = ops or [Op(Host(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
+            ops = ops or [Op(HostWork(0.0), "host", kind, name, layer, lane)]  # of what holds no parameters
             ops[-1] = replace(ops[-1], memory=memory)
             if issue:
-                host = Op(Host(issue), "host", "launch", name, layer, lane)
+                host = Op(HostWork(issue), "host", "launch", name, layer, lane)
                 ops = [each for op in ops for each in (host, op)]
             return Segment(tuple(ops))
 
@@ -81,7 +81,7 @@ class ProgramBuilder:
         return self.segment((name, memory), lambda: _with_memory(segment, memory))
 
     def program(self) -> StageProgram:
-        """Return the program of all items so far."""
+        """Return the stage program of all items so far."""
         return StageProgram(self.stage, self._items)
 
 

@@ -3,9 +3,9 @@
 Replicas hold the parameters whole (ZeRO 0) or share the optimizer's state between them (ZeRO 1: the reduction is a
 reduce-scatter, the optimizer works on 1/dp of the parameters, and the new ones are gathered). The reduction comes all
 at once after the pipeline or, overlapped, in buckets during the last backward; the gather after the optimizer or,
-overlapped, during the next forward. Each step ends equally (``add_step_end``): gradients of an embedding that
-two stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is
-taken over all ranks that have a part of the gradients, and the optimizer runs, on the GPU or the host (``offload``).
+overlapped, during the next forward. Each step ends equally (``add_step_end``): gradients of an embedding that two
+stages have (tied, or for multi-token prediction) are summed between first and last stage, the gradient norm is taken
+over all ranks that have a part of the gradients, and the optimizer runs, on the GPU or the host (``offload``).
 
 Under ZeRO 2 a rank keeps only its part of the gradients: every microbatch's are reduced after its backward or,
 overlapped, in buckets during it (arXiv:1910.02054 section 5.2), and a bucket waits until the last but one has left its
@@ -29,7 +29,7 @@ from simcluster.planning.optimizer import Update
 from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_layers, parameters_of_prediction
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.segments import Pass
-from simcluster.planning.works import Compute, Host
+from simcluster.planning.works import Compute, HostWork
 from simcluster.schedules import Action
 
 _NORM_BYTES = 4.0  # one fp32 number
@@ -39,11 +39,11 @@ def add_step_end(
     job: Job, lanes: ProgramBuilder, step: int, needs: tuple[Need, ...], *, share: int, parameters: float,
     norm: tuple[str, ...], reduced: Sequence[ReducedGradients] = (), whole: float = 0.0,
 ) -> None:  # fmt: skip
-    """Add the end of a step (norm and optimizer) on a rank with gradients of ``parameters`` after ``needs``.
+    """Add the gradient norm and the optimizer at the end of a step, on a rank with N ``parameters``.
 
-    The rank has 1/``share`` of the embedding's gradient; ``norm`` are the axes over which the squares of gradients are
-    added, one after the other. ``reduced`` lists them in the parts that are complete early; ``whole`` counts all
-    gradients that the rank accumulated.
+    They begin after ``needs``. The rank has 1/``share`` of the embedding's gradient; ``norm`` are the axes over which
+    the squares of gradients are added, one after the other. ``reduced`` lists them in the parts that are complete
+    early; ``whole`` counts all gradients that the rank accumulated.
     """
     data, stage = job.data_parallel, lanes.stage
     held = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
@@ -80,21 +80,23 @@ def add_step_end(
     lanes.put(MAIN, Item(update, ("inner_optimizer", step), (), step))
     shares = 1 if data.zero else job.replicas  # of one worker, who hold the same
     data.outer.put(lanes, step, parameters / shares, parameters * data.parameter_bytes if shares > 1 else 0.0)
-    return lanes.put(MAIN, Item(Segment((Op(Host(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step))
+    return lanes.put(
+        MAIN, Item(Segment((Op(HostWork(0.0), "host", "optimizer", "outer"),)), ("optimizer", step), (), step)
+    )
 
 
 def add_blocking(
     lanes: ProgramBuilder, step: int, kind: str, name: str, calls: Sequence[tuple[str, float]],
     needs: tuple[Need, ...] = (), *, part: tuple[object, ...] = (), memory: tuple[MemoryChange, ...] = (),
 ) -> None:  # fmt: skip
-    """Add collectives of (axis, bytes), one after the other; the main lane waits for all."""
+    """Add collectives of (axis, bytes), one after the other, that the main lane waits for."""
     segment = lanes.collectives(kind, name, calls, memory=memory)
     lanes.put(MAIN, Item(segment, (name, kind, step, *part), needs, step))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionPart:
-    """Part of an action that is one item.
+    """Part of an action that runs as one item.
 
     ``needs`` is what it waits for over dp, ``bucket`` its number or -1; ``memory`` is allocated and freed with it.
     """
@@ -105,8 +107,8 @@ class ActionPart:
     memory: tuple[MemoryChange, ...] = ()
 
 
-class Replicas:
-    """Builder of one stage's communication with its data-parallel replicas."""
+class ReplicaBuilder:
+    """Builder of one stage's communication with its data-parallel replicas, for ZeRO 0 to 2."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -133,7 +135,7 @@ class Replicas:
         self._sent: list[tuple[object, ...]] = []  # keys of this step's reductions beside the backward
 
     def before(self, step: int) -> None:
-        """Add the parameter gathers that precede the step's first forward, on the dp lane."""
+        """Add the parameter gathers that precede a step's first forward, on the dp lane."""
         if not self._gathers_ahead:
             return
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
@@ -145,7 +147,7 @@ class Replicas:
                 self._lanes.put("dp", Item(segment, key, needs, step, chunk))
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """Return the action whole, or cut into buckets by gathered parameters or reduced gradients."""
+        """Return an action in one part, or one per bucket of gathered parameters or reduced gradients."""
         chunk = action.chunk
         buckets = self._buckets[chunk]
         if action.kind == "F" and self._gathers_ahead and self._first_forward[chunk] == action:
@@ -184,7 +186,7 @@ class Replicas:
             self._lanes.put("dp", item)
 
     def finish(self, step: int) -> None:
-        """Add everything between the last backward and the next step."""
+        """Add everything between a step's last backward and the next step: reductions, norm, optimizer."""
         job, data = self._job, self._data
         for *_, item in sorted(self._behind, key=lambda each: each[:2]):
             self._lanes.put("dp", item)
@@ -228,7 +230,6 @@ class Replicas:
         ]
 
     def _reduced_after(self, action: Action) -> bool:
-        """Return whether gradients are reduced after this action."""
         if action.kind not in ("B", "W") or self._job.without_replicas:
             return False
         each = self._data.zero == 2 and self._data.sharding.every_microbatch
@@ -256,7 +257,7 @@ class Replicas:
 
 
 def gradient_buckets(job: Job, stage: int) -> dict[int, list[tuple[Pass, OwnedParameters]]]:
-    """Return a stage's chunks in buckets of at least bucket_bytes of gradients, in backward order."""
+    """Return each chunk of a stage in buckets of at least ``bucket_bytes`` of gradients, in backward order."""
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     embeds = any(whole.embedding for whole in wholes)
     return {chunk: _split_into_buckets(job, whole, embeds) for chunk, whole in enumerate(wholes)}

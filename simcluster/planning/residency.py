@@ -1,4 +1,4 @@
-"""Memory that blocks allocate and free during a pass, for the ops' annotations and for a walk over a stage's row.
+"""Memory that each block of a model allocates and frees during a pass.
 
 F leaves what a block keeps, and its backward frees it as soon as that block's backward is over, as autograd does; what
 recomputation brings back lives in between. A split backward frees in two steps: I what only I reads, W the rest, with
@@ -30,7 +30,7 @@ PREDICTION = "mtp"
 
 
 class Visit(NamedTuple):
-    """One phase of a block in a pass; layer -1 for embedding and LM head."""
+    """One phase (forward, recompute, backward, ...) of a block in a pass; layer -1 for embedding and LM head."""
 
     phase: Phase
     block: str
@@ -39,7 +39,7 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """Bytes of one block and one microbatch on a rank, by when they are allocated and freed.
+    """Bytes of a block's tensors for one microbatch on a rank, by when they are allocated and freed.
 
     ``kept`` from F on, ``back`` by recomputation; of both, ``kept_for_weights`` and ``back_for_weights`` until W where
     the backward is split; ``gradients``: what I adds for W; ``working``: logits in the precision of the matmul.
@@ -59,7 +59,7 @@ class Residency:
     routed: Residency | None = None
 
     def changes(self, phase: Phase, *, split: bool) -> tuple[MemoryChange, ...]:
-        """Return the memory changes of a visit's start and end; ``split``: its backward is I and W."""
+        """Return the memory changes at the start and end of one phase; ``split``: the backward is I and W."""
         for_weights = self.back_for_weights if split else 0.0
         inside = self.back - for_weights
         brought = 0.0 if self.again else inside
@@ -93,7 +93,7 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Residencies:
-    """Memory of each block by name, in layers that recompute and in those that do not.
+    """Memory of each block by name, for layers that recompute and for those that do not.
 
     ``layers`` are the names of the blocks of each layer, in forward order.
     """
@@ -105,7 +105,7 @@ class Residencies:
     layers: tuple[tuple[str, ...], ...]
 
     def residency_of(self, block: str, layer: int) -> Residency:
-        """Return the residency of a block in the layer of this number."""
+        """Return the memory of a block in the layer of this number."""
         return (self.recomputed if self.shape.recomputes(layer) else self.plain)[block]
 
     def kept(self, layer: int) -> float:
@@ -113,13 +113,13 @@ class Residencies:
         return sum(self.residency_of(block, layer).kept for block in self.layers[layer])
 
     def recomputed_blocks(self, layer: int) -> tuple[str, ...]:
-        """Return the blocks of the layer whose whole forward is recomputed before the backward."""
+        """Return the blocks of a layer whose whole forward is recomputed before its backward."""
         if layer < 0 or not self.shape.recomputes(layer):
             return ()
         return tuple(block for block in self.layers[layer] if self.residency_of(block, layer).again)
 
     def visits(self, kind: str, layers: Sequence[int], *, embedding: bool, lm_head: bool) -> list[Visit]:
-        """Return the visits of a pass F, B, I or W (``kind``) in order, over layers and ends of the model.
+        """Return the visits of a pass F, B, I or W (``kind``) in order, over layers, embedding and LM head.
 
         Blocks of a layer whose forward runs again do so before the layer's backward. In front of the LM head are the
         layers of multi-token prediction, each preceded by a projection block, and another pass of the LM head for each.
@@ -141,15 +141,21 @@ class Residencies:
 
 
 @lru_cache(maxsize=16)
-def residencies(model: Model, shape: RankShape) -> Residencies:
-    """Return the residencies of all blocks of a model on a rank, cached for all stages and passes."""
+def block_residencies(model: Model, shape: RankShape) -> Residencies:
+    """Return the memory of all blocks of a model on a rank, cached for all stages and passes."""
     layers = tuple(
         tuple(kind.name for kind in kinds_of_layer(model, layer)) for layer in range(model.predicting.stop)
     )  # fmt: skip
-    return Residencies(model, shape, _blocks(model, shape), _blocks(model, replace(shape, recompute="none")), layers)
+    return Residencies(
+        model,
+        shape,
+        _residencies_by_name(model, shape),
+        _residencies_by_name(model, replace(shape, recompute="none")),
+        layers,
+    )
 
 
-def _blocks(model: Model, shape: RankShape) -> dict[str, Residency]:
+def _residencies_by_name(model: Model, shape: RankShape) -> dict[str, Residency]:
     everything, kinds = backward_tensors(model, shape), kinds_by_name(model)
     found = {}
     for name in dict.fromkeys(tensor.block for tensor in everything):
@@ -193,7 +199,7 @@ def _residency(
 
 
 class Level(NamedTuple):
-    """Bytes in the pools "activations" and "other" at one time."""
+    """Bytes in the memory pools "activations" and "other" at one time."""
 
     activations: float
     other: float
@@ -204,14 +210,14 @@ class Level(NamedTuple):
 
 
 class MemoryProfile(NamedTuple):
-    """Memory of a pass relative to its start: the peak level, and the activations that it leaves or frees."""
+    """Memory of a pass relative to its start: the peak level, and the activation bytes that it leaves or frees."""
 
     peak: Level
     left: float
 
 
 def profile_pass(blocks: Residencies, order: Sequence[Visit], *, split: bool) -> MemoryProfile:
-    """Compute the memory profile of one pass, visit by visit."""
+    """Return the memory profile of one pass, computed visit by visit."""
     known: dict[tuple[int, Phase], tuple[MemoryChange, ...]] = {}  # layers alike share one Residency
     activations = other = 0.0
     peak, most = Level(0.0, 0.0), 0.0
@@ -239,7 +245,7 @@ def profile_pass(blocks: Residencies, order: Sequence[Visit], *, split: bool) ->
 
 
 def peak_of_row(row: Iterable[MemoryProfile]) -> Level:
-    """Return the highest level while a stage runs these passes in order."""
+    """Return the highest memory level while a stage runs passes with these profiles in order."""
     held = most = 0.0
     found = Level(0.0, 0.0)
     for peak, left in row:

@@ -1,4 +1,4 @@
-"""Builder of the ops of a segment. Pure."""
+"""Builder of the ops of one segment: kernels, collectives and host work, with their memory. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import NamedTuple
 
 from simcluster.model.kernels import Kernel, split_matmul
 from simcluster.planning.ops import MAIN, MemoryChange, Op, Segment
-from simcluster.planning.parallel import communicator
-from simcluster.planning.works import Collective, Compute, Host
+from simcluster.planning.parallel import get_communicator
+from simcluster.planning.works import Collective, Compute, HostWork
 
 WorkMaker = Callable[[Sequence[Kernel]], Compute]
 """What kernels one after the other are for the engine."""
 
 
 class HostCosts(NamedTuple):
-    """Host time (s) to issue kernels and collectives (``devices.software.Software``).
+    """Host time (s) to launch kernels and collectives (``devices.software.Software``).
 
     To issue one ``kernel``, another ``launch`` of the same call, one ``collective``, and what else a ``microbatch``'s
     forward takes on a stage, all overlapped with the GPU's work. The GPU is idle for ``gap`` at each kernel, for
-    ``late`` at each collective over tp that it waits for, and for ``read`` before a microbatch's forward.
+    ``late`` at each collective over tp that it waits for, for ``loss`` after a forward with the loss, and for ``sync``
+    where the host waits for counts.
     """
 
     kernel: float = 0.0
@@ -38,7 +39,7 @@ NO_HOST_COSTS = HostCosts()
 
 
 class LaunchedKernels(NamedTuple):
-    """Kernels that one op launches in order; ``kind``, ``name`` and ``layer`` are the op's."""
+    """Kernels that one op launches in order, with the op's kind, name and layer."""
 
     kind: str
     name: str
@@ -64,7 +65,7 @@ class SegmentBuilder:
         self.launched: list[LaunchedKernels] = []
 
     def begin_microbatch(self) -> None:
-        """Add the host time to read the microbatch and make its masks before anything else."""
+        """Add the host time to read a microbatch and make its masks."""
         self._issued += self._issue.microbatch
 
     def end_forward(self) -> None:
@@ -72,7 +73,7 @@ class SegmentBuilder:
         self._idle(self._issue.loss, "loss")
 
     def wait_for_counts(self, layer: int) -> None:
-        """Let the host wait for counts made on the GPU, such as rows per expert.
+        """Make the host wait for counts from the GPU, such as rows per expert.
 
         The next ops cannot begin before it has issued what came so far, nor before it has seen the counts.
         """
@@ -81,11 +82,11 @@ class SegmentBuilder:
         if self._issued:
             self._ops.append(self._launching())
             self._joining += (len(self._ops) - 1,)
-        self._add(Host(self._issue.sync), "host", "launch", "counts", layer)
+        self._add(HostWork(self._issue.sync), "host", "launch", "counts", layer)
         self._issued, self._begun = 0.0, self._main
 
     def compute(self, kernels: Sequence[Kernel], kind: str, name: str, layer: int) -> None:
-        """Add kernels on the main lane, if there are any."""
+        """Add kernels as one op on the main lane, if there are any."""
         if kernels:
             launches = sum(kernel.launches for kernel in kernels)
             calls = sum(kernel.calls for kernel in kernels)
@@ -101,27 +102,27 @@ class SegmentBuilder:
         self._add(Compute(0.0), "compute", kind, "empty", -1)
 
     def collective(self, kind: str, name: str, size: float, layer: int = -1, axis: str = "tp") -> None:
-        """Add a collective over an axis that the main lane waits for."""
+        """Add a collective of ``size`` bytes over an axis, which the main lane waits for."""
         self._issued += self._issue.collective
-        stream = communicator(axis).stream
+        stream = get_communicator(axis).stream
         self._idle(self._issue.late if stream == "tp" else 0.0, "late", layer)
         self._add(Collective(kind, axis, size), stream, kind, name, layer)
 
     def add_overlapped(self, kind: str, name: str, size: float, layer: int, axis: str = "tp") -> None:
-        """Add a collective on its stream's lane, beginning after the last main op.
+        """Add a collective on its stream's lane, which begins after the last op of the main lane.
 
         Where there is none yet, it begins after an op of the host of no time.
         """
-        stream = communicator(axis).stream
+        stream = get_communicator(axis).stream
         if self._main < 0 and stream != "tp":
-            self._add(Host(0.0), "host", "launch", "begin", layer)
+            self._add(HostWork(0.0), "host", "launch", "begin", layer)
         self._issued += self._issue.collective
         after = (self._main,) if self._main >= 0 else ()
         self._ops.append(Op(Collective(kind, axis, size), stream, kind, name, layer, stream, after))
         self._beside.append(len(self._ops) - 1)
 
     def join(self, count: int | None = None) -> None:
-        """Let the next main op wait for the collectives that overlap with it: all, or the first ``count``."""
+        """Make the next op of the main lane wait for overlapping collectives: all, or the first ``count``."""
         many = len(self._beside) if count is None else count
         self._joining += tuple(self._beside[:many])
         del self._beside[:many]
@@ -129,7 +130,7 @@ class SegmentBuilder:
     def add_gathered_matmul(
         self, kernel: Kernel, pieces: int, kind: str, name: str, size: float, layer: int, *, ring: bool = False
     ) -> None:
-        """Add a matmul whose operand is gathered in pieces: each piece of the matmul waits for its operand.
+        """Add a matmul in pieces, each of which waits for the all-gather of its piece of the operand.
 
         With equal pieces, matmul g and gather c take max(g, c) + min(g, c) / pieces (modelling of asynchronous tensor
         parallelism; Megatron-LM's ``--tp-comm-overlap`` with all-gather in pieces). In a ``ring`` every member has a
@@ -157,7 +158,7 @@ class SegmentBuilder:
         *,
         ring: bool = False,
     ) -> None:
-        """Add a matmul whose result is reduced piece by piece, each piece as soon as it is computed.
+        """Add a matmul in pieces, each of which is reduced over the axis as soon as it is computed.
 
         No op has joined the reductions yet. ``reduction`` is the collective's kind, its name and its bytes. In a
         ``ring`` a piece is copied to the member whose share it is, the member's own comes last, and it sums what it got
@@ -170,7 +171,7 @@ class SegmentBuilder:
                 self.add_overlapped("send_recv" if ring else collective, called, size / pieces, layer)
 
     def add_sum(self, pieces: int, kind: str, name: str, size: float, layer: int) -> None:
-        """Add the kernel that reads and sums the shares that a ring of copies brought, ``size`` bytes in all.
+        """Add the kernel that sums the shares that a ring of copies brought, ``size`` bytes in all.
 
         (Transformer Engine's reduce_bf16 after CommOverlapP2PBase's split_overlap_rs; the sum over stacked partial
         results in PyTorch's fused_matmul_reduce_scatter.)
@@ -180,7 +181,7 @@ class SegmentBuilder:
     def attach_memory(
         self, begin: int, name: str, changes: Sequence[MemoryChange], routed: Sequence[MemoryChange] = ()
     ) -> None:
-        """Attach memory to a visit's ops from ``begin`` on: allocated at the main kernels of block ``name``.
+        """Attach memory changes to the ops from ``begin`` on, allocated at the main kernels of block ``name``.
 
         A visit without ops allocates and frees after the op before it. ``routed`` is part of ``changes`` (``ops.Op``).
         """
@@ -210,7 +211,6 @@ class SegmentBuilder:
         return Segment(tuple(self._ops if self._issued == 0 else self._with_host()))
 
     def _with_host(self) -> list[Op]:
-        """Return the ops with an overlapped host op, from the end of the first one on."""
         first, last = self._ops[0], self._ops[-1]
         if len(self._ops) == 1:
             assert isinstance(first.work, Compute), first
@@ -222,21 +222,21 @@ class SegmentBuilder:
     def _launching(self) -> Op:
         first = self._ops[self._begun].work
         done = 0.0 if first.sensitivity is None else first.seconds
-        left = Host(max(self._issued - done, 0.0))
+        left = HostWork(max(self._issued - done, 0.0))
         return Op(left, "host", "launch", "launch", lane="host", after=(self._begun,))
 
     def _idle(self, seconds: float, name: str, layer: int = -1) -> None:
         if seconds:
-            self._add(Host(seconds), "host", "launch", name, layer)
+            self._add(HostWork(seconds), "host", "launch", name, layer)
 
-    def _add(self, work: Compute | Collective | Host, stream: str, kind: str, name: str, layer: int) -> None:
+    def _add(self, work: Compute | Collective | HostWork, stream: str, kind: str, name: str, layer: int) -> None:
         self._ops.append(Op(work, stream, kind, name, layer, MAIN, self._joining))
         self._joining = ()
         self._main = len(self._ops) - 1
 
 
 def move_to_layers(segment: Segment, number: Mapping[int, int]) -> Segment:
-    """Return the segment on other layers; ``number`` maps old layers to new ones, and others stay."""
+    """Return the segment with layer numbers replaced by ``number``; layers that it lacks stay."""
     return Segment(tuple([
         Op(op.work, op.stream, op.kind, op.name, number.get(op.layer, op.layer), op.lane, op.after, op.memory,
            op.routed)

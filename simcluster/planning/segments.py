@@ -33,7 +33,7 @@ from simcluster.planning.context_ops import add_attention
 from simcluster.planning.expert_dispatch import ExpertDispatch
 from simcluster.planning.mixture_ops import MixtureOps
 from simcluster.planning.ops import EXPERTS, Segment
-from simcluster.planning.residency import Phase, residencies
+from simcluster.planning.residency import Phase, block_residencies
 from simcluster.planning.segment_ops import (
     NO_HOST_COSTS,
     HostCosts,
@@ -51,7 +51,7 @@ Timer = Callable[[Sequence[Kernel]], float]
 
 
 def cache_timer(timer: Timer) -> Timer:
-    """Return the timer with its results cached by kernels, since those of a layer recur in every layer."""
+    """Return the kernel timer with cached results, since the kernels of a layer recur in every layer."""
     known: dict[tuple[int, ...], tuple[Sequence[Kernel], float]] = {}  # with the kernels, so that names stay theirs
 
     def found(kernels: Sequence[Kernel]) -> float:
@@ -65,7 +65,7 @@ def cache_timer(timer: Timer) -> Timer:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Part of a chunk that one segment covers: layers, and perhaps the embedding and LM head.
+    """Layers of a chunk that one segment covers, and whether it has the embedding and the LM head.
 
     ``layers`` are global layer numbers in forward order; ``embedding`` and ``lm_head`` state whether the ends of the
     model are in it (the layers of multi-token prediction count to the LM head); ``boundary`` whether a tensor arrives
@@ -82,7 +82,7 @@ class Pass:
 
 
 class Passes:
-    """Maker of segments for the ranks of a plan; segments of equal layers are computed once."""
+    """Maker of the op segments of forward and backward passes; segments of equal layers are computed once."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Passes:
         attention: Timer = lambda kernels: 0.0,
         issue: HostCosts = NO_HOST_COSTS,
     ) -> None:
-        """Set how passes overlap: ``overlap_tensor`` lets input-gradient reductions overlap with weight gradients.
+        """Set how passes overlap; ``overlap_tensor``: input-gradient reductions with weight gradients.
 
         ``overlap_experts``: tokens travel to experts overlapped with shared ones, and gradients with weight gradients;
         by which ``dispatch``. ``tensor_pieces``: number of overlapping pieces into which matmuls and the collectives
@@ -129,11 +129,11 @@ class Passes:
             for name, kind in self._kinds.items()
             if kind.ROUTED
         }
-        self._residencies = residencies(model, shape)
+        self._residencies = block_residencies(model, shape)
         self._made: dict[Hashable, tuple[Pass, Segment]] = {}  # by what is done, whatever the numbers of its layers
 
     def segment(self, kind: str, part: Pass) -> Segment:
-        """Return the segment of F, B, I or W (``kind``) of a part of a chunk.
+        """Return the op segment of a pass F, B, I or W (``kind``) of these layers.
 
         B recomputes where the mode asks for it, and makes the gradients of inputs and weights. I does what B does but
         for the weight gradients, so nothing hides the reductions over tp; what is gathered for a weight gradient is
@@ -150,7 +150,7 @@ class Passes:
         return move_to_layers(segment, dict(zip(made.layers, part.layers, strict=True)))
 
     def launched(self, kind: str, part: Pass) -> list[LaunchedKernels]:
-        """Return the kernels of a pass ("F", "B", "I" or "W") of a part of a chunk, op by op."""
+        """Return the kernels of a pass F, B, I or W of these layers, op by op."""
         return self._ops(kind, part).launched
 
     def _ops(self, kind: str, part: Pass) -> SegmentBuilder:
@@ -231,7 +231,7 @@ class Passes:
         gathers: float,
         reduces: bool = False,
     ) -> None:
-        """Add kernels between a gather of the first one's operand (bytes, 0: none) and a reduction of the result.
+        """Add a block's kernels between the gather of their first operand (bytes; 0: none) and a reduction.
 
         Both are waited for, or cut into pieces that overlap with those of these matmuls.
         """
@@ -259,7 +259,7 @@ class Passes:
             ops.collective(self._reduction, name, self.activation_bytes, layer)
 
     def _shares(self, block: Block, never: str, what: str) -> bool:
-        """Return whether a block has nothing to gather or sum, for ``never`` or due to a parallel residual.
+        """Return whether a block has no tensor of this kind to gather or sum: it is ``never``, or shares the other's.
 
         The two blocks of a parallel residual give one "output", whose "grad" both get; with one norm they have one
         "input", too, and its gradient.
@@ -275,7 +275,7 @@ class Passes:
     def _leave(
         self, ops: SegmentBuilder, own: Sequence[Kernel], weight: Sequence[Kernel], kind: str, block: Block, layer: int
     ) -> None:
-        """Add the end of a block's backward: the column-parallel matmul's gradients and their sum over tp.
+        """Add the end of a block's backward: gradients of the column-parallel matmul, and their sum over tp.
 
         What the weight gradient needs is gathered during the input gradient; the sum overlaps with the weight gradient
         if that is asked for, and piece by piece after the input gradient's pieces.
@@ -305,7 +305,6 @@ class Passes:
             ops.collective(*reduction, layer)
 
     def _backward(self, ops: SegmentBuilder, block: Block, layer: int, kind: str) -> None:
-        """Add a block's backward from output to input; an "input_grad" leaves the weight gradients to W."""
         body, name = block.body, block.name
         if name not in self._residencies.recomputed_blocks(layer):
             if self._split and self._shape.recompute == "operators" and body.recompute:

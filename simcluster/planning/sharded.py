@@ -17,7 +17,6 @@ The root unit's gradients (tied embeddings on one stage) are reduced when the em
 microbatch, or, where embedding and LM head are in different chunks, in the last.
 
 Where each matrix is gathered separately (``Sharding.by_matrix``) the host makes a list of pieces before every call.
-
 PyTorch FSDP, arXiv:2304.11277; torch.distributed.fsdp (limit_all_gathers, no_sync, HYBRID_SHARD); MODELLING.md F.2.
 Pure.
 """
@@ -28,15 +27,15 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Item, MemoryChange, Need, Op, Segment
 from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ActionPart, add_step_end
-from simcluster.planning.sharded_units import Stretch, stretches_of, units_of, uses_of, window_of
+from simcluster.planning.sharded_units import UnitPart, fsdp_units, prefetch_window, unit_parts, unit_uses
 from simcluster.planning.works import Compute
 from simcluster.schedules import Action
 
 Key = tuple[object, ...]
 
 
-class Sharded:
-    """Builder of one stage's ZeRO 3 gathers and reductions (the counterpart of ``replicas.Replicas``)."""
+class FsdpBuilder:
+    """Builder of one stage's ZeRO 3 gathers and reductions (the counterpart of ``replicas.ReplicaBuilder``)."""
 
     def __init__(self, job: Job, lanes: ProgramBuilder) -> None:
         self._job = job
@@ -45,9 +44,9 @@ class Sharded:
         self._stage = lanes.stage
         self._shards = job.plan.shard_size
         self._alone = job.replicas == 1
-        self._units = units_of(job, self._stage)
-        self._uses = uses_of(job, self._stage, self._units)
-        self._window = window_of(job)
+        self._units = fsdp_units(job, self._stage)
+        self._uses = unit_uses(job, self._stage, self._units)
+        self._window = prefetch_window(job)
         row = job.schedule.rows[self._stage]
         gradients = [action for action in row if action.kind in ("B", "W")]
         self._first_gradient = {action.chunk: action for action in reversed(gradients)}
@@ -56,7 +55,7 @@ class Sharded:
         uses = 0
         for action in row:
             self._first_use[action] = uses
-            uses += len(stretches_of(self._units, action)) if action.kind != "W" else 0
+            uses += len(unit_parts(self._units, action)) if action.kind != "W" else 0
         self._reductions: list[Key] = []  # of this step, in order
         self._issue = self._data.sharding.piece * self._shards if self._data.sharding.by_matrix else 0.0
         two = self._data.sharding.two_lanes
@@ -66,14 +65,14 @@ class Sharded:
         self._experts_reduced = "edp_reduce" if two else self._experts_axis
 
     def before(self, step: int) -> None:
-        """Add the gathers of a step's first units, as soon as they have been updated."""
+        """Add the gathers of a step's first FSDP units, which begin when the optimizer has updated them."""
         needs = (Need(self._stage, ("optimizer", step - 1)),) if step else ()
         for use in range(min(self._window, len(self._uses))):
             self._gather(use, step, needs)
 
     def parts(self, action: Action, step: int) -> list[ActionPart]:
-        """Return the action in stretches, each with the gather and the reduction that it waits for."""
-        order = stretches_of(self._units, action)
+        """Return an action in one part per FSDP unit, each with the gather and reduction that it waits for."""
+        order = unit_parts(self._units, action)
         if self._alone:
             return [ActionPart(self._job.whole(self._stage, action.chunk))]
         found = []
@@ -98,17 +97,17 @@ class Sharded:
         return found
 
     def after(self, action: Action, step: int, part: ActionPart, made: tuple[object, ...]) -> None:
-        """Add the reduction of a stretch's gradients and the next gather; ``made`` is the key of its end."""
+        """Add the reduction of a part's gradients and the next gather; ``made`` is the key of the part's end."""
         if self._alone:
             return
-        stretch = stretches_of(self._units, action)[part.bucket]
+        stretch = unit_parts(self._units, action)[part.bucket]
         if self._is_reduced(action, stretch):
             self._reduce(action, step, part.bucket, stretch, Need(self._stage, made))
         if action.kind != "W":
             self._gather(self._first_use[action] + part.bucket + self._window, step, (Need(self._stage, made),))
 
     def finish(self, step: int) -> None:
-        """Add everything between the last backward and the next step."""
+        """Add everything between a step's last backward and the next step: norm and optimizer."""
         plan = self._job.plan
         needs = tuple(Need(self._stage, key) for key in self._reductions[-1:])
         norm = (("shard",) if self._shards > 1 else ()) + (("model",) if plan.tp * plan.pp > 1 else ())
@@ -133,8 +132,7 @@ class Sharded:
         )  # fmt: skip
         self._lanes.put("dp", Item(segment, ("gathered", step, number), needs, step, chunk))
 
-    def _reduce(self, action: Action, step: int, index: int, stretch: Stretch, need: Need) -> None:
-        """Add a reduction of a unit's gradients: scattered over the shards, then summed over shard replicas."""
+    def _reduce(self, action: Action, step: int, index: int, stretch: UnitPart, need: Need) -> None:
         size = self._bytes(stretch.unit, self._data.gradient_bytes)
         key = self._reduced(action, step, index)
         _, layer = self._place(stretch.unit)
@@ -159,22 +157,19 @@ class Sharded:
             )  # fmt: skip
             self._lanes.put(self._lane, Item(segment, key, (need,), step, action.chunk))
 
-    def _is_new(self, action: Action, stretch: Stretch) -> bool:
-        """Return whether a stretch allocates gradients of its unit (not if they are accumulated unsharded)."""
+    def _is_new(self, action: Action, stretch: UnitPart) -> bool:
         if not self._each_microbatch(stretch) and self._first_gradient[action.chunk] != action:
             return False
         return stretch.unit != self._units.root or stretch.work.lm_head
 
-    def _is_reduced(self, action: Action, stretch: Stretch) -> bool:
-        """Return whether gradients of its unit are complete after this stretch."""
+    def _is_reduced(self, action: Action, stretch: UnitPart) -> bool:
         if action.kind not in ("B", "W") or not self._units.sizes[stretch.unit]:
             return False
         if not self._each_microbatch(stretch) and self._last_gradient[action.chunk] != action:
             return False
         return stretch.unit != self._units.root or stretch.work.embedding
 
-    def _each_microbatch(self, stretch: Stretch) -> bool:
-        """Return whether gradients of its unit are reduced in every microbatch (a split root's are not)."""
+    def _each_microbatch(self, stretch: UnitPart) -> bool:
         apart = stretch.unit == self._units.root and len(self._units.chunks) > 1
         return self._data.sharding.every_microbatch and not apart
 

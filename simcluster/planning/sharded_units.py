@@ -1,10 +1,9 @@
-"""Units in which ZeRO 3 (FSDP) gathers parameters: those of a stage, and their uses in a step.
+"""FSDP units: the groups of layers whose parameters ZeRO 3 gathers together, and their uses in a step.
 
 A unit is some layers, the embedding, or the LM head. Every F and B (or I) of a microbatch uses its units one after the
-other. After a use its unit is freed, but where backward follows forward the last ones stay, as they come next.
-
-Tied embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first
-to its last use in a step. Pure.
+other. After a use its unit is freed, but where backward follows forward the last ones stay, as they come next. Tied
+embeddings on one stage: embedding and LM head (with the final norm) are one unit, the root, there from its first to its
+last use in a step. Pure.
 """
 
 from __future__ import annotations
@@ -25,36 +24,37 @@ from simcluster.schedules import Action
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Part of a chunk whose parameters are in one ZeRO 3 unit, with the number of that unit."""
+class UnitPart:
+    """Consecutive layers of a chunk whose parameters are in one FSDP unit, and the number of that unit."""
 
     work: Pass
     unit: int
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
-    """ZeRO 3 units of a stage: a rank's parameters of each, stretches per chunk, and the root's number or -1.
+class FsdpUnits:
+    """FSDP units of a stage: a rank's parameters in each, and the units of each chunk.
 
-    ``sizes`` are the parameters of each that come and go: all but experts that no other rank has; ``matrices`` what is
-    gathered of the common ones in separate calls.
+    ``chunks`` are the stretches of each chunk, ``root`` is the root unit's number or -1. ``sizes`` are the parameters
+    of each that come and go: all but experts that no other rank has; ``matrices`` what is gathered of the common ones
+    in separate calls.
     """
 
     held: tuple[OwnedParameters, ...]
     sizes: tuple[float, ...]
-    chunks: tuple[tuple[Stretch, ...], ...]
+    chunks: tuple[tuple[UnitPart, ...], ...]
     root: int
     matrices: tuple[tuple[float, ...], ...]
 
     @property
     def total(self) -> OwnedParameters:
-        """Parameters of all units."""
+        """Numbers of parameters of all units on a rank."""
         return sum(self.held, OwnedParameters())
 
 
 @dataclass(frozen=True, slots=True)
 class UnitUse:
-    """Use of a unit in F, B or I: whether it is gathered before and freed after."""
+    """Use of an FSDP unit in F, B or I: whether it is gathered before and freed after."""
 
     unit: int
     gathered: bool
@@ -62,8 +62,8 @@ class UnitUse:
     backward: bool = False
 
 
-def units_of(job: Job, stage: int) -> Units:
-    """Return the ZeRO 3 units of a stage."""
+def fsdp_units(job: Job, stage: int) -> FsdpUnits:
+    """Return the FSDP units of a stage."""
     model, tp, most = job.model, job.plan.tp, job.data_parallel.sharding.unit_layers
     wholes = [job.whole(stage, chunk) for chunk in range(job.schedule.num_chunks)]
     tied = (
@@ -76,21 +76,21 @@ def units_of(job: Job, stage: int) -> Units:
         held.append(OwnedParameters(embedding_parameters_per_tp_rank(model, tp) + model.norm_parameters))
     chunks = []
     for whole in wholes:
-        stretches: list[Stretch] = []
+        stretches: list[UnitPart] = []
 
-        def add(work: Pass, own: OwnedParameters, found: list[Stretch] = stretches) -> None:
-            found.append(Stretch(work, len(held)))
+        def add(work: Pass, own: OwnedParameters, found: list[UnitPart] = stretches) -> None:
+            found.append(UnitPart(work, len(held)))
             held.append(own)
 
         if whole.embedding and tied:
-            stretches.append(Stretch(Pass((), embedding=True), 0))
+            stretches.append(UnitPart(Pass((), embedding=True), 0))
         elif whole.embedding:
             add(Pass((), embedding=True), OwnedParameters(embedding_parameters_per_tp_rank(model, tp)))
         for begin in range(0, len(whole.layers), most):
             layers = whole.layers[begin : begin + most]
             add(Pass(layers), parameters_of_layers(model, job.plan, layers))
         if whole.lm_head and tied:
-            stretches.append(Stretch(Pass((), lm_head=True), 0))
+            stretches.append(UnitPart(Pass((), lm_head=True), 0))
         elif whole.lm_head:
             add(
                 Pass((), lm_head=True),
@@ -101,14 +101,14 @@ def units_of(job: Job, stage: int) -> Units:
         chunks.append(tuple(stretches))
     shared = job.plan.expert_replicas > 1
     sizes = tuple(own.total if shared else own.common for own in held)
-    matrices = _matrices(job, held, chunks)
-    return Units(tuple(held), sizes, tuple(chunks), 0 if tied else -1, matrices)
+    matrices = _gathered_matrices(job, held, chunks)
+    return FsdpUnits(tuple(held), sizes, tuple(chunks), 0 if tied else -1, matrices)
 
 
-def _matrices(
-    job: Job, held: Sequence[OwnedParameters], chunks: Sequence[Sequence[Stretch]]
+def _gathered_matrices(
+    job: Job, held: Sequence[OwnedParameters], chunks: Sequence[Sequence[UnitPart]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Return what is gathered of each unit in separate calls: all that it has, or its layers' matrices one by one.
+    """Return the parameters of each unit that are gathered in separate calls: all, or matrix by matrix.
 
     Norms and biases are then whole on every rank, too small to be sharded; the sum of their gradients, a thousandth of
     all, is neglected.
@@ -121,8 +121,8 @@ def _matrices(
     return tuple(found)
 
 
-def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
-    """Return the stretches of an action in the order in which it runs them."""
+def unit_parts(units: FsdpUnits, action: Action) -> tuple[UnitPart, ...]:
+    """Return the parts of an action, one per FSDP unit, in the order in which it runs them."""
     forward = units.chunks[action.chunk]
     if action.kind == "F":
         return forward
@@ -131,15 +131,15 @@ def stretches_of(units: Units, action: Action) -> tuple[Stretch, ...]:
     return tuple(reversed(forward))
 
 
-def uses_of(job: Job, stage: int, units: Units) -> list[UnitUse]:
-    """Return every use of a unit in a step, in order."""
+def unit_uses(job: Job, stage: int, units: FsdpUnits) -> list[UnitUse]:
+    """Return every use of an FSDP unit on a stage in a step, in order."""
     row = [action for action in job.schedule.rows[stage] if action.kind != "W"]
-    window, reshard = window_of(job), job.data_parallel.sharding.reshard
+    window, reshard = prefetch_window(job), job.data_parallel.sharding.reshard
     found: list[UnitUse] = []
     there = [False] * len(units.sizes)
     for action, following in zip(row, [*row[1:], None], strict=True):
         turn = following is not None and following.kind != "F" and following.chunk == action.chunk
-        order = stretches_of(units, action)
+        order = unit_parts(units, action)
         for index, stretch in enumerate(order):
             stays = action.kind == "F" and (not reshard or (turn and index >= len(order) - window))
             stays = stays or stretch.unit == units.root
@@ -151,8 +151,8 @@ def uses_of(job: Job, stage: int, units: Units) -> list[UnitUse]:
     return found
 
 
-def window_of(job: Job) -> int:
-    """Return the number of units that are unsharded at once."""
+def prefetch_window(job: Job) -> int:
+    """Return the number of FSDP units that are unsharded at once."""
     data = job.data_parallel
     return (data.sharding.prefetch if data.overlap_gather else 0) + 1
 
@@ -179,9 +179,9 @@ def unsharded_peak(job: Job, stage: int) -> float:
             for size in (buckets[action.chunk] if data.overlap_reduce else [sum(buckets[action.chunk])])
         ]
     else:
-        units = units_of(job, stage)
+        units = fsdp_units(job, stage)
         total = sum(units.sizes)
-        stretches = [stretch for action in makers for stretch in stretches_of(units, action)]
+        stretches = [stretch for action in makers for stretch in unit_parts(units, action)]
         made = [units.sizes[stretch.unit] for stretch in stretches if stretch.unit != units.root]
         root = units.sizes[units.root] if units.root >= 0 else 0.0
     together = 2 if data.overlap_reduce else 1
@@ -193,8 +193,8 @@ def unsharded_peak(job: Job, stage: int) -> float:
     return gradients * data.gradient_bytes + (_parameters_peak(job, stage, units) if units else 0.0)
 
 
-def _parameters_peak(job: Job, stage: int, units: Units) -> float:
-    uses, window = uses_of(job, stage, units), window_of(job)
+def _parameters_peak(job: Job, stage: int, units: FsdpUnits) -> float:
+    uses, window = unit_uses(job, stage, units), prefetch_window(job)
     peak = held = 0.0
     for index, use in enumerate(uses):
         held += units.sizes[use.unit] if use.gathered else 0.0

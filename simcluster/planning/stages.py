@@ -1,8 +1,8 @@
-"""Program of every stage: the schedule's actions as items, with sends between stages and traffic over dp.
+"""Ops of every pipeline stage: passes in the schedule's order, sends between stages, and traffic over dp.
 
 One step of a stage: its row of the schedule, a send after every F and every B (or I, where the schedule splits the
-backward) that has a neighbour (``boundaries``), and pairs [F|B] one after the other or overlapping (``Pairs``). Before,
-during and after it, the replicas of the stage communicate and run the optimizer (``replicas``). Pure.
+backward) that has a neighbour (``boundaries``), and pairs [F|B] one after the other or overlapping (``PairBuilder``).
+Before, during and after it, the replicas of the stage communicate and run the optimizer (``replicas``). Pure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from functools import partial
 from typing import NamedTuple
 
 from simcluster.base.gc_paused import pause_gc
-from simcluster.planning.boundaries import Boundaries, Key
+from simcluster.planning.boundaries import BoundaryBuilder, Key
 from simcluster.planning.job import Job
 from simcluster.planning.offload import OffloadedActivations
 from simcluster.planning.offload_layers import LayerOffload
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import ActionPart, Replicas
-from simcluster.planning.sharded import Sharded
+from simcluster.planning.replicas import ActionPart, ReplicaBuilder
+from simcluster.planning.sharded import FsdpBuilder
 from simcluster.schedules import Action
 
 
 @pause_gc()
 def stage_programs(job: Job) -> list[StageProgram]:
-    """Return the program of every stage of a job: items in order, lane by lane."""
+    """Return the ops of every stage of a job: items in order, lane by lane."""
     return [_Stage(job, stage).program() for stage in range(job.plan.pp)]
 
 
@@ -38,11 +38,11 @@ class _Stage:
         self._casting = job.casting_actions(stage) if job.casts else ()
         self._lanes = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
         self._segments: dict[Hashable, Segment] = {}
-        self._boundaries = Boundaries(job, self._lanes)
-        replicas = (Sharded if job.data_parallel.zero == 3 else Replicas)(job, self._lanes)
+        self._boundaries = BoundaryBuilder(job, self._lanes)
+        replicas = (FsdpBuilder if job.data_parallel.zero == 3 else ReplicaBuilder)(job, self._lanes)
         self._offloaded = OffloadedActivations(job, self._lanes) if job.offload.activations else None
         self._replicas = LayerOffload(job, self._lanes, replicas) if job.offload.activations else replicas
-        self._pairs = Pairs(self._lanes, self._replicas.after)
+        self._pairs = PairBuilder(self._lanes, self._replicas.after)
 
     def program(self) -> StageProgram:
         for step in range(self._job.steps):
@@ -55,7 +55,7 @@ class _Stage:
         return self._lanes.program()
 
     def _pipeline(self, step: int) -> None:
-        """Add the actions of the stage's row, in order.
+        """Add the actions of the stage's row of the schedule, in order.
 
         The first half of a fused pair waits for the inputs of both; the outputs of both exist when the second half
         ends.
@@ -98,7 +98,6 @@ class _Stage:
     def _act(
         self, action: Action, step: int, needs: tuple[Need, ...], key: tuple[object, ...], also: tuple[Key, ...]
     ) -> None:
-        """Add one action, in one piece or in the parts into which its replicas cut it."""
         parts = self._parts(action, step)
         for index, (part, segment) in enumerate(parts):
             final = index == len(parts) - 1
@@ -135,11 +134,10 @@ Parts = Sequence[tuple[ActionPart, Segment]]
 """The parts of an action, each with what is done in it."""
 
 
-class Piece(NamedTuple):
-    """Consecutive ops of a fused pair's half on one lane.
+class PairPiece(NamedTuple):
+    """Consecutive ops of one half of a fused pair, on one lane.
 
-    ``waits`` are the places of the earlier pieces of the half that it waits for, besides the piece before it on its
-    lane.
+    ``waits`` are the places of earlier pieces of the half that it waits for, other than the one before it on its lane.
     """
 
     segment: Segment
@@ -147,18 +145,18 @@ class Piece(NamedTuple):
     waits: tuple[int, ...]
 
 
-class Half(NamedTuple):
-    """One half of a fused pair, assembled part by part.
+class PairHalf(NamedTuple):
+    """One half (F or B) of a fused pair, assembled part by part.
 
     It has its pieces, the needs of the first piece of each part, and the parts by their last pieces.
     """
 
-    pieces: list[Piece]
+    pieces: list[PairPiece]
     needs: dict[int, tuple[Need, ...]]
     ends: dict[int, ActionPart]
 
-    def add(self, pieces: Sequence[Piece], part: ActionPart) -> None:
-        """Append the pieces of the next part."""
+    def add(self, pieces: Sequence[PairPiece], part: ActionPart) -> None:
+        """Append the pieces of the action's next part."""
         begin = len(self.pieces)
         lane = self.pieces[-1].lane if begin else MAIN
         behind = (begin - 1,) if (lane, pieces[0].lane) != (MAIN, MAIN) and begin else ()
@@ -169,8 +167,8 @@ class Half(NamedTuple):
         self.ends[len(self.pieces) - 1] = part
 
 
-class Pairs:
-    """Builder of a stage's fused pairs [F|B] with overlapping halves.
+class PairBuilder:
+    """Builder of a stage's fused pairs [F|B] whose halves overlap.
 
     ``after`` is called with the action, step and key of every part that ends.
     """
@@ -179,13 +177,13 @@ class Pairs:
         self, lanes: ProgramBuilder, after: Callable[[Action, int, ActionPart, tuple[object, ...]], None]
     ) -> None:
         self._lanes, self._after = lanes, after
-        self._pieces: dict[Segment, tuple[Piece, ...]] = {}
+        self._pieces: dict[Segment, tuple[PairPiece, ...]] = {}
 
     def put(
         self, actions: Sequence[Action], parts: Sequence[Parts], step: int, needs: tuple[Need, ...],
         keys: Sequence[Key],
     ) -> None:  # fmt: skip
-        """Add a pair, piece by piece, given what both halves need and the keys of their outputs."""
+        """Add a fused pair piece by piece, given what both halves need and the keys of their outputs."""
         halves = [self._half(own) for own in parts]
         order = list(interleave_halves([half.pieces for half in halves]))
         for turn, index in order:
@@ -207,8 +205,8 @@ class Pairs:
             if index in half.ends:
                 self._after(action, step, half.ends[index], name)
 
-    def _half(self, parts: Parts) -> Half:
-        half = Half([], {}, {})
+    def _half(self, parts: Parts) -> PairHalf:
+        half = PairHalf([], {}, {})
         for part, segment in parts:
             if segment not in self._pieces:
                 self._pieces[segment] = cut_into_pieces(segment)
@@ -216,9 +214,9 @@ class Pairs:
         return half
 
 
-def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
-    """Cut a segment into pieces, in order: computation on the main lane, collectives on lanes of their axes."""
-    lanes = [_lane(op) for op in segment.ops]
+def cut_into_pieces(segment: Segment) -> tuple[PairPiece, ...]:
+    """Cut a segment into pieces, in order: compute on the main lane, collectives on separate lanes."""
+    lanes = [_pair_lane(op) for op in segment.ops]
     waits = _find_waits(segment.ops, lanes)
     awaited = {other for lane, others in zip(lanes, waits, strict=True) if lane != MAIN for other in others}
     begun: list[tuple[str, list[Op], tuple[int, ...]]] = []
@@ -232,11 +230,11 @@ def cut_into_pieces(segment: Segment) -> tuple[Piece, ...]:
         piece_of.append(piece_of[last] if goes_on else len(begun) - 1)
         begun[piece_of[index]][1].append(replace(op, lane=lane, after=()))
         last = index if lane == MAIN else last
-    return tuple([Piece(Segment(tuple(ops)), lane, others) for lane, ops, others in begun])
+    return tuple([PairPiece(Segment(tuple(ops)), lane, others) for lane, ops, others in begun])
 
 
-def interleave_halves(halves: Sequence[Sequence[Piece]]) -> Iterator[tuple[int, int]]:
-    """Yield pieces of both halves (half, place) in order of issue: a turn ends when the half's computation waits."""
+def interleave_halves(halves: Sequence[Sequence[PairPiece]]) -> Iterator[tuple[int, int]]:
+    """Yield (half, place) of each piece of a fused pair in order of issue; a turn ends where a half waits."""
     place, turn = [0, 0], 0
     while place[0] < len(halves[0]) or place[1] < len(halves[1]):
         half = halves[turn]
@@ -251,12 +249,12 @@ def _move_to_main(segment: Segment) -> Segment:
     return Segment(tuple([replace(op, lane=MAIN) for op in segment.ops]))
 
 
-def _would_wait(piece: Piece) -> bool:
+def _would_wait(piece: PairPiece) -> bool:
     return piece.lane == MAIN and bool(piece.waits)
 
 
-def _lane(op: Op) -> str:
-    """Return the lane of an op; a blocking collective overlaps with the other half on a separate lane of pairs.
+def _pair_lane(op: Op) -> str:
+    """Return the lane of an op in a fused pair; a collective gets a separate lane, to overlap with the other half.
 
     On a lane that has ops inside of segments, too, these would come first.
     """

@@ -1,4 +1,4 @@
-"""Kinds of work of ops: computation, collectives, sends and receives, copies, and host work."""
+"""Kinds of work that an op can do: computation, collectives, sends and receives, copies, and host work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simcluster.planning.ops import Direction, Group, Work
 
 @dataclass(frozen=True, slots=True)
 class Compute(Work):
-    """Kernels on one GPU at full speed (s), and their ``sensitivity`` to concurrent communication.
+    """Kernels on one GPU with their time (s) at full speed, and their ``sensitivity`` to communication.
 
     Of sensitivity 1 they take (1 + pressure) x seconds during a communication of that pressure (interference.py).
     ``attention`` is the part of the seconds that grows with the squares of the lengths of documents (faults/data.py).
@@ -37,13 +37,13 @@ class Collective(Work):
     size: float = field()
     load: float = 1.0
 
-    def free(self) -> Timed:
-        return Timed(self.axis, 0.0)
+    def free(self) -> FixedCollective:
+        return FixedCollective(self.axis, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed(Work):
-    """Collective over the rank's group on ``axis`` of known duration: it waits for all, then takes ``seconds``."""
+class FixedCollective(Work):
+    """Collective of known duration over the rank's group on ``axis``: it waits for all, then takes ``seconds``."""
 
     axis: str = field()
     seconds: float = field()
@@ -51,10 +51,11 @@ class Timed(Work):
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Work):
-    """Send of ``size`` bytes to the rank of ``to_stage`` with the same place on the other axes.
+    """Send of ``size`` bytes to the matching rank of ``to_stage``.
 
-    ``seconds``, if not -1, is its known duration: then no link is used. ``rendezvous``: it begins when the receiver has
-    posted its Receive, too; otherwise the receiver is always ready.
+    The rank has the same coordinates on the other axes. ``seconds``, if not -1, is its known duration: then no link is
+    used. ``rendezvous``: it begins when the receiver has posted its Receive, too; otherwise the receiver is always
+    ready.
     """
 
     kind = "send"
@@ -78,10 +79,11 @@ class Transfer(Work):
 
 @dataclass(frozen=True, slots=True)
 class Receive(Work):
-    """Receiver's side of a Transfer at a rendezvous, from the rank of ``from_stage`` with the same place.
+    """Receiver's side of a blocking Transfer from the matching rank of ``from_stage``.
 
-    The key of its item is ("receive", the key of the sender's item); both items have no other op. It leaves no span:
-    what the receiver sees of a transfer belongs to the op that waits for it.
+    The rank has the same coordinates on the other axes. The key of its item is ("receive", the key of the sender's
+    item); both items have no other op. It leaves no span: what the receiver sees of a transfer belongs to the op that
+    waits for it.
     """
 
     joins = True
@@ -99,11 +101,11 @@ class Receive(Work):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Work):
-    """Copy of ``size`` bytes between the GPU and its host's memory, over the rank's links (``Cluster.host_way``).
+    """Copy of ``size`` bytes between a GPU and its host's memory, storage or peers, over the rank's links.
 
-    ``direction`` is "d2h" to the host, "h2d" from it, "storage" or "peers" from there on. A copy engine or the host's
-    NIC does it: no SM is taken, nor is HBM counted. It goes no faster than ``bound`` (B/s). ``seconds``, if not -1, is
-    its known duration: then no link is used.
+    Links are ``Cluster.host_way``. ``direction`` is "d2h" to the host, "h2d" from it, "storage" or "peers" from there
+    on. A copy engine or the host's NIC does it: no SM is taken, nor is HBM counted. It goes no faster than ``bound``
+    (B/s). ``seconds``, if not -1, is its known duration: then no link is used.
     """
 
     kind = "copy"
@@ -117,14 +119,15 @@ class Copy(Work):
 
 
 @dataclass(frozen=True, slots=True)
-class Host(Work):
-    """Work of the host's processors for the rank, in seconds; a slow GPU does not slow it down."""
+class HostWork(Work):
+    """Work of the host's CPUs for a rank, in seconds; a slow GPU does not slow it down."""
 
     seconds: float = field()
 
 
 WORKS: dict[type[Work], Work] = {
-    Compute: Compute(2e-3), Collective: Collective("all_gather", "dp", 4e6), Timed: Timed("dp", 1e-3),
-    Transfer: Transfer(1, 4e6, rendezvous=True), Receive: Receive(0), Copy: Copy("d2h", 4e6), Host: Host(1e-3),
+    Compute: Compute(2e-3), Collective: Collective("all_gather", "dp", 4e6),
+    FixedCollective: FixedCollective("dp", 1e-3), Transfer: Transfer(1, 4e6, rendezvous=True), Receive: Receive(0),
+    Copy: Copy("d2h", 4e6), HostWork: HostWork(1e-3),
 }  # fmt: skip
-"""Every kind of work, with an example (a Receive answers the Transfer) that all tests of kinds play."""
+"""Every kind of work, with an example (a Receive answers the Transfer) that all tests of kinds simulate."""

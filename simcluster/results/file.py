@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
-from simcluster.documents.composing import of_json
+from simcluster.documents.composing import explain_json
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.given_files import decode, read_bytes
+from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.results.account import Account
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.result import VERSION
@@ -24,10 +24,7 @@ from simcluster.results.result import VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-OLDER_NAMES: Mapping[str, str] = {
-    **{name: f"breakdown_s.{name}" for name in BREAKDOWN},
-    "memory": "peak_memory_bytes",
-}
+OLDER_NAMES: Mapping[str, str] = {**{name: f"breakdown_s.{name}" for name in BREAKDOWN}, "memory": "peak_memory_bytes"}
 """Older names of columns, each with its key in the result JSON."""
 
 
@@ -108,12 +105,12 @@ def is_result_file(path: str | Path) -> bool:
 
 def read_result(path: str | Path) -> SavedResult:
     """Return a saved result; raise InputError for another file, a truncated one, or one of another version."""
-    text = decode(read_bytes(path), str(path))
+    text = decode_utf8(read_bytes(path), str(path))
     try:
         values = json.loads(text, parse_constant=_number, parse_float=_number)
     except json.JSONDecodeError as problem:
         raise InputError(
-            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({of_json(problem.msg)}); is the file truncated? "
+            f"{path}:{problem.lineno}:{problem.colno}: not JSON ({explain_json(problem.msg)}); is the file truncated? "
             f"write it again with simcluster run SCENARIO --json {Path(path).name}"
         ) from None
     except InputError as problem:

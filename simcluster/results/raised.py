@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from simcluster.base.units import format_bytes_per_second
-from simcluster.documents.diagnostics import dotted
+from simcluster.documents.diagnostics import format_path
 from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.results.contention import Call, link_calls
-from simcluster.scenario.link_changes import RATES, changes_of_links
+from simcluster.scenario.link_changes import RATES, find_link_changes
 from simcluster.topology import Cluster
 from simcluster.topology.links import label, resource_of
 from simcluster.traffic.fairness import Usage
@@ -245,8 +245,8 @@ def explain_scale_limit(scenario: Scenario, run: Run) -> str:
 def explain_topology_limit(scenario: Scenario, run: Run) -> str:
     """Return a line on what limits a ``run`` whose scenario raises rates of its topology; "" if nothing does."""
     origin = scenario.origin
-    changed = [path for path in changes_of_links(origin.written, RATES) if path[1] != "topology"]
-    return _explain(origin.without(changed), scenario, run, [*map(dotted, changed)]) if changed else ""
+    changed = [path for path in find_link_changes(origin.written, RATES) if path[1] != "topology"]
+    return _explain(origin.without(changed), scenario, run, [*map(format_path, changed)]) if changed else ""
 
 
 def _explain(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:

@@ -18,14 +18,14 @@ from simcluster.results.numbers import FlatNumbers, all_metrics, hfu, mfu
 from simcluster.results.played import Run
 from simcluster.results.raised import explain_scale_limit, explain_topology_limit
 from simcluster.results.waits import WaitMatrix, wait_matrix
-from simcluster.scenario.advice import Note, Plain, cost_warnings, launch_note, overlaps_off
-from simcluster.scenario.checkpoint_plan import checkpoint_of, host_memory_words
-from simcluster.scenario.effects import notes_without_effect
-from simcluster.scenario.files import assumed_of_model
-from simcluster.scenario.fits import Remedies, remedies
-from simcluster.scenario.likely import Likely, likely
-from simcluster.scenario.memory_plan import HEADROOM, Fit, fit_of, recipe_document
-from simcluster.scenario.rules import uneven_racks
+from simcluster.scenario.advice import OverlapNote, PlainNote, cost_warnings, find_missing_overlaps, launch_note
+from simcluster.scenario.checkpoint_plan import checkpoint_spec, describe_host_memory
+from simcluster.scenario.effects import idle_field_notes
+from simcluster.scenario.files import model_assumptions
+from simcluster.scenario.fits import Remedies, find_memory_remedies
+from simcluster.scenario.likely import LikelyInterval, predict_interval
+from simcluster.scenario.memory_plan import HEADROOM, Fit, judge_fit, recipe_document
+from simcluster.scenario.rules import warn_uneven_racks
 from simcluster.scenario.sections import HostMemory
 from simcluster.schedules.comparison import ScheduleBubble, schedule_bubble
 
@@ -173,12 +173,12 @@ class Result(Run, FlatNumbers):
     @property
     def fit(self) -> Fit:
         """Whether the job fits with ``headroom`` left for uncounted memory (yes), only without (tight), or not (no)."""
-        return fit_of(self.memory.total, self.facts.memory)
+        return judge_fit(self.memory.total, self.facts.memory)
 
     @cached_property
     def remedies(self) -> Remedies | None:
         """Changes that would make it fit; None if it does."""
-        return None if self.fits else remedies(self.scenario)
+        return None if self.fits else find_memory_remedies(self.scenario)
 
     @cached_property
     def own_bubble(self) -> ScheduleBubble:
@@ -186,9 +186,9 @@ class Result(Run, FlatNumbers):
         return ScheduleBubble(0.0, "") if self.job.plan.pp == 1 else schedule_bubble(self.job.schedule)
 
     @property
-    def likely(self) -> Likely:
+    def likely(self) -> LikelyInterval:
         """Interval for a measured step time, from the prediction errors of validated runs like this one."""
-        return likely(self.scenario, self.facts.model_flops, self.step_time)
+        return predict_interval(self.scenario, self.facts.model_flops, self.step_time)
 
     @property
     def mfu(self) -> float:
@@ -248,9 +248,9 @@ class Result(Run, FlatNumbers):
             )
         elif self.fit != "yes":
             assert_never(self.fit)
-        spec = checkpoint_of(self.scenario) if self.scenario.checkpoint else None
+        spec = checkpoint_spec(self.scenario) if self.scenario.checkpoint else None
         if spec or self.scenario.memory.offload != HostMemory():
-            told, bad = host_memory_words(self.scenario, self.host_memory, spec)
+            told, bad = describe_host_memory(self.scenario, self.host_memory, spec)
             found += [told] if bad else []
         if self.job.offload.activations and not moves_activations(self.job):
             found.append(
@@ -261,7 +261,7 @@ class Result(Run, FlatNumbers):
         hosts = self.scenario.cluster.built.hosts
         if self.folding.communicators.span("tp", hosts):
             found.append(f"tp {plan.tp} crosses nodes: its collectives leave the NVLink domain")
-        found += filter(None, (uneven_racks(self.scenario), launch_note(self.scenario)))
+        found += filter(None, (warn_uneven_racks(self.scenario), launch_note(self.scenario)))
         found += filter(None, (explain_scale_limit(self.scenario, self), explain_topology_limit(self.scenario, self)))
         again = self.times.breakdown["recompute"]
         return found + list(cost_warnings(self.scenario, self.facts.footprints, again, self.job.schedule))
@@ -269,20 +269,20 @@ class Result(Run, FlatNumbers):
     @cached_property
     def assumed(self) -> tuple[str, ...]:
         """Assumptions of the step that neither the scenario nor its model's config.json states."""
-        return assumed_of_model(self.scenario.origin.written)
+        return model_assumptions(self.scenario.origin.written)
 
-    def notes(self) -> list[Note | Plain]:
+    def notes(self) -> list[OverlapNote | PlainNote]:
         """Return notes on switches that would hide a notable part of the step, and on fields without effect."""
-        found: list[Note | Plain] = []
-        for off in overlaps_off(self.scenario):
+        found: list[OverlapNote | PlainNote] = []
+        for off in find_missing_overlaps(self.scenario):
             exposed = sum(self.times.breakdown[f"exposed_{axis}"] for axis in off.axes) / self.step_time
             if exposed >= _WORTH_A_NOTE:
-                found.append(Note(off, exposed))
-        return found + [Plain(text) for text in self.without_effect()]
+                found.append(OverlapNote(off, exposed))
+        return found + [PlainNote(text) for text in self.without_effect()]
 
     def without_effect(self) -> Iterator[str]:
         """Generate a sentence for every reason why fields of the scenario have no effect on its step."""
-        yield from notes_without_effect(self.scenario)
+        yield from idle_field_notes(self.scenario)
         chosen, called = self.scenario.collectives, {each["kind"] for each in self.collectives}
         idle = [f"collectives.{kind}" for kind in AUTOMATIC if getattr(chosen, kind) != "auto" and kind not in called]
         if idle and self.scenario.gpus > 1:

@@ -38,11 +38,11 @@ def cost_warnings(
             "4; use fp32-16, which keeps them in 4"
         )
     if scenario.parallel.zero == 2 and not scenario.overlap.grad_reduce:
-        yield from _whole_gradients(footprints)
+        yield from _warn_unsharded_gradients(footprints)
     if schedule.name == "zb-auto":
-        yield from _many_activations(scenario, schedule)
+        yield from _warn_activations(scenario, schedule)
     if scenario.model.moe:
-        yield from _filled_experts(scenario, scenario.model.moe)
+        yield from _warn_full_experts(scenario, scenario.model.moe)
     if training.recompute == "selective" and training.attention == "fused" and shape_of(scenario).core_again:
         yield (
             f"recompute: selective runs the fused attention again, {format_seconds(recompute)} per step, and frees "
@@ -50,8 +50,8 @@ def cost_warnings(
         )
 
 
-def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
-    """Warn of ZeRO 2 whose reductions wait for the end of the backward, so gradients stay unsharded.
+def _warn_unsharded_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
+    """Warn of ZeRO 2 that reduces gradients only after the backward, so that they stay unsharded until then.
 
     DeepSpeed's stage 2 reduces bucket by bucket (``reduce_bucket_size``) in the backward, with overlap_comm or without
     (runtime/zero/stage_1_and_2.py, ``reduce_independent_p_g_buckets_and_remove_grads``), and FSDP's SHARD_GRAD_OP unit
@@ -61,14 +61,13 @@ def _whole_gradients(footprints: Sequence[Footprint]) -> Iterator[str]:
     most = max(each.gradients + each.unsharded for each in footprints)
     if whole:
         yield (
-            f"ZeRO 2 without overlap.grad_reduce holds up to {_size(most)} of gradients per GPU: its shard, and "
-            f"{_size(whole)} unsharded until the backward ends, where ZeRO 1 holds only the unsharded ones; with "
-            "overlap.grad_reduce: true they are reduced in buckets, as in DeepSpeed"
+            f"ZeRO 2 without overlap.grad_reduce holds up to {_format_size(most)} of gradients per GPU: its shard, and "
+            f"{_format_size(whole)} unsharded until the backward ends, where ZeRO 1 holds only the unsharded ones; "
+            "with overlap.grad_reduce: true they are reduced in buckets, as in DeepSpeed"
         )
 
 
-def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
-    """Warn of zb-auto without a memory limit, which may hold many microbatches' activations."""
+def _warn_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
     what = scenario.pipeline.schedule
     limit = what.memory_limit if isinstance(what, ZbAuto) else None
     if limit is None and (more := describe_extra_activations(schedule)):
@@ -79,8 +78,7 @@ def _many_activations(scenario: Scenario, schedule: Schedule) -> Iterator[str]:
         )
 
 
-def _filled_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
-    """Warn of a popularity distribution that gives an expert more than one row per token."""
+def _warn_full_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
     first = next((layer for layer in range(scenario.model.layers) if moe.is_in(layer)), 0)
     for fault in (each for each in scenario.faults if isinstance(each, ExpertImbalance)):
         asked = fault.asked(scenario.seed, moe.routes, first)
@@ -91,14 +89,14 @@ def _filled_experts(scenario: Scenario, moe: Moe) -> Iterator[str]:
             )
 
 
-def _size(size: float) -> str:
+def _format_size(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 # --- ZeRO 2 and 3 under a pipeline ------------------------------------------------------------------------------------
 
 
-def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) -> str:
+def describe_zero_support(zero: int, pp: int, replicas: int, *, reshards: bool = True) -> str:
     """Return which frameworks support this ZeRO stage with ``pp`` stages; "" if all that have both do.
 
     ``replicas`` share the state; ``reshards``: ZeRO 3 frees parameters after the forward. A pipeline passes many
@@ -124,9 +122,9 @@ def launch_words(zero: int, pp: int, replicas: int, *, reshards: bool = True) ->
 
 
 def launch_note(scenario: Scenario) -> str:
-    """Return the framework note of a scenario; it begins with the scenario's software if that cannot run it."""
+    """Return which frameworks support a scenario's ZeRO stage with its pipeline; "" if all do."""
     parallel, reshards = scenario.parallel, scenario.fsdp.reshard_after_forward
-    words = launch_words(parallel.zero, parallel.pp, scenario.dp * parallel.cp, reshards=reshards)
+    words = describe_zero_support(parallel.zero, parallel.pp, scenario.dp * parallel.cp, reshards=reshards)
     name = scenario.software.name if scenario.software else ""
     if not words or not name.startswith("megatron"):
         return words
@@ -137,8 +135,8 @@ def launch_note(scenario: Scenario) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Off:
-    """Overlap that is off: what happens instead, the axes of its communication, and the values that enable it."""
+class MissingOverlap:
+    """Communication (of ``axes``) that a scenario does not overlap with compute, and the keys that enable it."""
 
     what: str
     axes: tuple[str, ...]
@@ -147,10 +145,10 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """Note on an overlap that is off, with the share of the step that its axes expose."""
+class OverlapNote:
+    """Note on a missing overlap, with the share of the step time that its communication exposes."""
 
-    off: Off
+    off: MissingOverlap
     exposed: float
 
     @property
@@ -167,18 +165,18 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """Note without a key that could be changed."""
+class PlainNote:
+    """Note on a run that no scenario key can improve."""
 
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the keys of a ``Note``, with nothing to set."""
+        """Return the note as in the result JSON, with nothing to set."""
         return {"text": self.text, "set": {}, "exposed_fraction": 0.0}
 
 
-def overlaps_off(scenario: Scenario) -> Iterator[Off]:
-    """Yield the overlaps that are off in a scenario whose communication they could hide.
+def find_missing_overlaps(scenario: Scenario) -> Iterator[MissingOverlap]:
+    """Yield the communication of a scenario that could overlap with compute but does not.
 
     The keys are off unless a scenario sets them, as Megatron-LM's own are (``--overlap-grad-reduce`` and
     ``--overlap-param-gather`` are optional flags); PyTorch's FSDP has both on, and gathers one unit ahead
@@ -187,15 +185,14 @@ def overlaps_off(scenario: Scenario) -> Iterator[Off]:
     """
     replicas = scenario.dp * scenario.parallel.cp
     if replicas > 1:
-        yield from _of_replicas(scenario)
+        yield from _find_dp_overlaps(scenario)
     experts = scenario.model.moe is not None and scenario.parallel.ep > 1
     axes = (*(("tp",) if scenario.parallel.tp > 1 else ()), *(("ep",) if experts else ()))
     if axes and not scenario.overlap.pairs and scenario.parallel.zero < 3 and any(schedule_of(scenario).fused):
-        yield Off("the halves of pairs [F|B] run one after the other", axes, {"overlap.pairs": True})
+        yield MissingOverlap("the halves of pairs [F|B] run one after the other", axes, {"overlap.pairs": True})
 
 
-def _of_replicas(scenario: Scenario) -> Iterator[Off]:
-    """Yield reductions over dp and gathers of parameters that do not overlap with compute."""
+def _find_dp_overlaps(scenario: Scenario) -> Iterator[MissingOverlap]:
     overlap, zero = scenario.overlap, scenario.parallel.zero
     values: dict[str, Any] = {}
     parts = []
@@ -209,4 +206,4 @@ def _of_replicas(scenario: Scenario) -> Iterator[Off]:
         values |= {"fsdp.prefetch": 1} if late else {}
     if parts:
         what = f"{' and '.join(parts)} {'do' if len(parts) > 1 else 'does'} not overlap with compute"
-        yield Off(what, ("dp",), values, "PyTorch's FSDP" if zero == 3 else "")
+        yield MissingOverlap(what, ("dp",), values, "PyTorch's FSDP" if zero == 3 else "")

@@ -15,12 +15,12 @@ import numpy as np
 from simcluster.base.arrays import Bools, Floats
 from simcluster.base.errors import InputError
 from simcluster.model.layers import lm_head_parameters_per_tp_rank, parameters
-from simcluster.planning.checkpoint import SavedParts, rate_of
+from simcluster.planning.checkpoint import SavedParts, transfer_rate
 from simcluster.planning.job import Job, Slices
 from simcluster.planning.optimizer import UpdateJob, optimizer_class
 from simcluster.planning.owned_parameters import OwnedParameters, parameters_of_stage
 from simcluster.planning.parallel import Plan
-from simcluster.scenario.memory_plan import recipe_of, usable
+from simcluster.scenario.memory_plan import recipe_of, usable_bytes
 from simcluster.scenario.run_section import CheckpointSpec, MemoryCopies
 from simcluster.scenario.schedule_plan import plan_of, schedule_of, slices_of
 from simcluster.schedules import Schedule
@@ -31,17 +31,18 @@ if TYPE_CHECKING:
 
 HOST_LINK = 24e9
 """B/s between a GPU and its host where the topology has no link for it: the usual rate of PCIe 4.0 x16."""
-BEHIND = 0.5
+WRITE_SHARE = 0.5
 """Largest share of a node's NICs that a concurrent write uses during training: flows of both share a link evenly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """Bytes of a job's checkpoint and its times (s) on storage and in peers' memory.
+class CheckpointCost:
+    """Size (bytes) of a job's checkpoint, and the times (s) to write and read it.
 
-    Training stops for ``stall``; the ``write`` after it slows the work by ``slowed``. ``rank`` and ``host`` are bytes
-    of the fullest rank and node; ``shares`` and ``memory_shares`` the shares of each node's NICs that writes and copies
-    to peers use; ``notes`` are assumptions to report.
+    Training stops for ``stall``; the ``write`` after it slows the work by ``slowed``. The fields ``memory_...`` are the
+    same for copies in peers' memory. ``rank`` and ``host`` are bytes of the fullest rank and node; ``shares`` and
+    ``memory_shares`` the shares of each node's NICs that writes and copies to peers use; ``notes`` are assumptions to
+    report.
     """
 
     size: float
@@ -65,7 +66,7 @@ def checkpoint_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
     return bytes_per_parameter(scenario, spec) * parameters(scenario.model).total
 
 
-def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> Weight:
+def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> CheckpointCost:
     """Return the size and times of a scenario's checkpoint; InputError if no key sets its duration."""
     if spec.to is None and spec.stall is None:
         takes = "needs a duration: set to (storage write rate), as in to: 100 GB/s, or stall, as in stall: 5 s"
@@ -73,22 +74,22 @@ def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> Weight:
     each = bytes_per_parameter(scenario, spec)
     size = checkpoint_bytes(scenario, spec)
     by_rank = bytes_by_rank(scenario, each)
-    hosts, by_host = _by_host(scenario, by_rank)
+    hosts, by_host = _bytes_by_host(scenario, by_rank)
     written = by_host * (size / by_host.sum())
     nics = nic_rates(scenario, hosts)
     copy, linked = snapshot_seconds(scenario, by_rank)
-    away = _seconds(by_host, nics)
+    away = _longest_time(by_host, nics)
     stored = size / spec.to if spec.to else 0.0
     blocking = {"blocking": True, "snapshot": False}[spec.mode]
-    apart = _storage_network(scenario)
-    wire = 0.0 if apart else _seconds(written, nics) / (1.0 if blocking else BEHIND)
+    apart = _has_storage_nics(scenario)
+    wire = 0.0 if apart else _longest_time(written, nics) / (1.0 if blocking else WRITE_SHARE)
     whole = max(stored, wire)
     stall, write = (whole, 0.0) if blocking else (copy, whole)
     stall = spec.stall if spec.stall is not None else stall
     write = spec.write if spec.write is not None else write
     memory, read = spec.memory, spec.read or spec.to
-    peers = memory.write if memory and memory.write is not None else away / BEHIND
-    return Weight(
+    peers = memory.write if memory and memory.write is not None else away / WRITE_SHARE
+    return CheckpointCost(
         size,
         stall,
         write,
@@ -100,9 +101,9 @@ def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> Weight:
         memory_slowed=spec.slowed or 0.0,
         rank=float(by_rank.max()),
         host=float(by_host.max()),
-        shares=() if apart else _shares(hosts, written, nics, write),
-        memory_shares=_shares(hosts, by_host, nics, peers) if memory else (),
-        notes=tuple(_notes(spec, size, by_host, linked=linked, wired=wire > stored, apart=apart)),
+        shares=() if apart else _nic_shares(hosts, written, nics, write),
+        memory_shares=_nic_shares(hosts, by_host, nics, peers) if memory else (),
+        notes=tuple(_list_assumptions(spec, size, by_host, linked=linked, wired=wire > stored, apart=apart)),
     )
 
 
@@ -110,7 +111,7 @@ def checkpoint_cost(scenario: Scenario, spec: CheckpointSpec) -> Weight:
 
 
 def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return the checkpoint bytes per parameter: as set, or weights and optimizer state of the recipe.
+    """Return a checkpoint's bytes per parameter: as set, or weights and optimizer state of the memory recipe.
 
     Copies that can be recomputed do not count; with Muon it is the mean over all parameters.
     """
@@ -123,25 +124,26 @@ def bytes_per_parameter(scenario: Scenario, spec: CheckpointSpec) -> float:
 
 
 def bytes_by_rank(scenario: Scenario, each: float) -> Floats:
-    """Return the bytes that every rank copies to its host for a checkpoint.
+    """Return the bytes that every rank copies to its host for a checkpoint, at ``each`` bytes per parameter.
 
-    ``each`` is bytes per parameter. All tensor-parallel ranks copy what they all hold (norms, padding). Storage has it
-    once: of equal tensors the rank that writes least writes one (PyTorch,
-    torch/distributed/checkpoint/_dedup_save_plans.py).
+    All tensor-parallel ranks copy what they all hold (norms, padding). Storage has it once: of equal tensors the rank
+    that writes least writes one (PyTorch, torch/distributed/checkpoint/_dedup_save_plans.py).
     """
     schedule = schedule_of(scenario)
     plan = replace(plan_of(scenario, schedule), workers=1)  # one of them writes
     slices = slices_of(scenario, schedule) or Slices.nearly_even(scenario.model.layers, len(schedule.routes[0]))
-    written = _Written.of(plan, sharded=scenario.parallel.zero >= 1)
+    written = _WritingRanks.of(plan, sharded=scenario.parallel.zero >= 1)
     found = np.zeros(plan.num_ranks)
     for stage in range(plan.pp):
-        size, ranks = written.of_stage(_held(scenario.model, plan, schedule, slices, stage)), plan.grid[stage].ravel()
+        size, ranks = (
+            written.of_stage(_count_held(scenario.model, plan, schedule, slices, stage)),
+            plan.grid[stage].ravel(),
+        )
         found[ranks] = size.common * written.common[ranks] + size.experts * written.experts[ranks]
     return np.asarray(each * found)
 
 
-def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
-    """Return the parameters that a rank of a stage has to save."""
+def _count_held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: int) -> OwnedParameters:
     held = [schedule.slice_of(stage, chunk) for chunk in range(schedule.num_chunks)]
     layers = [layer for number in held for layer in slices.layers_of(number)]
     first, last = 0 in held, len(slices.counts) - 1 in held
@@ -152,34 +154,33 @@ def _held(model: Model, plan: Plan, schedule: Schedule, slices: Slices, stage: i
 
 
 @dataclass(frozen=True)
-class _Written:
-    """Ranks that write a checkpoint: the first ``shards`` ranks of each group, in equal parts."""
+class _WritingRanks:
+    """Ranks that write a checkpoint: the first ``shards`` ranks of each dp group, in equal shards."""
 
     common: Bools
     experts: Bools
     shards: tuple[int, int]
 
     @classmethod
-    def of(cls, plan: Plan, *, sharded: bool) -> _Written:
+    def of(cls, plan: Plan, *, sharded: bool) -> _WritingRanks:
         shards = plan.shard_size if sharded else 1, plan.expert_shard_size if sharded else 1
-        common = _first(plan, "dp", shards[0])
+        common = _first_ranks(plan, "dp", shards[0])
         if not plan.experts_apart:
             return cls(common, common, (shards[0], shards[0]))
-        return cls(common, _first(plan, "edp", shards[1]), shards)
+        return cls(common, _first_ranks(plan, "edp", shards[1]), shards)
 
     def of_stage(self, held: OwnedParameters) -> OwnedParameters:
-        """Return the parameters that each writing rank of a stage writes."""
+        """Return how many parameters each writing rank of a stage writes, given those that a rank holds."""
         return OwnedParameters(held.common / self.shards[0], held.experts / self.shards[1])
 
 
-def _first(plan: Plan, axis: str, count: int) -> Bools:
+def _first_ranks(plan: Plan, axis: str, count: int) -> Bools:
     found = np.zeros(plan.num_ranks, dtype=bool)
     found[plan.groups(axis)[:, :count]] = True
     return found
 
 
-def _by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
-    """Return the numbers of the job's nodes, and the bytes that each writes."""
+def _bytes_by_host(scenario: Scenario, by_rank: Floats) -> tuple[list[int], Floats]:
     hosts, place = np.unique(scenario.cluster.built.hosts[: scenario.gpus], return_inverse=True)
     size = np.zeros(len(hosts))
     np.add.at(size, place.ravel(), by_rank)
@@ -198,19 +199,18 @@ def nic_rates(scenario: Scenario, hosts: list[int]) -> Floats:
     return np.array([sum(float(cluster.capacity[link]) for link in own) or np.inf for own in cables.values()])
 
 
-def _seconds(size: Floats, rate: Floats) -> float:
+def _longest_time(size: Floats, rate: Floats) -> float:
     return float((size / rate).max())
 
 
-def _shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
-    """Return nodes, and the share of their NICs that a write takes, up to its limit."""
+def _nic_shares(hosts: list[int], size: Floats, rate: Floats, seconds: float) -> tuple[tuple[int, float], ...]:
     if not seconds:
         return ()
-    return tuple(zip(hosts, np.minimum(BEHIND, size / rate / seconds).tolist(), strict=True))
+    return tuple(zip(hosts, np.minimum(WRITE_SHARE, size / rate / seconds).tolist(), strict=True))
 
 
 def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
-    """Return the time (s) to copy every rank's bytes to its host, and whether the topology has such links.
+    """Return the time (s) to copy every rank's bytes to its host, and whether the topology has links for it.
 
     GPUs that share a link on the path share its capacity. Without such links each GPU has ``HOST_LINK``.
     """
@@ -226,16 +226,15 @@ def snapshot_seconds(scenario: Scenario, by_rank: Floats) -> tuple[float, bool]:
     return max((size / float(cluster.capacity[link]) for link, size in loads.items()), default=0.0), True
 
 
-def _storage_network(scenario: Scenario) -> bool:
-    """Return whether nodes have NICs for storage alone, so that a write takes nothing from training."""
+def _has_storage_nics(scenario: Scenario) -> bool:
     return bool(scenario.cluster.built.wiring.storage_nics)
 
 
 # --- in a step --------------------------------------------------------------------------------------------------------
 
 
-def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
-    """Return the checkpoint that a step simulates; keys that its section omits default to ``run.checkpoint``."""
+def checkpoint_spec(scenario: Scenario) -> CheckpointSpec:
+    """Return the settings of the checkpoint that a step simulates; omitted keys come from ``run.checkpoint``."""
     spec = scenario.run.checkpoint if scenario.run else CheckpointSpec()
     given = (
         {}
@@ -247,20 +246,20 @@ def checkpoint_of(scenario: Scenario) -> CheckpointSpec:
     return spec.model_copy(update=given)
 
 
-def saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
-    """Return what the ranks of a job save in its step; None if no checkpoint is taken."""
+def plan_saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
+    """Return what the ranks of a job save in a simulated step; None if the step has no checkpoint."""
     if scenario.checkpoint is None:
         return None
-    spec, plan = checkpoint_of(scenario), job.plan
+    spec, plan = checkpoint_spec(scenario), job.plan
     weight = checkpoint_cost(scenario, spec)
-    each, written = bytes_per_parameter(scenario, spec), _Written.of(plan, sharded=scenario.parallel.zero >= 1)
-    held = [written.of_stage(_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
+    each, written = bytes_per_parameter(scenario, spec), _WritingRanks.of(plan, sharded=scenario.parallel.zero >= 1)
+    held = [written.of_stage(_count_held(job.model, plan, job.schedule, job.slices, stage)) for stage in range(plan.pp)]
     sizes = tuple((each * part.common, each * part.experts) for part in held)
     blocking, to = {"blocking": True, "snapshot": False}[spec.mode], scenario.checkpoint.place
     by_rank = bytes_by_rank(scenario, each)
     once = checkpoint_bytes(scenario, spec) / float(by_rank.sum()) if to == "storage" else 1.0
     seconds, stall = weight.stall if blocking else weight.write, spec.stall or 0.0
-    wired = not _storage_network(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
+    wired = not _has_storage_nics(scenario) and bool(scenario.cluster.built.host_way(0, "storage"))
     if to == "peers" and spec.memory is not None:
         seconds, stall = weight.memory_write, spec.memory.stall or 0.0
         wired = spec.memory.write is None
@@ -269,7 +268,7 @@ def saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
         blocking=blocking,
         sizes=sizes,
         saves=tuple(zip(written.common.tolist(), written.experts.tolist(), strict=True)),
-        bounds=tuple(rate_of(once * sum(size), seconds) for size in sizes),
+        bounds=tuple(transfer_rate(once * sum(size), seconds) for size in sizes),
         written=once,
         copying=-1.0 if snapshot_seconds(scenario, by_rank)[1] else weight.rank / HOST_LINK,
         stall=stall,
@@ -281,8 +280,8 @@ def saved_parts(scenario: Scenario, job: Job) -> SavedParts | None:
 # --- host memory ------------------------------------------------------------------------------------------------------
 
 
-def copies_of(spec: CheckpointSpec) -> int:
-    """Return the copies of a node's part of a checkpoint that its host memory holds at once.
+def count_host_copies(spec: CheckpointSpec) -> int:
+    """Return how many copies of its part of a checkpoint a node's host memory holds at once.
 
     A snapshot that is being written and the next one; with copies in peers' memory also its own and a peer's, each with
     the next one.
@@ -290,31 +289,31 @@ def copies_of(spec: CheckpointSpec) -> int:
     return (2 if spec.mode == "snapshot" else 0) + (4 if spec.memory else 0)
 
 
-def saved_in_host(scenario: Scenario, spec: CheckpointSpec) -> float:
-    """Return the bytes of checkpoints in the fullest host memory, of a node or of a rack's tray."""
+def host_copy_bytes(scenario: Scenario, spec: CheckpointSpec) -> float:
+    """Return the bytes of checkpoint copies in the fullest host memory, of a node or of a rack's tray."""
     by_rank = bytes_by_rank(scenario, bytes_per_parameter(scenario, spec))
     of_box: dict[tuple[int, int], float] = {}
     for rank, size in enumerate(by_rank.tolist()):
         box = scenario.cluster.built.box_of(rank)
         of_box[box] = of_box.get(box, 0.0) + size
-    return copies_of(spec) * max(of_box.values())
+    return count_host_copies(spec) * max(of_box.values())
 
 
-def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
+def describe_host_memory(scenario: Scenario, offloaded: float, spec: CheckpointSpec | None) -> tuple[str, bool]:
     """Return a line on the use of the fullest host memory ("" if unused), and whether it is a warning."""
-    saved = saved_in_host(scenario, spec) if spec else 0.0
+    saved = host_copy_bytes(scenario, spec) if spec else 0.0
     need, known = offloaded + saved, scenario.cluster.topology.host_memory
     if not need:
         return "", False
     parts = [f"{offloaded / 1e9:.1f} GB offloaded"] if offloaded else []
-    parts += [f"{saved / 1e9:.1f} GB in {copies_of(spec)} snapshots"] if spec and saved else []
+    parts += [f"{saved / 1e9:.1f} GB in {count_host_copies(spec)} snapshots"] if spec and saved else []
     of = f"needs {need / 1e9:.1f} GB of a host's memory ({', '.join(parts)})"
     if known is None:
         return f"host memory: {of}; not checked, since cluster.host_memory is not set", False
     there = f"which has {known.size / 1e9:.1f} GB{f' ({known.source})' if known.source else ''}"
     if need > known.size:
         return f"host memory does not fit: {of}, {there}", True
-    if need > usable(known.size):
+    if need > usable_bytes(known.size):
         return f"host memory is tight: {of}, {there}", True
     return f"host memory: {of}, {there}", False
 
@@ -322,9 +321,10 @@ def host_memory_words(scenario: Scenario, offloaded: float, spec: CheckpointSpec
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _notes(spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool) -> list[str]:
-    """Return the assumptions of a checkpoint's size and times."""
-    fullest, copies = float(by_host.max()), copies_of(spec)
+def _list_assumptions(
+    spec: CheckpointSpec, size: float, by_host: Floats, *, linked: bool, wired: bool, apart: bool
+) -> list[str]:
+    fullest, copies = float(by_host.max()), count_host_copies(spec)
     found = [f"a checkpoint is {size / 1e12:.3g} TB, {fullest / 1e9:.3g} GB on the fullest node"]
     if spec.to:
         found.append(f"{spec.keep} are kept on storage: {spec.keep * size / 1e12:.3g} TB")

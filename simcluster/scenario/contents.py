@@ -1,4 +1,4 @@
-"""Digests of the files that documents name, and cache keys made of them.
+"""Digests of the files that documents name, and cache keys of simulation results made from them.
 
 Stored results must not outlive an edited file. There is no list of the keys that may name a file: every text in a
 document that leads to one counts. A file whose name occurs by chance counts, too; the only cost is a repeated
@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.version import sources_digest
 from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.shipped import builtin_folder
 from simcluster.scenario.scenario import Base, Variant, scenario_path
 
 _SHIPPED = ("topologies", "scenarios")
@@ -29,7 +29,7 @@ _Stamp = tuple[int, int, int] | None
 
 
 class Contents:
-    """Digests of files that documents name, each read once."""
+    """Digests of all files that documents name, each file read once."""
 
     def __init__(self) -> None:
         self._digests: dict[Path, str] = {}
@@ -39,18 +39,18 @@ class Contents:
 
     @property
     def files(self) -> frozenset[Path]:
-        """Files that were read."""
+        """Paths of the files that were read."""
         return frozenset(self._digests)
 
     def digest(self, value: object, folder: Path = Path()) -> str:
-        """Return the digest of all files that texts in data name, directly or through other files; "" if none."""
+        """Return one digest of all files that texts in ``value`` name, directly or through other files; "" if none."""
         found = self._reached(list(self._named(value, folder)))
         return hashlib.sha256("".join(map(self._digest, found)).encode()).hexdigest() if found else ""
 
     @property
     def changed(self) -> list[Path]:
-        """Files that have changed since they were read."""
-        return [path for path, stamp in self._stamps.items() if _stamp(path) != stamp]
+        """Paths of the files that have changed since they were read."""
+        return [path for path, stamp in self._stamps.items() if _file_stamp(path) != stamp]
 
     def require_unchanged(self) -> None:
         """Raise InputError if a file has changed since it was read."""
@@ -61,7 +61,6 @@ class Contents:
             )
 
     def _reached(self, paths: list[Path]) -> list[Path]:
-        """Return these files and all that they lead to, each once."""
         seen = dict.fromkeys(paths)
         while paths:
             path = paths.pop()
@@ -73,7 +72,7 @@ class Contents:
 
     def _digest(self, path: Path) -> str:
         if path not in self._digests:
-            self._stamps[path] = _stamp(path)
+            self._stamps[path] = _file_stamp(path)
             try:
                 with path.open("rb") as file:
                     self._digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -91,13 +90,13 @@ class Contents:
         elif isinstance(value, str | Path):
             key = str(value), folder
             if key not in self._texts:
-                self._texts[key] = list(_files_of(*key))
+                self._texts[key] = list(_find_files(*key))
             yield from self._texts[key]
 
     def _below_one(self, path: Path) -> Iterator[Path]:
         if path.suffix == ".py":
-            yield from _imported(path)
-        elif path.suffix in _NAMING and path.parent not in map(shipped_folder, _SHIPPED):
+            yield from _find_imports(path)
+        elif path.suffix in _NAMING and path.parent not in map(builtin_folder, _SHIPPED):
             try:
                 yield from self._named(read_document(path).data, path.parent)
             except InputError:
@@ -105,7 +104,7 @@ class Contents:
 
 
 class VariantKeys:
-    """Cache keys of the results of a base scenario's variants.
+    """Cache keys of simulation results, for the variants of one base scenario.
 
     Keys are equal if the simulator's sources, the base, the changes, the contents of all files that these name, and
     ``what`` is computed of a variant are equal.
@@ -114,17 +113,17 @@ class VariantKeys:
     def __init__(self, base: Base, *what: str, contents: Contents | None = None) -> None:
         self.contents = contents or Contents()
         self._folder = Path(base.folder)
-        named = self.contents.digest([_written(base), base.fixed], _folder_of(base))
-        self._base = _hashed([sources_digest(), base.fingerprint(), named, *what])
+        named = self.contents.digest([_base_document(base), base.fixed], _base_folder(base))
+        self._base = _hash([sources_digest(), base.fingerprint(), named, *what])
         self._named: dict[str, str] = {}  # digests by change, which many variants have
 
     def key(self, variant: Variant) -> str:
-        """Return the cache key of a variant of the base."""
+        """Return the cache key of a variant of the base scenario."""
         return self.of(*variant.changes)
 
     def of(self, *changes: object) -> str:
-        """Return the cache key of changes to the base, as (dotted path, value)."""
-        return _hashed([self._base, changes, [self._digest(each) for each in changes]])
+        """Return the cache key of the base scenario with changes (dotted path, value)."""
+        return _hash([self._base, changes, [self._digest(each) for each in changes]])
 
     def _digest(self, change: object) -> str:
         name = repr(change)
@@ -133,12 +132,11 @@ class VariantKeys:
         return self._named[name]
 
 
-def _hashed(what: object) -> str:
+def _hash(what: object) -> str:
     return hashlib.sha256(json.dumps(what, default=str).encode()).hexdigest()
 
 
-def _written(base: Base) -> object:
-    """Return the base as its file says; its name where it cannot be read."""
+def _base_document(base: Base) -> object:
     if not isinstance(base.what, str):
         return base.what
     try:
@@ -147,20 +145,19 @@ def _written(base: Base) -> object:
         return base.what
 
 
-def _folder_of(base: Base) -> Path:
+def _base_folder(base: Base) -> Path:
     return scenario_path(base.what).parent if isinstance(base.what, str) else Path(base.folder)
 
 
-def _files_of(text: str, folder: Path) -> Iterator[Path]:
+def _find_files(text: str, folder: Path) -> Iterator[Path]:
     names = [text, text.rpartition(":")[0]] if names_function(text) else [text]
     paths = [place / name for place in dict.fromkeys((folder, Path())) for name in names if name]
     if not {"/", "\\"} & set(text):
-        paths += [shipped_folder(kind) / f"{text}.yaml" for kind in _SHIPPED]
+        paths += [builtin_folder(kind) / f"{text}.yaml" for kind in _SHIPPED]
     yield from (path for path in paths if os.path.isfile(path))  # noqa: PTH113  # Path's raises for long texts
 
 
-def _imported(path: Path) -> Iterator[Path]:
-    """Yield the files that a Python file imports from its folder, or from the current one."""
+def _find_imports(path: Path) -> Iterator[Path]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -175,7 +172,7 @@ def _imported(path: Path) -> Iterator[Path]:
             yield from (each for each in (module.with_suffix(".py"), module / "__init__.py") if each.is_file())
 
 
-def _stamp(path: Path) -> _Stamp:
+def _file_stamp(path: Path) -> _Stamp:
     try:
         found = path.stat()
     except OSError:

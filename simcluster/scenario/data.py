@@ -26,7 +26,7 @@ _TOKENS_A_SECOND = re.compile(r"\s*(.*?)\s*tokens?\s*/\s*s\s*")
 _STREAMS = Streams()
 
 
-def _rate(value: object) -> float:
+def _parse_rate(value: object) -> float:
     text = value
     if isinstance(value, str):
         found = _TOKENS_A_SECOND.fullmatch(value)
@@ -36,25 +36,25 @@ def _rate(value: object) -> float:
 
 TokensPerSecond = Annotated[
     float,
-    BeforeValidator(_rate),
+    BeforeValidator(_parse_rate),
     PlainSerializer(lambda rate: f"{rate!r} tokens/s", when_used="json"),
     NUMBER_OR_TEXT,
 ]
 
 
 class LoaderSpec(Spec):
-    """The data loader of each host: processes and a queue of batches; set exactly one of batch and rate."""
+    """The data loader of each host: worker processes and a queue of batches; set exactly one of batch and rate."""
 
     batch: Seconds | None = None
-    """Time in which one worker loads a host's data of one step."""
+    """Time for one worker to load the data that its host needs for one step; instead of rate."""
     rate: TokensPerSecond | None = None
-    """Tokens that one worker loads per second, instead of batch."""
+    """Tokens that one worker loads per second; instead of batch."""
     workers: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1
-    """Loader processes per host."""
+    """Number of loader processes per host."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10_000)] = 2
-    """Batches that are loaded ahead; 0: every step waits for its batch."""
+    """Number of batches that are loaded ahead of use; 0: every step waits for its batch."""
     jitter: Factors | None = None
-    """Distribution of random factors on the time of each batch on each host."""
+    """Distribution of random factors on the load time of each batch on each host."""
 
     @model_validator(mode="after")
     def _one_time(self) -> LoaderSpec:
@@ -68,11 +68,11 @@ class LoaderSpec(Spec):
 
     @property
     def by_chance(self) -> bool:
-        """Return whether load times are random."""
+        """Return whether the loader's batch times are random."""
         return self.jitter is not None and not self.jitter.neutral
 
     def seconds(self, tokens: float) -> float:
-        """Return the time (s) that a worker needs for a batch of ``tokens`` tokens."""
+        """Return the time (s) in which one worker loads a batch of ``tokens`` tokens."""
         return tokens / self.rate if self.rate is not None else float(self.batch or 0.0)
 
     def takes(self, tokens: Floats, count: int, seed: int) -> Floats:
@@ -85,25 +85,26 @@ class LoaderSpec(Spec):
         return found
 
     def in_words(self) -> str:
-        """Return the loader in words: "loader 1 worker, 0.8 s a batch, 2 ahead"."""
+        """Describe the loader in one line: "loader 1 worker, 0.8 s a batch, 2 ahead"."""
         what = f"{self.rate:,.0f} tokens/s each" if self.rate else f"{format_seconds(float(self.batch or 0.0))} a batch"
         ahead = "nothing ahead" if not self.prefetch else f"{self.prefetch} ahead"
         return f"loader {self.workers} worker{'s' * (self.workers > 1)}, {what}, {ahead}"
 
 
 class Data(Spec):
-    """Training data: documents, packing, and the loader."""
+    """Training data: document lengths, their packing into sequences, and the data loader."""
 
     documents: Lengths | None = None
     """Distribution of document lengths, in tokens; default: every sequence is one document."""
     packing: Packing = "cut"
-    """How documents are packed into sequences, as in the fault sequence_lengths, which this section creates."""
+    """Rule that packs documents into sequences: cut (documents run on into the next sequence), in_order (each sequence
+    cuts its last document), pad, first_fit, first_fit_decreasing, or balanced (even attention work)."""
     mask: Literal["document", "none"] = "document"
-    """Attention mask: within documents (document), or over whole packed sequences (none)."""
+    """Attention mask: within each document (document), or over the whole packed sequence (none)."""
     unique: Tokens | None = None
-    """Tokens of the data set; a run that trains on more repeats them (epochs)."""
+    """Number of tokens in the data set; a run that trains on more tokens repeats them (epochs)."""
     seed: Number = 0
-    """Seed of these draws, in addition to the scenario's seed."""
+    """Seed of the random document lengths, in addition to the scenario's seed."""
     loader: LoaderSpec | None = None
     """The data loader of each host; default: batches are always ready."""
 
@@ -117,32 +118,34 @@ class Data(Spec):
 
     @property
     def without_chance(self) -> Data:
-        """Return the section with a loader of constant load times."""
+        """Return the section with a loader whose load times are not random."""
         loader = self.loader and self.loader.model_copy(update={"jitter": None})
         return self.model_copy(update={"loader": loader})
 
     @property
     def lengths(self) -> SequenceLengths | None:
-        """Return the sequence lengths that attention sees; None for attention over whole sequences."""
+        """Return the sequence lengths that attention is computed on; None if it covers whole sequences."""
         return {"document": self.drawn, "none": None}[self.mask]
 
     @property
     def drawn(self) -> SequenceLengths | None:
-        """Return the distribution of documents and their packing, regardless of the attention mask."""
+        """Return the distribution of document lengths and their packing, whatever the attention mask is."""
         if self.documents is None:
             return None
         given = {"documents": self.documents, "packing": self.packing, "seed": self.seed}
         return SequenceLengths.model_validate({"kind": "sequence_lengths", **given})
 
     def faults(self, given: Sequence[FaultSpec]) -> tuple[FaultSpec, ...]:
-        """Return the given faults and, unless already among them, the one that the documents cause."""
+        """Return the faults plus the one that uneven documents cause, unless it is among them."""
         mine = self.lengths
-        if mine is None or any(isinstance(fault, SequenceLengths) and same(fault, mine) for fault in given):
+        if mine is None or any(
+            isinstance(fault, SequenceLengths) and have_equal_documents(fault, mine) for fault in given
+        ):
             return tuple(given)
         return (*given, mine)
 
     def packed(self, seed: int, batch: Batch, dp: int) -> PackingStatistics:
-        """Return statistics of the packed sequences of all steps."""
+        """Return statistics of the sequences that are packed in all steps."""
         count = batch.microbatches * batch.micro_batch * dp
         if self.drawn is None:
             return UNPACKED
@@ -150,8 +153,8 @@ class Data(Spec):
         return PackingStatistics.of([row for rows_of_step in rows for row in rows_of_step], batch.length)
 
 
-def same(one: SequenceLengths, other: SequenceLengths) -> bool:
-    """Return whether two faults have the same documents, whether or not spread evenly."""
+def have_equal_documents(one: SequenceLengths, other: SequenceLengths) -> bool:
+    """Return whether two sequence-length faults draw equal documents, whether or not these are spread evenly."""
     packings = {each.packing for each in (one, other)}
     alike = len(packings) == 1 or packings == {"balanced", "in_order"}
     return alike and (one.documents, one.seed) == (other.documents, other.seed)
@@ -167,14 +170,15 @@ class Measured(Spec):
     """A measurement of this scenario, shown next to the prediction and never used for it: step_time or tokens_per_s."""
 
     step_time: Seconds | None = None
-    """Measured step time."""
+    """Measured time of one step; instead of tokens_per_s."""
     tokens_per_s: (
         Annotated[float, BeforeValidator(lambda value: parse_count(value, "tokens_per_s")), NUMBER_OR_TEXT] | None
     ) = None
-    """Measured tokens per second of the whole job, instead of step_time."""
+    """Measured tokens per second of the whole job; instead of step_time."""
     source: str = ""
     changed: tuple[str, ...] | None = None
-    """Keys that differ from the measured run (overrides are recorded here); the step is then not compared with it."""
+    """Keys that differ from the measured run, such as overrides; if there are any, the prediction is not compared with
+    it."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -190,7 +194,7 @@ class Measured(Spec):
         return self.step_time if self.step_time is not None else tokens / (self.tokens_per_s or 1.0)
 
     def of_another_run(self) -> str:
-        """Return why the measurement is not compared; "" if it is of this run.
+        """Return why the measurement is not compared with the simulation; "" if both are of one run.
 
         "13.75 s (arXiv:2205.05198 table 5) is of the run without a change of pipeline.schedule: not compared".
         """
@@ -207,17 +211,19 @@ class Measured(Spec):
 def record_changes(
     document: Mapping[str, Any], given: Mapping[str, Any], overrides: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:
-    """Return the document with the overrides that change the measured step recorded in its measurement.
+    """Return the document with overrides that change the step recorded in ``measured.changed``.
 
     ``given`` is the document without the overrides. An override with the existing value changes nothing; one of
     ``measured`` itself applies to the changed scenario.
     """
     pairs = list(overrides)
     measured = document.get("measured")
-    if not isinstance(measured, Mapping) or any(_section(path) == "measured" for path, _ in pairs):
+    if not isinstance(measured, Mapping) or any(_section_of(path) == "measured" for path, _ in pairs):
         return dict(document)
     changed = [
-        path for path, value in pairs if _section(path) not in NOT_OF_THE_STEP and _value(given, path) != str(value)
+        path
+        for path, value in pairs
+        if _section_of(path) not in NOT_OF_THE_STEP and _text_at(given, path) != str(value)
     ]
     if not changed:
         return dict(document)
@@ -225,12 +231,11 @@ def record_changes(
     return {**document, "measured": {**measured, "changed": [*before, *dict.fromkeys(changed)]}}
 
 
-def _section(path: str) -> str:
+def _section_of(path: str) -> str:
     return path.partition(".")[0].rstrip("+")
 
 
-def _value(document: Mapping[str, Any], path: str) -> str | None:
-    """Return the text at a dotted path of a document; None for nothing, and for additions to a list."""
+def _text_at(document: Mapping[str, Any], path: str) -> str | None:
     value: Any = document
     for key in path.split("."):
         if not isinstance(value, Mapping) or key not in value:

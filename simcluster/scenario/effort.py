@@ -1,4 +1,4 @@
-"""Estimated processor time of planning and simulating a scenario, from its counts alone.
+"""Estimate of the processor time to plan and simulate a scenario, from its counts alone.
 
 Constants are those of one core in 2026, to within a factor of five: the estimate keeps a mistyped number, as 10^9
 layers, from running for days. Pure.
@@ -32,8 +32,8 @@ _DRAWN_LAYER = 2e-4  # a layer's passes with seconds of their own: 32,256 of jit
 _EACH_PASS = {"sequence_lengths", "jitter"}  # faults that make each pass one of its own
 
 
-def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
-    """Return the estimated processor time (s) to plan a scenario, simulate its steps and measure them.
+def estimate_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
+    """Return the estimated processor time (s) to plan and simulate a scenario.
 
     ``unlike`` is the number of simulated ranks, if known.
     """
@@ -42,7 +42,7 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
     passes = scenario.steps * (scenario.microbatches or 1)
     planned = _PLANNED_PIECE * layers * pieces + _PLANNED_PAIR * layers**2 / pp
     offloaded = scenario.memory.offload.optimizer != "none"
-    updated = _BUCKET * _buckets(scenario) * scenario.steps if offloaded else 0.0  # by one rank of each stage
+    updated = _BUCKET * _count_buckets(scenario) * scenario.steps if offloaded else 0.0  # by one rank of each stage
     if scenario.engine == "reference":
         return planned + (_PLAIN_LAYER * passes * pieces * layers + updated) * (scenario.gpus or 1) / pp
     planned += _PLANNED_PASS * passes * pp * scenario.pipeline.chunks
@@ -56,12 +56,11 @@ def estimated_seconds(scenario: ScenarioFields, *, unlike: int = 0) -> float:
         if set(drawing) & _EACH_PASS:
             replicas = (gpus if set(drawing) & {"speeds", "jitter"} else gpus // parallel.tp) / pp
             played += _DRAWN_LAYER * passes * layers * replicas
-    coming = expected_changes(scenario) if scenario.faults else 0.0
+    coming = count_fault_changes(scenario) if scenario.faults else 0.0
     return planned + (played + _COMING * coming) * (1.0 + _REPLICA * (scenario.replicas - 1))
 
 
-def _buckets(scenario: ScenarioFields) -> float:
-    """Return the optimizer buckets that are updated on the host, for one rank of each stage, summed."""
+def _count_buckets(scenario: ScenarioFields) -> float:
     offload, parallel = scenario.memory.offload, scenario.parallel
     if offload.optimizer == "none" or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
@@ -69,8 +68,8 @@ def _buckets(scenario: ScenarioFields) -> float:
     return parameters(scenario.model).total / shards / offload.bucket
 
 
-def expected_changes(scenario: ScenarioFields) -> float:
-    """Return the expected number of fault starts and ends in all steps, estimated from their FLOP."""
+def count_fault_changes(scenario: ScenarioFields) -> float:
+    """Return the expected number of fault starts and ends in all steps, estimated from the steps' FLOP."""
     coming = any(fault.times_within(1.0) for fault in scenario.faults)
     if not coming or scenario.model.predicting.stop > _MOST_LAYERS:
         return 0.0
@@ -80,11 +79,11 @@ def expected_changes(scenario: ScenarioFields) -> float:
     return sum(fault.times_within(seconds) for fault in scenario.faults)
 
 
-def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the estimated time is within the limit without confirmation."""
-    seconds = estimated_seconds(scenario)
+def check_effort(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Yield an error if simulating the scenario would take longer than the limit without confirmation."""
+    seconds = estimate_seconds(scenario)
     if seconds > estimate_limit():
-        path, what = _driver(scenario)
+        path, what = _largest_count(scenario)
         yield (
             path,
             f"{what} would take about {rough_duration(seconds)} to plan and simulate; {confirmation_hint('use fewer')}",
@@ -92,24 +91,23 @@ def effort_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 
 def require_time_for(scenario: ScenarioFields, more: int, what: str, *, ops: int = 0) -> None:
-    """Raise InputError if ``more`` additional steps, simulated for ``what``, exceed the time limit.
+    """Raise InputError if simulating ``more`` additional steps for ``what`` would exceed the time limit.
 
     ``ops`` is the number of ops of its step, if it was simulated.
     """
-    seconds = (1 + more) * max(estimated_seconds(scenario), _SIMULATED_OP * ops)
+    seconds = (1 + more) * max(estimate_seconds(scenario), _SIMULATED_OP * ops)
     told = f"{what} simulates about {more} more steps, which would take about {rough_duration(seconds)}"
     require_time_limit(seconds, told, "remove it")
 
 
 def affordable_steps(scenario: ScenarioFields, most: int, *, ops: int = 0) -> int:
     """Return how many additional steps, at most ``most``, can be simulated within the time limit."""
-    limit = estimate_limit() / max(estimated_seconds(scenario), _SIMULATED_OP * ops)
+    limit = estimate_limit() / max(estimate_seconds(scenario), _SIMULATED_OP * ops)
     return most if limit >= 1 + most else max(0, int(limit) - 1)
 
 
-def _driver(scenario: ScenarioFields) -> tuple[KeyPath, str]:
-    """Return the path and description of the count that is largest relative to its usual size."""
-    coming, buckets = expected_changes(scenario), _buckets(scenario)
+def _largest_count(scenario: ScenarioFields) -> tuple[KeyPath, str]:
+    coming, buckets = count_fault_changes(scenario), _count_buckets(scenario)
     predicting = scenario.model.mtp_layers or 0
     ranks = (scenario.gpus or 1) if any(fault.by_chance for fault in scenario.faults) else 1
     counts: list[tuple[float, KeyPath, str]] = [

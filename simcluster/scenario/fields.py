@@ -34,37 +34,37 @@ from simcluster.topology import AnyTopology, Cluster
 
 
 @lru_cache(maxsize=4)
-def _built(topology: AnyTopology) -> Cluster:
-    """Return the cluster of a topology; scenarios that differ in other things share it and its routes."""
+def _build_cluster(topology: AnyTopology) -> Cluster:
+    """Return the cluster of a topology, cached, so that scenarios with the same topology share its routes."""
     return topology.build()
 
 
 class ClusterSpec(Spec):
-    """The cluster of a job."""
+    """The cluster that a job runs on: its topology, and factors on its speed."""
 
     topology: AnyTopology
-    """A built-in topology by name, the path of a topology file, or an inline topology; its parameters may be set next
-    to it."""
+    """Topology of the cluster: a built-in name, the path of a topology file, or an inline topology; its parameters may
+    be set next to it."""
     scale: Scale = Scale()
-    """Factors on the speed of parts of the cluster, for what-if questions; 1 changes nothing."""
+    """Factors on the speed and memory of parts of the cluster, for what-if questions; 1 changes nothing."""
 
     def with_scale(self, scale: Scale) -> ClusterSpec:
-        """Return the cluster with other factors, without the cluster that was built with the old ones."""
+        """Return the cluster section with other speed factors."""
         other = ClusterSpec(topology=self.topology, scale=scale)
         vars(other)["unscaled"] = self.unscaled
         return other
 
     @cached_property
     def unscaled(self) -> Cluster:
-        """Return the cluster without the factors, built once."""
+        """Return the built cluster without the speed factors."""
         try:
-            return _built(self.topology)
+            return _build_cluster(self.topology)
         except TypeError:  # a device written inline has no hash
             return self.topology.build()
 
     @cached_property
     def built(self) -> Cluster:
-        """Return the built cluster, with the factors applied."""
+        """Return the built cluster with the speed factors applied."""
         return self.scale.cluster(self.unscaled)
 
     @cached_property
@@ -74,7 +74,7 @@ class ClusterSpec(Spec):
 
 
 class ScenarioFields(Spec):
-    """The sections and values of a scenario, each validated separately."""
+    """All sections and values of a scenario, each validated separately."""
 
     name: Annotated[str, AfterValidator(escape_line_breaks)] = "scenario"
     """Title of the scenario in tables and figures; default: the file's name."""
@@ -93,38 +93,38 @@ class ScenarioFields(Spec):
     data: Data | None = None
     """Training documents, their packing into sequences, the number of tokens, and the data loader."""
     memory: Memory = Memory()
-    """GPU memory in addition to model state and activations, and offloading."""
+    """GPU memory in addition to model state and activations, and offloading to host memory."""
     overlap: Overlap = Overlap()
     """Which communication overlaps with compute."""
     fsdp: Fsdp = Fsdp()
     """Sharding, gathering and reduction with zero 3 (FSDP)."""
     software: SoftwareChoice = Field(default=None, validation_alias=AliasChoices("software", "framework"))
-    """The training framework, by its host overheads and mechanisms: a built-in name, or your own times."""
+    """The training framework: a built-in name (simcluster list software), or its host overheads and mechanisms."""
     collectives: Collectives = Collectives()
-    """The algorithm of each collective, and how it is simulated."""
+    """Algorithms of collectives, and the detail in which they are simulated."""
     faults: tuple[Fault, ...] = ()
-    """List of faults: slow or uneven devices, links and data."""
+    """List of faults: slow or uneven GPUs, links and data."""
     steps: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    """Number of consecutive simulated steps."""
+    """Number of consecutive training steps to simulate."""
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
     """Seed of all random draws; equal seeds give identical results."""
     replicas: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 1
-    """Number of simulations of the step, each with different random draws."""
+    """Number of times that the steps are simulated, each with different random draws."""
     engine: EngineChoice = "auto"
-    """Simulation engine; the times of all engines are equal to the bit."""
+    """Simulation engine: simpy, compiled, auto (chosen by size), or the slow reference; all give identical times."""
     checkpoint: CheckpointInStep | None = None
-    """A checkpoint that is taken and simulated after a step."""
+    """A checkpoint that is taken after one of the simulated steps."""
     measured: Measured | None = None
     """Measurement of a real run of this scenario, shown next to the prediction and never used for it."""
     run: RunSpec | None = None
-    """A training run of weeks, with failures, checkpoints and restarts (simcluster train)."""
+    """A training run of weeks, with failures, checkpoints and restarts (for simcluster train)."""
 
     @property
     def dp(self) -> int:
-        """Number of model replicas."""
+        """Number of replicas of the model."""
         return self.parallel.dp
 
     @property
     def microbatches(self) -> int:
-        """Microbatches per replica and step."""
+        """Number of microbatches per replica and step."""
         return self.training.global_batch // (self.parallel.dp * self.training.micro_batch)

@@ -1,7 +1,7 @@
-"""Resolution of a scenario file: overrides, short forms, topology files, model presets, configs.
+"""Resolution of a scenario document: overrides, short forms, and the files and presets that it names.
 
-``resolve`` turns the document as written into one that ``Scenario`` understands, and keeps track of the file and line
-of every value. Makes no decisions about values.
+``resolve_scenario`` turns the document as written into one that ``Scenario`` understands, and keeps track of the file
+and line of every value. Makes no decisions about values.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from simcluster.base.texts import nearest_words
 from simcluster.devices.device import Device, load_device
 from simcluster.devices.files import names_device_file, read_description
 from simcluster.documents.argument_types import checked
-from simcluster.documents.catalogue.models import model_document, preset_near
-from simcluster.documents.csv_numbers import histogram_in, speeds_in
-from simcluster.documents.diagnostics import KeyPath, did_you_mean, refuse, shown
+from simcluster.documents.catalogue.models import find_model_preset, model_document
+from simcluster.documents.csv_numbers import read_histogram, read_speeds
+from simcluster.documents.diagnostics import KeyPath, did_you_mean, reject_argument, shown
 from simcluster.documents.given_files import describe_other_document
-from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
+from simcluster.documents.overrides import Changes, apply_overrides, normalize_changes
 from simcluster.documents.own_words import TrustedText, names_function
 from simcluster.documents.reading import STDIN, Document, DocumentKinds, Mark, read_document, read_json, validate
-from simcluster.documents.shipped import refuse_shipped, shipped_names, shipped_path
+from simcluster.documents.shipped import builtin_names, builtin_path, reject_builtin_path
 from simcluster.faults.pace import PACE_KEYS
 from simcluster.scenario.data import record_changes
-from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, rooted
-from simcluster.scenario.rules import oversize
-from simcluster.scenario.schedule_files import is_csv, schedule_in_csv
-from simcluster.scenario.short_forms import expand_names, reset_chunks, short_name, shorten_axis_names
+from simcluster.scenario.import_documents import ENDINGS, expand_import, import_document, is_importable, resolve_files
+from simcluster.scenario.rules import explain_oversize
+from simcluster.scenario.schedule_files import is_csv, read_csv_schedule
+from simcluster.scenario.short_forms import expand_names, reset_chunks, shorten_axis_names, shorten_override
 from simcluster.schedules.specs import Rows
 from simcluster.topology import AnyTopology, Cluster, TopologySpec
 
@@ -39,13 +39,13 @@ A_CLUSTER = "a cluster (a built-in topology's name, a path, a dict, a Cluster)"
 _TOPOLOGY_ENDINGS = (".yaml", ".yml", *ENDINGS)
 
 
-def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
-    """Return the document with overrides applied and every file that it names read in."""
+def resolve_scenario(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Document:
+    """Return a scenario document with overrides applied and every named file and preset read in."""
     overrides, given = list(overrides), document.data
     in_a_file = bool(document.marks) and not document.source.startswith("<")
     document = shorten_axis_names(expand_names(document))
     if overrides:
-        document = apply_overrides(document, reset_chunks([short_name(pair) for pair in overrides]))
+        document = apply_overrides(document, reset_chunks([shorten_override(pair) for pair in overrides]))
         document = expand_names(document)
     document = _resolve_schedule(_resolve_model(_resolve_cluster(document)))
     if "faults" in document.data or "data" in document.data:
@@ -54,13 +54,12 @@ def resolve(document: Document, overrides: Iterable[tuple[str, Any]] = ()) -> Do
         name = Path(document.source).stem if in_a_file else "scenario"
         document = replace(document, data={"name": name, **document.data})
     if overrides and "measured" in document.data:
-        data = record_changes(document.data, given, [short_name(pair) for pair in overrides])
+        data = record_changes(document.data, given, [shorten_override(pair) for pair in overrides])
         document = replace(document, data=data)
     return document
 
 
-def _folder(document: Document, where: KeyPath) -> Path:
-    """Return the folder that a path in a document is relative to; the current one in an override."""
+def _base_folder(document: Document, where: KeyPath) -> Path:
     return Path() if document.mark(where).place == "override" else document.folder
 
 
@@ -68,14 +67,13 @@ def _folder(document: Document, where: KeyPath) -> Path:
 
 
 def _resolve_cluster(document: Document) -> Document:
-    """Return the document with the topology and its parameters as ``cluster.topology``."""
     if "model" not in document.data and (other := describe_other_document(document.data)):
         raise InputError(f"{document.source}: is {other}")
     section = document.data.get("cluster")
     if section is None:
         near = "".join(f"; {key!r} is unknown: write cluster" for key in nearest_words("cluster", document.data, 0.7))
         raise document.error(
-            ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{near}; {_topologies()}"
+            ("cluster",), f"is required, as in {{topology: dgx_a100, nodes: 8}}{near}; {_list_topologies()}"
         )
     if not isinstance(section, Mapping):
         raise document.error(
@@ -83,7 +81,7 @@ def _resolve_cluster(document: Document) -> Document:
         )
     if section.get("topology") is None:
         hint = did_you_mean("topology", section)
-        raise document.error(("cluster", "topology"), f"is required{hint}; {_topologies()}")
+        raise document.error(("cluster", "topology"), f"is required{hint}; {_list_topologies()}")
     topology = section["topology"]
     where: KeyPath = ("cluster", "topology")
     marks = dict(document.marks)
@@ -91,25 +89,25 @@ def _resolve_cluster(document: Document) -> Document:
         with document.told_at(where):
             by_path = _is_path(topology, _TOPOLOGY_ENDINGS)
             file = (
-                _read_topology(_folder(document, where) / topology)
+                _read_topology(_base_folder(document, where) / topology)
                 if by_path
-                else read_document(shipped_path("topologies", topology))
+                else read_document(builtin_path("topologies", topology))
             )
         fields = dict(file.data)
         marks.update({(*where, *path): mark for path, mark in file.marks.items()})
     elif isinstance(topology, Mapping):
-        fields = rooted(topology, document.folder)
+        fields = resolve_files(topology, document.folder)
     elif isinstance(topology, list):  # dumps, one for each machine
-        fields = rooted({"kind": "import", "files": topology}, document.folder)
+        fields = resolve_files({"kind": "import", "files": topology}, document.folder)
     else:
-        raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_topologies()}")
+        raise document.error(where, f"must be a name, a path or a mapping, got {shown(topology)}; {_list_topologies()}")
     parameters = {key: value for key, value in section.items() if key not in ("topology", "scale")}
     for path, mark in document.marks.items():
         if path[0] == "cluster" and path[1:2] not in (("topology",), ("scale",)) and len(path) > 1:
             marks[*where, *path[1:]] = mark
-    fields = _merged(fields, parameters)
+    fields = _merge(fields, parameters)
     if "device" in parameters:
-        folder = _folder(document, ("cluster", "device"))
+        folder = _base_folder(document, ("cluster", "device"))
     else:
         folder = file.folder if isinstance(topology, str) else document.folder
     fields = _with_device(fields, folder)
@@ -119,17 +117,16 @@ def _resolve_cluster(document: Document) -> Document:
     return expand_import(document, where) if fields.get("kind") == "import" else document
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         inner = merged.get(key)
         both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(inner, value) if both and inner is not None else value
+        merged[key] = _merge(inner, value) if both and inner is not None else value
     return merged
 
 
 def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the fields with the contents of a device file instead of its path."""
     device = fields.get("device")
     if not names_device_file(device):
         return fields
@@ -139,8 +136,7 @@ def _with_device(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _read_topology(path: Path) -> Document:
-    """Read a topology file; for a file of another tool, return the request to import it."""
-    refuse_shipped("topologies", path)
+    reject_builtin_path("topologies", path)
     if is_importable(path):
         return import_document(path)
     document = read_document(path)
@@ -149,11 +145,11 @@ def _read_topology(path: Path) -> Document:
             f"{path}: is a scenario, but a topology is needed, which has a kind; name another file, or a built-in one "
             "(simcluster list topologies)"
         )
-    return replace(document, data=rooted(document.data, path.parent))
+    return replace(document, data=resolve_files(document.data, path.parent))
 
 
-def _topologies() -> str:
-    return f"a path, a mapping or a built-in name: {', '.join(shipped_names('topologies')) or 'none'}"
+def _list_topologies() -> str:
+    return f"a path, a mapping or a built-in name: {', '.join(builtin_names('topologies')) or 'none'}"
 
 
 def _is_path(name: str, suffixes: tuple[str, ...]) -> bool:
@@ -167,18 +163,17 @@ def load_topology(name: str | Path | Mapping[str, Any], overrides: Iterable[tupl
     """
     document = _topology_document(name)
     changed = apply_overrides(document, overrides)
-    whole = _with_device(changed.data, _folder(changed, ("device",)))
+    whole = _with_device(changed.data, _base_folder(changed, ("device",)))
     topology = validate(_TOPOLOGY, expand_import(replace(changed, data=whole)))
     with changed.told_at(("device",)):
         load_device(topology.device)
-    too_large = oversize(topology)
+    too_large = explain_oversize(topology)
     if too_large:
         raise InputError(f"{document.source}: {too_large}")
     return topology
 
 
 def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
-    """Return a topology's document as written; from a scenario's section, with its parameters merged."""
     if isinstance(name, Mapping):
         here, data = Path(), dict(name)
         if "scale" in data:
@@ -187,10 +182,10 @@ def _topology_document(name: str | Path | Mapping[str, Any]) -> Document:
             data = _resolve_cluster(Document({"cluster": data}, "<cluster>", here)).data["cluster"]["topology"]
         return Document(data, "<topology>", here)
     if not isinstance(name, str | Path):
-        refuse(name, "load_cluster", A_CLUSTER)
+        reject_argument(name, "load_cluster", A_CLUSTER)
     path = Path(name)
     by_name = not path.exists() and str(name) != STDIN and not _is_path(str(name), _TOPOLOGY_ENDINGS)
-    return _read_topology(shipped_path("topologies", str(name)) if by_name else path)
+    return _read_topology(builtin_path("topologies", str(name)) if by_name else path)
 
 
 Named = str | Path | Mapping[str, Any]
@@ -200,7 +195,7 @@ Named = str | Path | Mapping[str, Any]
 @checked
 def load_cluster(name: Named, overrides: Changes = ()) -> Cluster:
     """Return the built cluster of a topology; InputError also if some GPUs cannot be reached."""
-    topology = load_topology(name, pairs_of(overrides))
+    topology = load_topology(name, normalize_changes(overrides))
     try:
         return topology.build()
     except InputError as error:
@@ -221,24 +216,22 @@ def _resolve_model(document: Document) -> Document:
     if not isinstance(preset, str):
         raise document.error(where, f"must be the name of a model or the path of a config.json, got {shown(preset)}")
     with document.told_at(where):
-        path = _folder(document, where) / preset
+        path = _base_folder(document, where) / preset
         by_path = _is_path(preset, (".json",))
-        if by_path and not path.exists() and path.suffix != ".json" and (near := preset_near(preset)):
+        if by_path and not path.exists() and path.suffix != ".json" and (near := find_model_preset(preset)):
             raise InputError(
                 f"there is no file {preset}; did you mean the preset {near!r}? simcluster list models shows "
                 "all presets; for another model name the path of its config.json"
             )
-        fields = _config(path, given) if by_path else model_document(preset)
+        fields = _read_config(path, given) if by_path else model_document(preset)
     place = document.mark(where).place
     inherited: dict[KeyPath, Mark] = {("model", key): Mark(place, ("model", key)) for key in fields if key not in given}
     return replace(
-        document,
-        data={**document.data, "model": {**fields, **given}},
-        marks={**document.marks, **inherited},
+        document, data={**document.data, "model": {**fields, **given}}, marks={**document.marks, **inherited}
     )
 
 
-def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _read_config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     config, length = read_json(path), given.get("sequence_length")
     if isinstance(length, int):
         fields = load_provided("model of a config.json")(config, sequence_length=length)
@@ -247,13 +240,13 @@ def _config(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": path.parent.name or path.stem, **fields}
 
 
-def assumed_of_model(document: Document) -> tuple[str, ...]:
-    """Return the assumptions about a model that is read from a config.json."""
+def model_assumptions(document: Document) -> tuple[str, ...]:
+    """Return the assumptions that were made to read a scenario's model from a config.json."""
     section, where = document.data.get("model"), ("model", "preset")
     preset = section.get("preset") if isinstance(section, Mapping) else None
     if not isinstance(section, Mapping) or not isinstance(preset, str) or not _is_path(preset, (".json",)):
         return ()
-    config = read_json(_folder(document, where) / preset)
+    config = read_json(_base_folder(document, where) / preset)
     usual = load_provided("model at its usual length")
     length = () if "sequence_length" in section else (f"{usual(config)[1]} (model.sequence_length)",)
     return (*load_provided("assumptions of a config.json")(config), *length)
@@ -263,7 +256,7 @@ def assumed_of_model(document: Document) -> tuple[str, ...]:
 
 
 def _resolve_schedule(document: Document) -> Document:
-    """Return the document with the rows of a CSV schedule, or the full path of FILE.py:FUNCTION.
+    """Return the scenario document with a CSV schedule read in, or the full path of FILE.py:FUNCTION.
 
     The function is called when the counts are known. Paths are relative to the scenario file, those of overrides to the
     current folder.
@@ -273,11 +266,11 @@ def _resolve_schedule(document: Document) -> Document:
     name = section.get("schedule") if isinstance(section, Mapping) else None
     if not isinstance(name, str) or not (is_csv(name) or names_function(name)):
         return document
-    path = _folder(document, where) / name
+    path = _base_folder(document, where) / name
     schedule: Any = TrustedText(path) if isinstance(name, TrustedText) else str(path)
     if is_csv(name):
         with document.told_at(where):
-            schedule = Rows.of(schedule_in_csv(path)[0]).model_dump(mode="json", exclude_none=True)
+            schedule = Rows.of(read_csv_schedule(path)[0]).model_dump(mode="json", exclude_none=True)
     assert isinstance(section, Mapping)
     return replace(document, data={**document.data, "pipeline": {**section, "schedule": schedule}})
 
@@ -290,7 +283,7 @@ def _resolve_faults(document: Document) -> Document:
     faults, data = changed.get("faults"), changed.get("data")
     if isinstance(faults, list | tuple):
         changed["faults"] = [
-            _with_speeds(document, place, _with_tables(document, ("faults", place), _latest(document, place, fault),
+            _with_speeds(document, place, _with_tables(document, ("faults", place), _last_pace(document, place, fault),
                                                        ("factor", "documents")))
             for place, fault in enumerate(faults)
         ]  # fmt: skip
@@ -299,8 +292,8 @@ def _resolve_faults(document: Document) -> Document:
     return replace(document, data=changed)
 
 
-def _latest(document: Document, place: int, fault: Any) -> Any:
-    """Return a fault without its pace where an override sets the pace by another key: ``faults.0.speed=50%``."""
+def _last_pace(document: Document, place: int, fault: Any) -> Any:
+    """Return a fault with only the overridden pace key, if an override replaces one: ``faults.0.speed=50%``."""
     if not isinstance(fault, Mapping):
         return fault
     own = [name for name in PACE_KEYS if name in fault]
@@ -319,11 +312,10 @@ def _with_speeds(document: Document, place: int, fault: Any) -> Any:
         return fault
     where: KeyPath = ("faults", place, "table")
     with document.told_at(where):
-        return {**fault, "table": speeds_in(_folder(document, where) / fault["table"], named)}
+        return {**fault, "table": read_speeds(_base_folder(document, where) / fault["table"], named)}
 
 
 def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterable[str]) -> Any:
-    """Return a section with the tables of its distributions read in."""
     read = dict(section) if isinstance(section, Mapping) else section
     for key in keys if isinstance(section, Mapping) else ():
         law = section.get(key)
@@ -335,6 +327,6 @@ def _with_tables(document: Document, where: KeyPath, section: Any, keys: Iterabl
         if "values" in law or "weights" in law:
             raise document.error(file, "has values and weights already; remove those, or the file")
         with document.told_at(file):
-            table = histogram_in(_folder(document, file) / law["file"])
+            table = read_histogram(_base_folder(document, file) / law["file"])
         read[key] = {**{name: value for name, value in law.items() if name != "file"}, **table}
     return read

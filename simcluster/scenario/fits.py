@@ -1,4 +1,4 @@
-"""Search for the fewest changes to a scenario that make it fit in memory, cheapest first.
+"""Search for the fewest changes to a scenario that make it fit in GPU memory, cheapest first.
 
 Every combination is checked against all rules of a scenario and the bytes of its stages, so each remedy really fits.
 The time cost of a change is a rough guess that only orders combinations of equal length. Planning: nothing is
@@ -17,7 +17,7 @@ from simcluster.documents.suggestions import divisors
 from simcluster.model.choices import RecomputeModule
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import ELEMENT_BYTES
-from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, Schedule
 
@@ -43,7 +43,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRemedy:
-    """Changes after which the job fits, with the memory (bytes) of the fullest GPU."""
+    """Changes after which a job fits in memory, and the bytes of its fullest GPU then."""
 
     values: Mapping[str, Any]
     changes: int
@@ -51,7 +51,7 @@ class MemoryRemedy:
 
     def overrides(self) -> list[str]:
         """Return the changes as command-line overrides: ["training.recompute=full"]."""
-        return [f"{path}={_written(value)}" for path, value in self.values.items()]
+        return [f"{path}={_format_value(value)}" for path, value in self.values.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the remedy as in the result JSON."""
@@ -60,7 +60,7 @@ class MemoryRemedy:
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """The shortest remedies, cheapest first; if there are none, the closest one and what it lacks."""
+    """Smallest sets of changes that make a job fit in memory; if none does, the closest and what it lacks."""
 
     capacity: float
     found: tuple[MemoryRemedy, ...]
@@ -73,38 +73,38 @@ class Remedies:
         return {"remedies": [each.to_dict() for each in self.found], "closest": closest, "short": self.short}
 
 
-def remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
+def find_memory_remedies(scenario: Scenario, capacity: float | None = None) -> Remedies:
     """Return the smallest sets of changes that make the scenario fit in ``capacity`` bytes per GPU."""
     capacity = scenario.cluster.device.memory if capacity is None else capacity
     by_pass = any(fault.by_pass for fault in scenario.faults)
-    most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _options(scenario)
-    trials, closest, fullest = 0, None, _fullest(scenario)
-    best = held(scenario)
+    most, options = _MOST_BY_PASS if by_pass else _MOST_TRIALS, _list_options(scenario)
+    trials, closest, fullest = 0, None, _fullest_stage(scenario)
+    best = peak_bytes(scenario)
     for number in range(1, MOST_CHANGES + 1):
         found: list[MemoryRemedy] = []
         limit = float("inf")
-        for cost, values in _lists(options, number):
+        for cost, values in _combine_changes(options, number):
             if trials == most or len(found) == _MOST_LISTS or cost > limit:
                 break
-            changed = applied(scenario, values)
+            changed = apply_changes(scenario, values)
             if changed is None:
                 continue
             trials += 1
-            size = held(changed)
+            size = peak_bytes(changed)
             dp = {} if changed.dp == scenario.dp else {"parallel.dp": changed.dp}  # the file may say it
             full = {**values, **dp}
             if size <= capacity:
                 found.append(MemoryRemedy(full, number, size))
                 limit = min(limit, cost + _WORTH)
             elif size < best:
-                best, fullest, closest = size, _fullest(changed), MemoryRemedy(full, number, size)
+                best, fullest, closest = size, _fullest_stage(changed), MemoryRemedy(full, number, size)
         if found:
             return Remedies(capacity, tuple(found), None, "")
-    return Remedies(capacity, (), closest, _short(fullest, best, capacity))
+    return Remedies(capacity, (), closest, _describe_shortage(fullest, best, capacity))
 
 
-def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
-    """Return the scenario with changed values and dp from the GPUs; None if it breaks a rule."""
+def apply_changes(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
+    """Return the scenario with changed values, and dp from its GPUs; None if that breaks a rule."""
     sections: dict[str, dict[str, Any]] = {}
     for path, value in values.items():
         name, key = path.split(".")
@@ -117,7 +117,7 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
     updates = {name: getattr(scenario, name).model_copy(update=keys) for name, keys in sections.items()}
     changed = scenario.model_copy(update={**updates, "parallel": parallel})
     try:
-        return None if broken_rules(changed) else changed
+        return None if find_broken_rules(changed) else changed
     except InputError:
         return None
 
@@ -125,8 +125,7 @@ def applied(scenario: Scenario, values: Mapping[str, Any]) -> Scenario | None:
 # --- what can be changed ----------------------------------------------------------------------------------------------
 
 
-def _options(scenario: Scenario) -> list[list[Change]]:
-    """Return the possible changes by kind; at most one of each kind is made."""
+def _list_options(scenario: Scenario) -> list[list[Change]]:
     parallel = scenario.parallel
     free: list[tuple[bool, str, object]] = [  # cost nothing
         (parallel.tp > 1 and not parallel.sequence_parallel, "parallel.sequence_parallel", True),
@@ -134,13 +133,15 @@ def _options(scenario: Scenario) -> list[list[Change]]:
         (scenario.training.attention == "unfused", "training.attention", "fused"),
     ]
     sequence, loss, kernel = ([Change({path: value}, 0.0)] if able else [] for able, path, value in free)
-    before, behind = (_recomputed, _sharded, _resharded), (_smaller_microbatch, _wider, _longer, _narrower, _numbers)
+    before, behind = (
+        (_recompute_changes, _zero_changes, _reshard_changes),
+        (_microbatch_changes, _tp_changes, _pp_changes, _schedule_changes, _format_changes),
+    )
     kinds = [*(list(kind(scenario)) for kind in before), sequence, *(list(kind(scenario)) for kind in behind)]
     return [kind for kind in (*kinds, loss, kernel) if kind]
 
 
-def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
-    """Return all combinations of ``number`` changes with their cost, cheapest first."""
+def _combine_changes(options: list[list[Change]], number: int) -> list[tuple[float, dict[str, Any]]]:
     found = []
     for kinds in combinations(options, number):
         for changes in product(*kinds):
@@ -151,12 +152,12 @@ def _lists(options: list[list[Change]], number: int) -> list[tuple[float, dict[s
     return sorted(found, key=lambda item: item[0])
 
 
-def _recomputed(scenario: Scenario) -> Iterator[Change]:
-    """Yield changes to recomputation; a forward is a third of the time, the unfused core a thirtieth."""
+def _recompute_changes(scenario: Scenario) -> Iterator[Change]:
+    """Yield changes that recompute more; a forward is a third of the time, the unfused core a thirtieth."""
     training = scenario.training
     if training.recompute == "none" and training.attention == "unfused":
         yield Change({"training.recompute": "selective"}, 0.02)
-    parts = _parts(scenario)
+    parts = _recompute_modules(scenario)
     if training.recompute == "none" and parts:
         yield Change({"training.recompute": "selective", "training.recompute_modules": parts}, 0.03)
     every = training.recompute_every if training.recompute == "full" else 1 << 30
@@ -168,33 +169,31 @@ def _recomputed(scenario: Scenario) -> Iterator[Change]:
             yield Change(values, 0.33 / number)
 
 
-def _parts(scenario: Scenario) -> tuple[RecomputeModule, ...]:
+def _recompute_modules(scenario: Scenario) -> tuple[RecomputeModule, ...]:
     experts: tuple[RecomputeModule, ...] = ("moe_act", "layernorm") if scenario.model.moe else ()
     return (*experts, "mla_up_proj") if scenario.model.mla else experts
 
 
-def _sharded(scenario: Scenario) -> Iterator[Change]:
+def _zero_changes(scenario: Scenario) -> Iterator[Change]:
     for zero, cost in ((1, 0.01), (2, 0.05), (3, 0.15)):
         if scenario.dp * scenario.parallel.cp > 1 and zero > scenario.parallel.zero:
             yield Change({"parallel.zero": zero}, cost)
 
 
-def _resharded(scenario: Scenario) -> Iterator[Change]:
-    """Yield changes that reduce the parameters that ZeRO 3 holds unsharded."""
+def _reshard_changes(scenario: Scenario) -> Iterator[Change]:
     if scenario.parallel.zero == 3 and not scenario.fsdp.reshard_after_forward:
         yield Change({"fsdp.reshard_after_forward": True}, 0.1)
     if scenario.parallel.zero == 3 and scenario.fsdp.prefetch > 0 and scenario.overlap.param_gather:
         yield Change({"fsdp.prefetch": 0}, 0.1)
 
 
-def _smaller_microbatch(scenario: Scenario) -> Iterator[Change]:
+def _microbatch_changes(scenario: Scenario) -> Iterator[Change]:
     size = scenario.training.micro_batch
     for smaller in reversed(divisors(size)[:-1]):
         yield Change({"training.micro_batch": smaller}, 0.04 * (size / smaller - 1))
 
 
-def _wider(scenario: Scenario) -> Iterator[Change]:
-    """Yield larger tp; tensor parallelism beyond one node is slowed by the network."""
+def _tp_changes(scenario: Scenario) -> Iterator[Change]:
     tp, hosts = scenario.parallel.tp, scenario.cluster.built.host_of[: scenario.gpus]
     machine = hosts.count(hosts[0])
     for wider in (2 * tp, 4 * tp, 8 * tp):
@@ -202,8 +201,7 @@ def _wider(scenario: Scenario) -> Iterator[Change]:
             yield Change({"parallel.tp": wider}, 0.08 * wider / tp + (1.0 if wider > machine else 0.0))
 
 
-def _longer(scenario: Scenario) -> Iterator[Change]:
-    """Yield more pipeline stages, which lengthen the bubble and the microbatches per replica."""
+def _pp_changes(scenario: Scenario) -> Iterator[Change]:
     pp, batch = scenario.parallel.pp, scenario.training.global_batch / scenario.training.micro_batch
     for factor in (2, 4, 8):
         stages = pp * factor
@@ -212,8 +210,7 @@ def _longer(scenario: Scenario) -> Iterator[Change]:
             yield Change({"parallel.pp": stages}, 0.01 + (stages - 1) / microbatches - (pp - 1) / scenario.microbatches)
 
 
-def _narrower(scenario: Scenario) -> Iterator[Change]:
-    """Yield schedules with fewer microbatches in flight."""
+def _schedule_changes(scenario: Scenario) -> Iterator[Change]:
     pp, name = scenario.parallel.pp, scenario.pipeline.schedule_name
     if pp == 1:
         return
@@ -226,8 +223,8 @@ def _narrower(scenario: Scenario) -> Iterator[Change]:
             yield Change({"pipeline.schedule": narrow, **chunks}, 0.05 + entry.bubble_for_memory * bubble)
 
 
-def _numbers(scenario: Scenario) -> Iterator[Change]:
-    """Yield other number formats; they change training itself, so they come last."""
+def _format_changes(scenario: Scenario) -> Iterator[Change]:
+    """Yield changes to other number formats; they change training itself, so they come last."""
     if scenario.training.precision == "fp32":
         yield Change({"training.precision": "bf16-mixed"}, 2.0)
     if scenario.training.memory_recipe != "bf16-12" and scenario.training.precision == "bf16-mixed":
@@ -237,13 +234,13 @@ def _numbers(scenario: Scenario) -> Iterator[Change]:
 # --- what is held -----------------------------------------------------------------------------------------------------
 
 
-def _fullest(scenario: Scenario) -> Footprint:
+def _fullest_stage(scenario: Scenario) -> Footprint:
     return max(planned_footprints(scenario), key=lambda footprint: footprint.total)
 
 
-def held(scenario: Scenario) -> float:
-    """Return the bytes of the fullest GPU, with the largest possible queues between stages."""
-    return _fullest(scenario).total + waiting_bytes(scenario)
+def peak_bytes(scenario: Scenario) -> float:
+    """Return the bytes of the fullest GPU, with the most activations that may wait between stages."""
+    return _fullest_stage(scenario).total + waiting_bytes(scenario)
 
 
 def waiting_bytes(scenario: Scenario) -> float:
@@ -259,18 +256,17 @@ def waiting_bytes(scenario: Scenario) -> float:
     boundary = ELEMENT_BYTES[scenario.training.precision] * tokens * model.hidden_size
     if parallel.tp > 1 and (parallel.sequence_parallel or scenario.pipeline.scatter_gather):
         boundary /= parallel.tp
-    return boundary * scenario.memory.fragmentation * _waiting(schedule)
+    return boundary * scenario.memory.fragmentation * _count_waiting(schedule)
 
 
-def _waiting(schedule: Schedule) -> int:
+def _count_waiting(schedule: Schedule) -> int:
     first = [action.kind for action in schedule.rows[0]]
     warm_up = next(index for index, kind in enumerate(first) if kind != "F")
     all_first = warm_up == first.count("F")
     return warm_up if all_first else 2 * schedule.num_chunks
 
 
-def _short(footprint: Footprint, held: float, capacity: float) -> str:
-    """Return how much memory is missing, and the largest part of the need."""
+def _describe_shortage(footprint: Footprint, held: float, capacity: float) -> str:
     state = footprint.parameters + footprint.gradients + footprint.optimizer
     if state + footprint.buffers > capacity:
         why = f"model state alone needs {state / 1e9:.1f} GB per GPU: use more GPUs"
@@ -280,7 +276,7 @@ def _short(footprint: Footprint, held: float, capacity: float) -> str:
     return f"{(held - capacity) / 1e9:.1f} GB over {capacity / 1e9:.1f} GB; {why}"
 
 
-def _written(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""Python entry points: any form of a scenario or cluster, as a validated object.
+"""Python entry points that accept any form of a scenario or cluster and return a validated object.
 
 Every public function that takes a scenario converts it by ``scenario_of``; those that take its results, by
 ``simcluster.simulate.result_of``.
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import refuse
-from simcluster.documents.overrides import Changes, pairs_of
+from simcluster.documents.diagnostics import reject_argument
+from simcluster.documents.overrides import Changes, normalize_changes
 from simcluster.scenario.files import A_CLUSTER, load_cluster
 from simcluster.scenario.scenario import Base, Scenario, keyword_pairs, load, load_text
 from simcluster.topology import Cluster
@@ -23,7 +23,7 @@ class HasScenario(Protocol):
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario."""
+        """Return the scenario that the object was made from."""
 
 
 ScenarioLike = str | Path | Mapping[str, Any] | Scenario | HasScenario
@@ -45,7 +45,7 @@ def scenario(source: ScenarioLike, /, changes: Changes = (), *, allow_python: bo
     existing one. With ``allow_python`` the source may name Python code of a schedule, as changes always may. Raises
     InputError that states where, what and which rule.
     """
-    pairs = [*pairs_of(changes), *keyword_pairs(more)]
+    pairs = [*normalize_changes(changes), *keyword_pairs(more)]
     if isinstance(source, str) and "\n" in source:
         return load_text(source, pairs, allow_python=allow_python)
     if isinstance(source, str | Path | Mapping):
@@ -59,11 +59,11 @@ def scenario_of(given: ScenarioLike, caller: str, takes: str = A_SCENARIO) -> Sc
     if isinstance(given, str | Path | Mapping):
         return scenario(given)
     found = given if isinstance(given, Scenario) else getattr(given, "scenario", None)
-    return found if isinstance(found, Scenario) else refuse(given, caller, takes)
+    return found if isinstance(found, Scenario) else reject_argument(given, caller, takes)
 
 
 def base_of(given: ScenarioLike, caller: str) -> Base:
-    """Return the argument of ``caller`` as a base of variants, read again for each variant."""
+    """Return the argument of ``caller`` as a base of variants, which is read again for each variant."""
     if isinstance(given, str | Path) and "\n" not in str(given):
         return Base(str(given))
     return Base.of(scenario_of(given, caller))
@@ -77,4 +77,4 @@ def cluster_of(given: ClusterLike, caller: str) -> Cluster:
         return load_cluster(given)
     if isinstance(given, Scenario):
         return given.cluster.built
-    return refuse(given, caller, f"{A_CLUSTER} or a Scenario")
+    return reject_argument(given, caller, f"{A_CLUSTER} or a Scenario")

@@ -1,4 +1,4 @@
-"""Documents of ``kind: import``: topologies from files of other tools.
+"""Documents of ``kind: import``: topologies read from files of other tools.
 
 The readers themselves are imported only where such a file is named.
 """
@@ -20,7 +20,7 @@ ENDINGS = (".xml", ".graphml", ".json", ".txt", ".out", ".log", ".ibnetdiscover"
 
 
 def is_importable(path: str | Path) -> bool:
-    """Return whether a path is a file of another tool, by its content or ending."""
+    """Return whether a path is a topology file of another tool, by its content or ending."""
     path = Path(path)
     if not path.is_file():
         return False
@@ -48,12 +48,12 @@ def _is_astra_network(path: Path) -> bool:
 
 
 def import_document(path: Path) -> Document:
-    """Return a topology document that imports one file, in which parameters can be set."""
+    """Return a topology document of ``kind: import`` for one file, in which parameters can be set."""
     return Document(data={"kind": "import", "files": [str(path)]}, source=str(path), folder=path.parent)
 
 
-def rooted(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an import document with its file paths resolved against ``folder``; others unchanged."""
+def resolve_files(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a ``kind: import`` document with file paths resolved against ``folder``; others unchanged."""
     files = fields.get("files")
     files = [files] if isinstance(files, str) else files
     if fields.get("kind") != "import" or not isinstance(files, list):
@@ -62,7 +62,7 @@ def rooted(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def expand_import(document: Document, where: KeyPath = ()) -> Document:
-    """Return the document with its ``kind: import`` section replaced by the imported graph.
+    """Return the document with its ``kind: import`` section replaced by the imported topology.
 
     ``where`` is the path of the section. Files do not state the network's ``routing``, which stays as written. Raises
     InputError naming file, line and, within another document, the key.

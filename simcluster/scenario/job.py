@@ -37,7 +37,7 @@ from simcluster.planning.perturbations import UNDISTURBED, Disturbances
 from simcluster.planning.segment_ops import NO_HOST_COSTS, HostCosts
 from simcluster.planning.segments import Passes, cache_timer
 from simcluster.scenario.memory_plan import ELEMENT_BYTES, footprints_of, offload_of, platform_of, recipe_of, shape_of
-from simcluster.scenario.schedule_plan import outer_of, plan_of, schedule_of, slices_of
+from simcluster.scenario.schedule_plan import outer_update_of, plan_of, schedule_of, slices_of
 from simcluster.scenario.sections import HostMemory
 from simcluster.topology import Cluster
 from simcluster.traffic.methods import Methods
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def passes_of(scenario: Scenario, device: Device) -> Passes:
-    """Return the builder of the segments of the scenario's forward and backward passes."""
+    """Return the builder of the op segments of the scenario's forward and backward passes."""
     precision = scenario.training.precision.removesuffix("-mixed")
     timer = cache_timer(partial(kernels_seconds, device, precision=precision))
     sensitivity = make_sensitivity(device, interference_of(scenario, device), precision)
@@ -62,12 +62,12 @@ def passes_of(scenario: Scenario, device: Device) -> Passes:
         dispatch=scenario.parallel.expert_dispatch,
         sensitivity=sensitivity,
         attention=lambda kernels: timer([kernel for kernel in kernels if kernel.kind == "attention"]),
-        issue=issue_of(scenario) if scenario.software else NO_HOST_COSTS,
+        issue=host_costs_of(scenario) if scenario.software else NO_HOST_COSTS,
     )
 
 
 def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> Job:
-    """Return the planning job of a scenario; ``passes`` reuses ones that were made before."""
+    """Return the planning job of a scenario; ``passes`` may be given if they exist already."""
     passes = passes or passes_of(scenario, device)
     schedule = schedule_of(scenario)
     plan = plan_of(scenario, schedule)
@@ -91,7 +91,7 @@ def job_of(scenario: Scenario, device: Device, passes: Passes | None = None) -> 
 
 
 def send_bytes_of(scenario: Scenario, passes: Passes) -> float:
-    """Return the bytes that each rank sends over a stage boundary."""
+    """Return the bytes that each rank sends to the next pipeline stage per microbatch."""
     split = scenario.parallel.sequence_parallel or scenario.pipeline.scatter_gather
     return passes.activation_bytes / (scenario.parallel.tp if split else 1)
 
@@ -102,7 +102,7 @@ def planned_footprints(scenario: Scenario) -> tuple[Footprint, ...]:
 
 
 def facts_with_memory(scenario: Scenario, device: Device, job: Job) -> Facts:
-    """Return the facts of the scenario's step, including the memory footprints of its stages."""
+    """Return tokens, FLOP and peak rates of the scenario's step, with the memory footprint of each stage."""
     return replace(facts_of(scenario, device), footprints=footprints_of(scenario, job))
 
 
@@ -118,7 +118,7 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
     )
     whole = model_flops_per_sequence(model, attention=attention)
     documents = scenario.data and scenario.data.documents
-    real, seen = _real(scenario, attention) if documents else (1.0, attention)
+    real, seen = _real_shares(scenario, attention) if documents else (1.0, attention)
     precision = training.precision.removesuffix("-mixed")
     return Facts(
         ranks=scenario.gpus,
@@ -139,11 +139,10 @@ def facts_of(scenario: Scenario, device: Device) -> Facts:
 
 def real_tokens_per_step(scenario: Scenario) -> float:
     """Return the tokens per step that are not padding."""
-    return _real(scenario, 1.0)[0] * scenario.tokens_per_step
+    return _real_shares(scenario, 1.0)[0] * scenario.tokens_per_step
 
 
-def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
-    """Return the shares of real tokens and of whole sequences' core attention."""
+def _real_shares(scenario: Scenario, attention: float) -> tuple[float, float]:
     if scenario.data is None or scenario.data.documents is None:
         return 1.0, attention
     packed = scenario.data.packed(scenario.seed, batch_of(scenario), scenario.dp)
@@ -152,12 +151,11 @@ def _real(scenario: Scenario, attention: float) -> tuple[float, float]:
 
 
 def _flops_of_real(model: Model, real: float, attention: float) -> float:
-    """Return the model FLOP of a sequence's real tokens, with their own core attention."""
     without = model_flops_per_sequence(model, attention=0.0)
     return real * without + model_flops_per_sequence(model, attention=attention) - without
 
 
-def slowness(scenario: Scenario) -> list[float]:
+def rank_slowdowns(scenario: Scenario) -> list[float]:
     """Return the constant slowdown factor of every rank's compute."""
     if not scenario.faults:
         return [1.0] * scenario.gpus
@@ -165,21 +163,21 @@ def slowness(scenario: Scenario) -> list[float]:
 
 
 def disturbances_of(scenario: Scenario, plan: Plan, cluster: Cluster, saved: SavedParts | None = None) -> Disturbances:
-    """Return the disturbances of ranks and links by faults and by saving a checkpoint."""
+    """Return how faults and a checkpoint disturb the ranks and links of a job."""
     found = UNDISTURBED
     if scenario.faults:
         faults, seed = scenario.faults, scenario.seed
-        setting = setting_of(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
+        setting = fault_setting(scenario, plan, cluster.host_of[: scenario.gpus], cluster, cluster.wiring.link_capacity)
         capacities = capacity_profiles(faults, cluster, seed)
         found = replace(rank_disturbances(faults, setting), capacities=capacities)
     return found.with_program_change(saved.colour, saved.program) if saved and saved.uneven else found
 
 
-def setting_of(
+def fault_setting(
     scenario: Scenario, plan: Plan, host_of: Sequence[int], fabric: Fabric, capacity: LinkValues
 ) -> Setting:  # fmt: skip
-    """Return the job that the faults change, on these hosts, with links of healthy ``capacity`` (B/s)."""
-    routes = routes_of(scenario)
+    """Return the job as faults see it: its ranks on these hosts, and links of healthy ``capacity`` (B/s)."""
+    routes = relayed_routes(scenario)
     relays = partial(relayed_links, fabric, capacity, routes) if routes else None
     return Setting(plan, host_of, scenario.seed, batch_of(scenario), relays)
 
@@ -198,7 +196,7 @@ def batch_of(scenario: Scenario) -> Batch:
     )
 
 
-def methods_of(scenario: Scenario) -> Methods:
+def collective_methods(scenario: Scenario) -> Methods:
     """Return the algorithms and simulation options of the scenario's collectives."""
     chosen = {kind: getattr(scenario.collectives, kind) for kind in ("all_reduce", "reduce_scatter", "all_gather")}
     return Methods(
@@ -206,19 +204,19 @@ def methods_of(scenario: Scenario) -> Methods:
         platform=platform_of(scenario),
         in_rounds={"flow": False, "steps": True}[scenario.collectives.detail],
         factors=scenario.cluster.scale.pace,
-        routes=routes_of(scenario) if scenario.model.moe else None,
+        routes=relayed_routes(scenario) if scenario.model.moe else None,
         reach=scenario.parallel.expert_dispatch.reach,
     )
 
 
-def routes_of(scenario: Scenario) -> TokenRoutes | None:
-    """Return the routes of tokens that are relayed to experts; None if none are relayed."""
+def relayed_routes(scenario: Scenario) -> TokenRoutes | None:
+    """Return the token routes of a dispatcher that relays tokens between nodes; None for others."""
     moe = scenario.model.moe
     return moe.routes if moe and scenario.parallel.expert_dispatch.relays else None
 
 
 def interference_of(scenario: Scenario, device: Device) -> Interference | None:
-    """Return the mutual slowdown of communication and compute on a GPU."""
+    """Return how communication and compute slow each other down on a GPU; None if they do not."""
     held = scenario.parallel.expert_dispatch.multiprocessors if scenario.model.moe else 0
     return get_interference(device, scenario.overlap.interference, dispatcher=held)
 
@@ -230,7 +228,7 @@ _BUCKET_PARAMETERS = 40e6  # Megatron-LM: max(40e6, 1e6 x dp) parameters a bucke
 _BUCKET_PARAMETERS_PER_REPLICA = 1e6
 
 
-def issue_of(scenario: Scenario) -> HostCosts:
+def host_costs_of(scenario: Scenario) -> HostCosts:
     """Return the host's times to launch work, scaled by the cluster's launch factor."""
     software = scenario.software
     if software is None:
@@ -300,5 +298,5 @@ def data_parallel_of(scenario: Scenario, device: Device, plan: Plan, recipe: Rec
         buffer_seconds=partial(buffer_seconds, device, recipe=recipe, gradients=gradients),
         copy_seconds=partial(sharded_copy_seconds, device, recipe=recipe, shards=software.shards, gathers=2 + again),
         optimizer=optimizer_class(scenario.training.optimizer).of(updated, scenario.training),
-        outer=outer_of(scenario, device, recipe) if scenario.training.outer else None,
+        outer=outer_update_of(scenario, device, recipe) if scenario.training.outer else None,
     )

@@ -3,7 +3,7 @@
 A field's description is the string below it in its class. Pydantic could read these as it makes each class
 (``use_attribute_docstrings``), at a cost of 0.1 s to every start; here they are read on demand. The schema of editors
 (``schema``), completion, the reference and the studio are made of these keys. What validators accept in addition to the
-annotation is stated by ``WithJsonSchema``, ``WordOf`` and ``Accepts``, or in ``schema``.
+annotation is stated by ``WithJsonSchema``, ``NameFromSet`` and ``FileForms``, or in ``schema``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from simcluster.base.units import write_quantity
-from simcluster.documents.diagnostics import in_flow, listed
-from simcluster.documents.kinds import Accepts, OneOf, WordOf, models_in
+from simcluster.documents.diagnostics import format_as_flow, listed
+from simcluster.documents.kinds import FileForms, NameFromSet, RegisteredModel, models_in
 from simcluster.documents.spec import Spec
 from simcluster.faults.pace import PACE_KEYS, PaceFault
 from simcluster.scenario.fields import ScenarioFields
@@ -48,22 +48,22 @@ _SIZES = {MinLen: ("min_length", "min"), MaxLen: ("max_length", "max")}
 
 
 def fragment_of(annotation: Any, metadata: Iterable[Any] = ()) -> Fragment:
-    """Return the JSON schema fragment of a field with this annotation."""
+    """Return the JSON schema fragment of a field with this annotation and metadata."""
     marks = [mark for each in metadata for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
     for mark in marks:
         if isinstance(mark, WithJsonSchema) and mark.json_schema is not None:
             return dict(mark.json_schema)
-        if isinstance(mark, WordOf):
+        if isinstance(mark, NameFromSet):
             return {"enum": list(mark.words)}
-        if isinstance(mark, OneOf):
-            return any_of(_reference(model) for model in mark.models)
+        if isinstance(mark, RegisteredModel):
+            return union_fragment(_reference(model) for model in mark.models)
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
-        return _limited(fragment_of(inner, more), marks)
-    return _limited(_of_type(annotation), marks)
+        return _add_limits(fragment_of(inner, more), marks)
+    return _add_limits(_type_fragment(annotation), marks)
 
 
-def _of_type(annotation: Any) -> Fragment:
+def _type_fragment(annotation: Any) -> Fragment:
     origin, parts = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _reference(annotation)
@@ -71,24 +71,24 @@ def _of_type(annotation: Any) -> Fragment:
         return {"enum": list(parts)}
     if origin in (tuple, list):
         if len(parts) == 2 and parts[1] is not Ellipsis and origin is tuple:
-            return {"type": "array", "items": any_of(map(fragment_of, parts)), "minItems": 2, "maxItems": 2}
+            return {"type": "array", "items": union_fragment(map(fragment_of, parts)), "minItems": 2, "maxItems": 2}
         return {"type": "array", "items": fragment_of(parts[0])}
     if origin is dict:
         return {"type": "object", "additionalProperties": fragment_of(parts[1])}
     if parts:  # a union
-        return any_of(map(fragment_of, parts))
+        return union_fragment(map(fragment_of, parts))
     return dict(_PLAIN[annotation])
 
 
-def form_of(form: Any) -> Fragment:
+def form_fragment(form: Any) -> Fragment:
     """Return the JSON schema of a type, of a tuple of words, or of a schema."""
     if isinstance(form, dict):
         return form
     return {"enum": [*form]} if isinstance(form, tuple) else fragment_of(form)
 
 
-def any_of(fragments: Iterable[Fragment]) -> Fragment:
-    """Return the JSON schema that accepts any of several, without duplicates."""
+def union_fragment(fragments: Iterable[Fragment]) -> Fragment:
+    """Return a JSON schema that accepts any of several fragments, without duplicates."""
     found: list[Fragment] = []
     for each in fragments:
         found += [inner for inner in (each["anyOf"] if set(each) == {"anyOf"} else [each]) if inner not in found]
@@ -99,7 +99,7 @@ def _reference(model: type[BaseModel]) -> Fragment:
     return {"$ref": f"#/$defs/{model.__name__}"}
 
 
-def _limited(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
+def _add_limits(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
     found = dict(fragment)
     for mark in marks:
         if type(mark) in _LIMITS and found.get("type") in ("integer", "number"):
@@ -111,26 +111,28 @@ def _limited(fragment: Fragment, marks: Iterable[Any]) -> Fragment:
     return found
 
 
-def unit_in(fragment: Fragment) -> str:
-    """Return the first quantity ("seconds") that a schema fragment accepts; "" for none."""
-    return next((each["x-unit"] for each in _all(fragment) if "x-unit" in each), "")
+def fragment_unit(fragment: Fragment) -> str:
+    """Return the quantity that a schema fragment accepts, such as "seconds"; "" if none."""
+    return next((each["x-unit"] for each in _alternatives(fragment) if "x-unit" in each), "")
 
 
-def words_in(fragment: Fragment) -> tuple[str, ...]:
-    """Return the words that a schema fragment accepts."""
-    found = [each.get("enum", [True, False] if each.get("type") == "boolean" else []) for each in _all(fragment)]
-    return tuple(_word(value) for values in found for value in values)
+def fragment_words(fragment: Fragment) -> tuple[str, ...]:
+    """Return the words that a schema fragment accepts as values."""
+    found = [
+        each.get("enum", [True, False] if each.get("type") == "boolean" else []) for each in _alternatives(fragment)
+    ]
+    return tuple(_format_word(value) for values in found for value in values)
 
 
-def text_of(fragment: Fragment) -> str:
-    """Return a schema fragment's type in words: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
-    said = [_said(each) for each in _all(fragment) if each.get("type") != "null"]
+def describe_fragment(fragment: Fragment) -> str:
+    """Describe the type of a schema fragment: 'whole number from 1', 'none, auto or bytes, as in "80 GB"'."""
+    said = [_describe_one(each) for each in _alternatives(fragment) if each.get("type") != "null"]
     return listed(dict.fromkeys(each for each in said if each))
 
 
-def _said(each: Fragment) -> str:
+def _describe_one(each: Fragment) -> str:
     if "enum" in each:
-        return listed(map(_word, each["enum"]))
+        return listed(map(_format_word, each["enum"]))
     if "$ref" in each:
         return "a section"
     if "x-unit" in each:
@@ -141,7 +143,7 @@ def _said(each: Fragment) -> str:
     if isinstance(kind, list):
         return "a number, or text with its unit"
     if kind == "array":
-        return f"a list of {text_of(each['items']).removeprefix('a ')}" if "items" in each else "a list"
+        return f"a list of {describe_fragment(each['items']).removeprefix('a ')}" if "items" in each else "a list"
     name = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text",
             "object": "a mapping"}.get(kind, "")  # fmt: skip
     ends = [
@@ -153,22 +155,22 @@ def _said(each: Fragment) -> str:
     return " ".join([name, *ends])
 
 
-def _all(fragment: Fragment) -> list[Fragment]:
+def _alternatives(fragment: Fragment) -> list[Fragment]:
     found: list[Fragment] = fragment.get("anyOf", [fragment])
     return found
 
 
-def _word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 _ANYWHERE = {
-    "kind": "Kind, which determines the other keys.",
-    "name": "Name.",
-    "source": "Source of the values; shown, never used.",
-    "seed": "Seed of these draws, in addition to the scenario's; default: the number of earlier faults of this kind.",
+    "kind": "Which kind of object this is; the other keys depend on it.",
+    "name": "Name, shown in tables and messages.",
+    "source": "Where the values come from, such as a paper or a data sheet; shown, never used.",
+    "seed": "Seed of the random draws, added to the scenario's seed; default: number of earlier faults of this kind.",
 }
 """Descriptions of fields whose classes have no text below them."""
 _SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per second": "FLOP/s"}
@@ -176,9 +178,9 @@ _SYMBOLS = {"seconds": "s", "bytes": "B", "bytes per second": "B/s", "FLOP per s
 
 @dataclass(frozen=True)
 class ScenarioKey:
-    """A key of a scenario, which is a field of a model.
+    """A key of a scenario file: its dotted path, and the model field that defines it.
 
-    ``path`` is dotted; an item of a list or mapping is ``*``, and one of several kinds is in brackets, as in
+    In ``path`` an item of a list or mapping is ``*``, and one of several kinds is in brackets, as in
     ``faults.*[slow_gpu].rank``.
     """
 
@@ -188,7 +190,7 @@ class ScenarioKey:
 
     @property
     def plain_path(self) -> str:
-        """Path without kinds, as in an override."""
+        """Dotted path of the key without kinds, as in an override."""
         return re.sub(r"\[[\w-]+\]", "", self.path)
 
     @property
@@ -199,40 +201,40 @@ class ScenarioKey:
     def fragment(self) -> Fragment:
         """Type of the key as a JSON schema fragment."""
         own = fragment_of(self._field.annotation, self._field.metadata)
-        more = next((each for each in self._field.metadata if isinstance(each, Accepts)), None)
-        return any_of(own if each is ... else form_of(each) for each in more.forms()) if more else own
+        more = next((each for each in self._field.metadata if isinstance(each, FileForms)), None)
+        return union_fragment(own if each is ... else form_fragment(each) for each in more.forms()) if more else own
 
     @property
     def takes(self) -> str:
         """Type of the key in words."""
-        return text_of(self.fragment)
+        return describe_fragment(self.fragment)
 
     @property
     def unit(self) -> str:
-        """Quantity of the key ("bytes", "seconds"); "" if it has none."""
-        return unit_in(self.fragment)
+        """Quantity of the key's value ("bytes", "seconds"); "" if it has none."""
+        return fragment_unit(self.fragment)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words that the key accepts."""
-        return words_in(self.fragment)
+        """Words that the key accepts as values."""
+        return fragment_words(self.fragment)
 
     @property
     def description(self) -> str:
-        """Description of the key."""
-        return description(self.model, self.name)
+        """Description of the key for users."""
+        return field_description(self.model, self.name)
 
     @property
     def required(self) -> bool:
-        """Whether a document must have the key."""
+        """Whether a scenario file must have the key."""
         one_of_some = issubclass(self.model, PaceFault) and self.name in PACE_KEYS
         return self._field.is_required() and not one_of_some
 
     @cached_property
     def default(self) -> Any:
-        """Default as in a file.
+        """Default of the key as written in a file; None for required keys and sections.
 
-        None for required keys, sections, and defaults that depend on other keys.
+        None also for defaults that depend on other keys.
         """
         default = None if self._field.is_required() else self._field.get_default(call_default_factory=True)
         if default is None or isinstance(default, Spec):
@@ -245,19 +247,19 @@ class ScenarioKey:
 
     @property
     def default_text(self) -> str:
-        """Default as YAML writes it; "" for none."""
+        """Default of the key as YAML writes it; "" if it has none."""
         if self.default is None or self.default in ([], ""):
             return ""
-        return str(self.default).lower() if isinstance(self.default, bool) else in_flow(self.default)
+        return str(self.default).lower() if isinstance(self.default, bool) else format_as_flow(self.default)
 
 
 @cache
 def scenario_keys() -> tuple[ScenarioKey, ...]:
-    """Return every key in the order of the sections; a recursive model is entered once."""
-    return tuple(_below(ScenarioFields, "", ()))
+    """Return every key that a scenario file may have, in order; a recursive model is entered once."""
+    return tuple(_walk_keys(ScenarioFields, "", ()))
 
 
-def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[ScenarioKey]:
+def _walk_keys(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...]) -> Iterator[ScenarioKey]:
     for name, field in model.model_fields.items():
         here = f"{path}.{name}" if path else name
         yield ScenarioKey(here, model, name)
@@ -265,20 +267,19 @@ def _below(model: type[BaseModel], path: str, inside: tuple[type[BaseModel], ...
         several = {tuple, dict} & {*map(get_origin, (field.annotation, *get_args(field.annotation)))}
         below = "cluster" if here == "cluster.topology" else here  # a topology's parameters stand next to its name
         for each in models:
-            kind = f"[{_kind(each)}]" if len(models) > 1 and _kind(each) else ""
-            yield from _below(each, f"{below}{'.*' if several else ''}{kind}", (*inside, each))
+            kind = f"[{_kind_word(each)}]" if len(models) > 1 and _kind_word(each) else ""
+            yield from _walk_keys(each, f"{below}{'.*' if several else ''}{kind}", (*inside, each))
 
 
-def _kind(model: type[BaseModel]) -> str:
-    """Return the word that distinguishes a model from other kinds."""
+def _kind_word(model: type[BaseModel]) -> str:
     kinds = [ScenarioKey("", model, name).words for name in ("kind", "name") if name in model.model_fields]
     return next((words[0] for words in kinds if len(words) == 1), "")
 
 
-def description(model: type[BaseModel], field: str) -> str:
+def field_description(model: type[BaseModel], field: str) -> str:
     """Return the description of a model's field, from the first base class that has one."""
     own = (
-        _texts(each.__module__).get(each.__name__, {}).get(field, "")
+        _descriptions_in(each.__module__).get(each.__name__, {}).get(field, "")
         for each in model.__mro__
         if issubclass(each, Spec)
     )
@@ -286,8 +287,7 @@ def description(model: type[BaseModel], field: str) -> str:
 
 
 @cache
-def _texts(module: str) -> dict[str, dict[str, str]]:
-    """Return the descriptions below fields of a module, by class and field."""
+def _descriptions_in(module: str) -> dict[str, dict[str, str]]:
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     return {
         one.name: {

@@ -1,4 +1,4 @@
-"""Defaults that depend on other fields: the built cluster, dp, etp, rows of a schedule function."""
+"""Defaults that depend on other fields of a scenario: cluster, dp, etp, rows of a schedule function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from simcluster.base.gc_paused import pause_gc
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.own_words import names_function
 from simcluster.scenario.fields import ScenarioFields
-from simcluster.scenario.rules import oversize
-from simcluster.scenario.schedule_files import function_in
+from simcluster.scenario.rules import explain_oversize
+from simcluster.scenario.schedule_files import load_schedule_function
 from simcluster.scenario.sections import Parallel, Pipeline
 from simcluster.schedules import SCHEDULES, make_schedule, schedules_with
 from simcluster.schedules.specs import Rows
@@ -16,15 +16,15 @@ from simcluster.schedules.stage_layout import StageLayout
 from simcluster.topology import Cluster
 
 
-def fill(scenario: ScenarioFields, field: str, value: object) -> None:
-    """Set a field of an immutable scenario."""
+def set_field(scenario: ScenarioFields, field: str, value: object) -> None:
+    """Set a field of a scenario, which is immutable otherwise."""
     object.__setattr__(scenario, field, value)  # frozen for everybody else
 
 
 @pause_gc()
-def built(scenario: ScenarioFields) -> Cluster:
-    """Return the built cluster; raise RuleError if it is too large or invalid."""
-    if "built" not in vars(scenario.cluster) and (too_large := oversize(scenario.cluster.topology)):
+def build_cluster(scenario: ScenarioFields) -> Cluster:
+    """Return the built cluster of a scenario; raise RuleError if it is too large or invalid."""
+    if "built" not in vars(scenario.cluster) and (too_large := explain_oversize(scenario.cluster.topology)):
         raise RuleError([(("cluster",), too_large)])
     try:
         return scenario.cluster.built
@@ -32,11 +32,11 @@ def built(scenario: ScenarioFields) -> Cluster:
         raise RuleError([(("cluster",), str(error))]) from None
 
 
-def parallel_of(scenario: ScenarioFields) -> Parallel:
-    """Return the parallel section with dp from the remaining GPUs, where the other axes divide them.
+def complete_parallel(scenario: ScenarioFields) -> Parallel:
+    """Return the parallel section with dp set to the GPUs over tp x pp x cp, and a default etp.
 
-    etp becomes 1 where experts that are split like other layers would need more ranks than a stage has, and whole ones
-    do not.
+    Without a whole quotient dp stays unset. etp becomes 1 where experts that are split like other layers would need
+    more ranks than a stage has, and whole ones do not.
     """
     parallel = scenario.parallel
     others = parallel.tp * parallel.pp * parallel.cp
@@ -48,10 +48,10 @@ def parallel_of(scenario: ScenarioFields) -> Parallel:
     return parallel
 
 
-def pipeline_of(scenario: ScenarioFields) -> Pipeline:
+def complete_pipeline(scenario: ScenarioFields) -> Pipeline:
     """Return the pipeline section with its layout and schedule function evaluated."""
     try:
-        pipeline, training = _laid_out(scenario), scenario.training
+        pipeline, training = _apply_layout(scenario), scenario.training
     except InputError as error:
         raise RuleError([(("pipeline", "layout"), str(error))]) from None
     name, together = pipeline.schedule, scenario.parallel.dp * training.micro_batch
@@ -61,14 +61,13 @@ def pipeline_of(scenario: ScenarioFields) -> Pipeline:
         return pipeline  # the rules complain
     counts = scenario.parallel.pp, scenario.microbatches, pipeline.chunks
     try:
-        rows = Rows.of(make_schedule(function_in(name), *counts))
+        rows = Rows.of(make_schedule(load_schedule_function(name), *counts))
     except InputError as error:
         raise RuleError([(("pipeline", "schedule"), str(error))]) from None
     return pipeline.model_copy(update={"schedule": rows, "chunks": 1})
 
 
-def _laid_out(scenario: ScenarioFields) -> Pipeline:
-    """Return the pipeline section with the layers, chunks and schedule that its layout states."""
+def _apply_layout(scenario: ScenarioFields) -> Pipeline:
     pipeline, pp = scenario.pipeline, scenario.parallel.pp
     if pipeline.layout is None:
         return pipeline

@@ -36,7 +36,7 @@ _FAR = 2.0  # times beyond what was validated
 
 @dataclass(frozen=True, slots=True)
 class RunKind:
-    """Features of a run that determine how accurately it is predicted.
+    """Features of a run on which the accuracy of its predicted step time depends.
 
     ``generation`` of the GPU ("": none of those validated), ``sharding`` "FSDP" (ZeRO 3) or "Megatron" (others), of a
     mixture of experts "FSDP mixture" or "Megatron mixture", ``length`` of its kernels, "short" or "long"; ``traits``
@@ -53,13 +53,13 @@ class RunKind:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Return the groups of the run, the narrowest first."""
+        """Return the names of the groups of validated runs that the run belongs to, the narrowest first."""
         wide = f"{self.generation or 'other GPU'}, {self.sharding}"
         return f"{wide}, {self.length} kernels", wide, self.sharding, ANY
 
 
 @dataclass(frozen=True, slots=True)
-class Likely:
+class LikelyInterval:
     """Interval (s) that contains the measured step time with probability ``level``.
 
     Learned from ``rows`` measured runs of ``studies``, the group ``like``. ``far`` lists what distinguishes the run
@@ -81,8 +81,8 @@ class Likely:
 
 
 @dataclass(frozen=True, slots=True)
-class Validated:
-    """Prediction errors of one study for runs of one kind, from ``rows`` measured steps.
+class StudyErrors:
+    """Prediction errors of one validation study for similar runs, from ``rows`` measured steps.
 
     ``mean`` and ``worst`` are absolute errors, predicted over measured minus 1, and ``bias`` their signed mean (above
     0: predicted too long); ``like`` is the kind, ``spans`` the ranges of its GPUs, hidden size, sequence length.
@@ -97,8 +97,8 @@ class Validated:
     spans: tuple[tuple[int, int], ...]
 
 
-def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
-    """Return the kind of a run whose step has ``model_flops`` FLOP."""
+def run_kind_of(scenario: Scenario, model_flops: float) -> RunKind:
+    """Return the features of a run that decide its accuracy; a step has ``model_flops`` FLOP."""
     peaks = scenario.cluster.device.peak.known()
     peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0)) or max(peaks.values())
     generation = next((name for name, low, high in _GENERATIONS if low < peak < high), "")
@@ -112,11 +112,11 @@ def kind_of(scenario: Scenario, model_flops: float) -> RunKind:
         scenario.gpus,
         scenario.model.hidden_size,
         scenario.model.sequence_length,
-        tuple(_traits(scenario)),
+        tuple(_list_traits(scenario)),
     )
 
 
-def _traits(scenario: Scenario) -> Iterator[str]:
+def _list_traits(scenario: Scenario) -> Iterator[str]:
     if scenario.parallel.cp > 1:
         yield "context parallelism"
     if scenario.model.moe:
@@ -141,31 +141,31 @@ def _traits(scenario: Scenario) -> Iterator[str]:
         yield "workers that train apart"
 
 
-def likely(scenario: Scenario, model_flops: float, step_time: float) -> Likely:
-    """Return the interval of the measured step time for a predicted ``step_time`` (s)."""
-    return of_kind(kind_of(scenario, model_flops), step_time, _table())
+def predict_interval(scenario: Scenario, model_flops: float, step_time: float) -> LikelyInterval:
+    """Return the interval in which the measured step time should lie, for a predicted ``step_time`` (s)."""
+    return interval_of_kind(run_kind_of(scenario, model_flops), step_time, _residual_table())
 
 
-def of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> Likely:
-    """Return the interval of the measured step time for a kind of run, by a table of groups."""
+def interval_of_kind(kind: RunKind, step_time: float, table: Mapping[str, Any]) -> LikelyInterval:
+    """Return the interval of the measured step time for a kind of run; ``table`` has the validated errors."""
     groups = table["groups"]
-    far = (*(each for each in kind.traits if each not in table["traits"]), *_apart(kind, groups))
+    far = (*(each for each in kind.traits if each not in table["traits"]), *_list_differences(kind, groups))
     name = ANY if far else next(name for name in kind.groups if name in groups)
     group = groups[name]
     low, high = group["low"] * step_time, group["high"] * step_time
-    return Likely(low, high, table["level"], name, group["rows"], group["studies"], far)
+    return LikelyInterval(low, high, table["level"], name, group["rows"], group["studies"], far)
 
 
-def nearest(scenario: Scenario, model_flops: float) -> tuple[Validated, ...]:
-    """Return all validated studies, those of the most similar runs first."""
-    return rank_studies(kind_of(scenario, model_flops), _table())
+def similar_studies(scenario: Scenario, model_flops: float) -> tuple[StudyErrors, ...]:
+    """Return all validation studies, those of the most similar runs first."""
+    return rank_studies(run_kind_of(scenario, model_flops), _residual_table())
 
 
-def rank_studies(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ...]:
-    """Return the studies of a table by shared group, then by distance of their sizes from the run's."""
+def rank_studies(kind: RunKind, table: Mapping[str, Any]) -> tuple[StudyErrors, ...]:
+    """Return the validation studies of a table, those of the most similar runs first."""
     own = kind.groups[0].split(", ")
 
-    def distance(row: Validated) -> tuple[int, float]:
+    def distance(row: StudyErrors) -> tuple[int, float]:
         generation, sharding, length = (a == b for a, b in zip(own, row.like.split(", "), strict=True))
         shared = sharding + (sharding and generation) + (sharding and generation and length)
         outside = math.fsum(
@@ -175,15 +175,14 @@ def rank_studies(kind: RunKind, table: Mapping[str, Any]) -> tuple[Validated, ..
         return -shared, outside
 
     rows = [
-        Validated(**{name: row[name] for name in ("study", "like", "rows", "mean", "worst", "bias")},
+        StudyErrors(**{name: row[name] for name in ("study", "like", "rows", "mean", "worst", "bias")},
                   spans=tuple(tuple(row[name]) for name in SPANS))
         for row in table["studies"]
     ]  # fmt: skip
     return tuple(sorted(rows, key=distance))
 
 
-def _apart(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how the run differs from validated runs on its GPU with its sharding."""
+def _list_differences(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
     near = groups.get(f"{kind.generation}, {kind.sharding}")
     if not kind.generation:
         yield "a GPU of another generation"
@@ -198,5 +197,5 @@ def _apart(kind: RunKind, groups: Mapping[str, Any]) -> Iterator[str]:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
+def _residual_table() -> Mapping[str, Any]:
     return read_document(catalogue_path("residuals.yaml")).data

@@ -2,7 +2,7 @@
 
 NCCL's latencies apply instead of those of the links, and its rates limit what flows reach: ``traffic.methods``. So a
 changed latency without effect is rejected, and a run warns where a higher rate gains nothing. Values of the topology's
-own file are exempt: its links and its platform describe the same machines.
+own file are exempt: its links and its platform describe the same nodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RATES = ("line_rate", "efficiency", "preset")
 
 
 def uses_link_latencies(scenario: ScenarioFields) -> bool:
-    """Return whether link latencies affect the scenario; without an NCCL platform they always do.
+    """Return whether link latencies affect the scenario's step; without an NCCL platform they always do.
 
     With one they affect groups on several sites, copies to the host, tokens that a dispatcher relays, and algorithms
     that NCCL does not have.
@@ -33,61 +33,61 @@ def uses_link_latencies(scenario: ScenarioFields) -> bool:
     named = {chosen.all_reduce, chosen.reduce_scatter, chosen.all_gather}
     others = not named <= {"auto", *ALGORITHMS}
     far = bool(scenario.cluster.built.machines_per_site)
-    return _platform(scenario) in (None, "none") or far or copies or relays or others
+    return _nccl_platform(scenario) in (None, "none") or far or copies or relays or others
 
 
 def latency_error(scenario: ScenarioFields, written: Document, path: KeyPath) -> InputError:
-    """Return the error about a changed link latency that has no effect."""
+    """Return the InputError about a changed link latency that has no effect."""
     return written.error(
         path,
-        f"has no effect: latencies of collectives and sends are those of NCCL's platform {_platform(scenario)} "
+        f"has no effect: latencies of collectives and sends are those of NCCL's platform {_nccl_platform(scenario)} "
         f"(collectives.nccl: {scenario.collectives.nccl}); remove it, set collectives.nccl to none, where only the "
         "links count, or change cluster.scale.latency, a factor on all latencies",
     )
 
 
-def _platform(scenario: ScenarioFields) -> str | None:
+def _nccl_platform(scenario: ScenarioFields) -> str | None:
     chosen = scenario.collectives.nccl
     return scenario.cluster.built.nccl if chosen == "auto" else chosen
 
 
-def changes_of_links(written: Document, keys: tuple[str, ...]) -> list[KeyPath]:
-    """Return the paths of these keys in the cluster section that differ from the topology's file."""
+def find_link_changes(written: Document, keys: tuple[str, ...]) -> list[KeyPath]:
+    """Return the paths of link settings named ``keys`` that a scenario changes in its topology."""
     over = [at for at, mark in written.marks.items() if mark.place == "override" and at[2:]]
     return [
         path
-        for path in _leaves(written.data.get("cluster"), ("cluster",))
+        for path in _leaf_paths(written.data.get("cluster"), ("cluster",))
         if path[-1] in keys
         and path[1] != "scale"
         and (path[1] != "topology" or any(at == path[: len(at)] for at in over))
     ]
 
 
-def without_changes(written: Document, paths: Iterable[KeyPath]) -> Document:
+def remove_values(written: Document, paths: Iterable[KeyPath]) -> Document:
     """Return the document without the values at these paths."""
     data = written.data
     for path in paths:
-        data = _without(data, path)
+        data = _remove_value(data, path)
     return replace(written, data=data)
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the paths of single values; of new links in lists only those beyond a preset."""
+def _leaf_paths(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the paths of single values in nested data; for new links in lists only those beyond a preset."""
     if isinstance(value, Mapping):
         new = "preset" not in value and any(isinstance(key, int) for key in path)
         for key, inner in value.items():
-            yield from () if new and key in LATENCIES else _leaves(inner, (*path, key))
+            yield from () if new and key in LATENCIES else _leaf_paths(inner, (*path, key))
     elif isinstance(value, list | tuple):
         for place, inner in enumerate(value):
-            yield from _leaves(inner, (*path, place))
+            yield from _leaf_paths(inner, (*path, place))
     else:
         yield path
 
 
-def _without(data: Any, path: KeyPath) -> Any:
+def _remove_value(data: Any, path: KeyPath) -> Any:
     key, *rest = path
     if isinstance(data, list | tuple):
-        return [_without(item, tuple(rest)) if place == key else item for place, item in enumerate(data)]
+        return [_remove_value(item, tuple(rest)) if place == key else item for place, item in enumerate(data)]
     if not rest:
         return {name: item for name, item in data.items() if name != key}
-    return {name: _without(item, tuple(rest)) if name == key else item for name, item in data.items()}
+    return {name: _remove_value(item, tuple(rest)) if name == key else item for name, item in data.items()}

@@ -1,4 +1,4 @@
-"""Waiting time for data: late batches by host and step (computed by ``step.simulate``)."""
+"""Time that steps wait for training data, by host and step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loading:
-    """Effect of the data loader on a step of ``step`` seconds.
+    """Effect of the data loader on a step that takes ``step`` seconds without it.
 
     ``late[host][step]`` is how late batches are (s), with ``hosts`` in that order; ``batch`` is the time of the slowest
     host's batch on one of ``workers``; ``ahead``: batches are loaded before a step needs them.
@@ -35,11 +35,11 @@ class Loading:
 
     @property
     def exposed(self) -> float:
-        """Mean time (s) that a step waits for the slowest host's data."""
+        """Mean time (s) that a step waits for the data of the slowest host."""
         return float(np.array(self.late).max(axis=0).mean())
 
     def on(self, scenario: Scenario) -> Scenario:
-        """Return the scenario to simulate: without its loader, and with the exposed waiting time as a fault."""
+        """Return the scenario to simulate: without its data loader, and with late batches as a fault."""
         place = {host: number for number, host in enumerate(self.hosts)}
         late = tuple(self.late[place[host]] for host in scenario.cluster.built.host_of[: scenario.gpus])
         fault = LateBatches.model_validate({"kind": "host_stall", "cause": "data_loading", "late": late})
@@ -50,7 +50,7 @@ class Loading:
         return {"step_s": self.step, "batch_s": self.batch, "workers": self.workers, "exposed_s": self.exposed}
 
     def lines(self) -> list[str]:
-        """Return the lines of a run's summary about the loader."""
+        """Return the lines about the data loader in a run's summary."""
         together = f", {self.workers} workers {format_seconds(self.batch / self.workers)}" if self.workers > 1 else ""
         exposed = f"{format_seconds(self.exposed)} exposed" if self.exposed > 0 else "all hidden"
         return [
@@ -60,7 +60,6 @@ class Loading:
 
     @property
     def _remedy(self) -> str:
-        """Return how many workers, loading ahead, would keep up with the step; "" if they do."""
         enough = math.ceil(self.batch / self.step * (1 - 1e-9))
         if self.exposed == 0 or (self.ahead and enough <= self.workers):
             return ""
@@ -76,7 +75,7 @@ def without_loader(scenario: Scenario) -> Scenario:
 
 
 def host_tokens(scenario: Scenario) -> tuple[tuple[int, ...], Floats]:
-    """Return the job's hosts, and the tokens per step that each loads for the replicas with a rank there."""
+    """Return the job's hosts, and the tokens per step that each loads for replicas with a rank there."""
     plan, batch = plan_of(scenario, schedule_of(scenario)), batch_of(scenario)
     replicas: dict[int, set[int]] = {}
     for rank, host in enumerate(scenario.cluster.built.host_of[: scenario.gpus]):

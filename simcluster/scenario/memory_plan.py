@@ -1,8 +1,8 @@
 """Memory of a scenario: recipe, tensor shapes, overheads, footprint of every stage, and whether it fits.
 
-No device time and no clock is needed, so a plan can be judged at once. The count is of what a program allocates; a
-share of GPU memory (``HEADROOM``) is left free for the rest: the CUDA context, library buffers, holes between
-allocations. Pure functions of a scenario.
+No device time and no clock is needed, so a plan can be judged at once. The count is of what a training framework
+allocates; a share of GPU memory (``HEADROOM``) is left free for the rest: the CUDA context, library buffers, holes
+between allocations. Pure functions of a scenario.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from simcluster.planning.job import Job, Offload
 from simcluster.planning.optimizer import optimizer_class
 from simcluster.planning.owned_parameters import Overheads, nccl_buffer_bytes
 from simcluster.planning.parallel import Plan
-from simcluster.planning.residency import residencies
+from simcluster.planning.residency import block_residencies
 from simcluster.planning.sharded_units import unsharded_peak
-from simcluster.scenario.schedule_plan import outer_state
+from simcluster.scenario.schedule_plan import outer_state_bytes
 from simcluster.traffic.nccl.platforms import Platform, load_platform
 
 if TYPE_CHECKING:
@@ -43,25 +43,25 @@ OVER, TIGHT = " !", " ~"
 """Marks after bytes: above the GPU's memory, and above the usable part."""
 
 
-def usable(capacity: float, headroom: float = HEADROOM) -> float:
-    """Return the bytes of a GPU's ``capacity`` that may be used."""
+def usable_bytes(capacity: float, headroom: float = HEADROOM) -> float:
+    """Return the usable bytes of a GPU with ``capacity`` bytes, without the headroom."""
     return (1 - headroom) * capacity
 
 
-def fit_of(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
-    """Return whether ``memory`` bytes fit in a GPU's ``capacity``."""
+def judge_fit(memory: float, capacity: float, headroom: float = HEADROOM) -> Fit:
+    """Return whether ``memory`` bytes fit in a GPU's ``capacity``: yes, tight (less than the headroom free) or no."""
     if memory > capacity:
         return "no"
-    return "tight" if memory > usable(capacity, headroom) else "yes"
+    return "tight" if memory > usable_bytes(capacity, headroom) else "yes"
 
 
-def mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
-    """Return the mark of ``memory`` bytes in a table; "" if they fit with the headroom."""
-    return {"no": OVER, "tight": TIGHT, "yes": ""}[fit_of(memory, capacity, headroom)]
+def fit_mark(memory: float, capacity: float, headroom: float = HEADROOM) -> str:
+    """Return the mark that a table shows after ``memory`` bytes that do not fit; "" if they do."""
+    return {"no": OVER, "tight": TIGHT, "yes": ""}[judge_fit(memory, capacity, headroom)]
 
 
-def headroom_of(text: str) -> float:
-    """Return the headroom from text, "10%" or 0.1; raise InputError unless it is from 0 to below 1."""
+def parse_headroom(text: str) -> float:
+    """Return the headroom, a share of GPU memory, from text such as "10%" or "0.1"; InputError if invalid."""
     number, percent = (text[:-1], 100) if text.endswith("%") else (text, 1)
     try:
         part = float(number) / percent
@@ -71,7 +71,7 @@ def headroom_of(text: str) -> float:
 
 
 def check_headroom(part: float, written: object) -> float:
-    """Return the headroom itself; raise InputError unless it is from 0 to below 1."""
+    """Return the headroom unchanged; raise InputError unless it is at least 0 and below 1."""
     if not 0 <= part < 1:
         raise InputError(
             f"headroom {written!r} must be the share of GPU memory that is left free, from 0 to below 1, as in "
@@ -105,12 +105,12 @@ _HALF_BYTES = 2.0  # of a weight in 16 bits
 
 
 def recipe_of(scenario: Scenario) -> Recipe:
-    """Return the memory recipe (bytes per parameter): as named, or the usual one of the precision."""
+    """Return the memory recipe (bytes per parameter) of a scenario, as named or by its precision."""
     return recipe_named(scenario.training.memory_recipe or _RECIPE[scenario.training.precision])
 
 
 def shape_of(scenario: Scenario) -> RankShape:
-    """Return everything besides the model that determines one rank's tensor and kernel shapes."""
+    """Return the settings that, with the model, determine the tensor and kernel shapes of a rank."""
     training, parallel, memory = scenario.training, scenario.parallel, scenario.memory
     software, recipe = scenario.software, recipe_of(scenario)
     experts = software.experts if software else ExpertKernels()
@@ -157,7 +157,7 @@ def shape_of(scenario: Scenario) -> RankShape:
 
 
 def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
-    """Return the bytes per weight that casting it moves: the 16-bit weight and the recipe's copies.
+    """Return the bytes that a cast moves per weight: the 16-bit weight and its copies in the recipe.
 
     Two copies where the recipe keeps none; 0 where weights themselves are in 8 bits, since they are gathered as
     operands.
@@ -170,14 +170,14 @@ def _weight_cast_bytes(scenario: Scenario, recipe: Recipe) -> float:
 
 
 def platform_of(scenario: Scenario) -> Platform | None:
-    """Return the NCCL platform of the job; None if only the links count."""
+    """Return the NCCL platform of the job; None if link rates and latencies alone count."""
     chosen = scenario.collectives.nccl
     name = scenario.cluster.built.nccl if chosen == "auto" else chosen
     return None if name in (None, "none") else load_platform(name)
 
 
 def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
-    """Return fragmentation and buffers of a plan's ranks, from the scenario's ``memory`` section."""
+    """Return memory for fragmentation and buffers of a job's ranks, from the scenario's ``memory`` section."""
     memory = scenario.memory
     communication = memory.communication_buffers
     if communication == "auto":
@@ -192,10 +192,10 @@ def overheads_of(scenario: Scenario, plan: Plan) -> Overheads:
 
 
 def offload_of(scenario: Scenario) -> Offload:
-    """Return what the scenario offloads to host memory."""
+    """Return what the scenario offloads to host memory, and how."""
     chosen, recipe, cluster = scenario.memory.offload, recipe_of(scenario), scenario.cluster.built
     model, shape = scenario.model, shape_of(scenario)
-    blocks = residencies(model, shape)
+    blocks = block_residencies(model, shape)
 
     def kept(layers: Sequence[int]) -> float:
         if chosen.modules:
@@ -242,7 +242,7 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
                 experts=experts,
                 steps=scenario.steps,
                 optimizer=job.data_parallel.optimizer,
-                outer=outer_state(scenario) if scenario.training.outer else 0.0,
+                outer=outer_state_bytes(scenario) if scenario.training.outer else 0.0,
             ),
             unsharded=unsharded_peak(job, stage) if scenario.parallel.zero >= 2 else 0.0,
         )
@@ -250,8 +250,8 @@ def footprints_of(scenario: Scenario, job: Job) -> tuple[Footprint, ...]:
     )
 
 
-def recompute_words(training: Training) -> str:
-    """Return the recomputation in words: none, full, selective, with modules beyond the attention core."""
+def describe_recompute(training: Training) -> str:
+    """Describe the recomputation: none, full, or selective with modules beyond the attention core."""
     own = training.recompute_modules
     listed = training.recompute == "selective" and own != ("core_attn",)
     return f"{training.recompute} ({', '.join(own)})" if listed else training.recompute
@@ -261,7 +261,7 @@ def recompute_words(training: Training) -> str:
 
 
 def recipe_document(scenario: Scenario) -> dict[str, Any]:
-    """Return the recipe as in the result JSON: bytes of each part before sharding."""
+    """Return the memory recipe as in the result JSON: bytes per parameter of each part, unsharded."""
     recipe = recipe_of(scenario)
     return {
         "weight": recipe.weight,
@@ -272,26 +272,25 @@ def recipe_document(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def recipe_words(scenario: Scenario) -> str:
-    """Return the recipe in words: 18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)."""
+def describe_recipe(scenario: Scenario) -> str:
+    """Describe the memory recipe: "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"."""
     recipe = recipe_of(scenario)
     default = ", by default" if scenario.training.memory_recipe is None else ""
     less = optimizer_class(scenario.training.optimizer).state_in_words(recipe)
-    return f"{recipe.total:g} B per parameter ({parts_of(recipe)}: {recipe.name}{default}{less})"
+    return f"{recipe.total:g} B per parameter ({describe_parts(recipe)}: {recipe.name}{default}{less})"
 
 
-def parts_of(recipe: Recipe) -> str:
-    """Return a recipe's bytes by part: weights 2, gradients 4, optimizer 12."""
+def describe_parts(recipe: Recipe) -> str:
+    """Return a memory recipe's bytes per parameter as text: "weights 2, gradients 4, optimizer 12"."""
     return f"weights {recipe.weight:g}, gradients {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
 
 
-def change_words(before: Recipe, after: Recipe) -> str:
-    """Return how two recipes differ: gradients 4 -> 2 B per parameter, in memory and over dp."""
-    return "; ".join(_changes(before, after)) or "what the update reads and writes"
+def describe_change(before: Recipe, after: Recipe) -> str:
+    """Describe how two memory recipes differ: "gradients 4 -> 2 B per parameter, in memory and over dp"."""
+    return "; ".join(_recipe_changes(before, after)) or "what the update reads and writes"
 
 
-def _changes(before: Recipe, after: Recipe) -> Iterator[str]:
-    """Yield the parts that differ; replicas reduce gradients, and ZeRO gathers weights."""
+def _recipe_changes(before: Recipe, after: Recipe) -> Iterator[str]:
     if before.gradient != after.gradient:
         yield f"gradients {before.gradient:g} -> {after.gradient:g} B per parameter, in memory and over dp"
     if before.weight != after.weight:

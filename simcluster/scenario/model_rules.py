@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import Complaint, did_you_mean, listed
-from simcluster.documents.kinds import not_modelled
+from simcluster.documents.kinds import find_unmodelled_values
 from simcluster.documents.own_words import names_function
 from simcluster.documents.suggestions import near_divisors
 from simcluster.model.choices import CONTEXT_METHODS, absent_modules
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from simcluster.scenario.sections import Parallel
 
 
-def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
+def check_model(scenario: ScenarioFields) -> Iterator[Complaint]:
     """Yield every violated rule on the model's dimensions and layers."""
-    yield from _tensor(scenario)
+    yield from _check_tp(scenario)
     if scenario.parallel.cp > 1:
-        yield from _context(scenario)
+        yield from _check_cp(scenario)
     if scenario.model.moe:
-        yield from _experts(scenario, scenario.model.moe)
+        yield from _check_experts(scenario, scenario.model.moe)
     if scenario.training.recompute == "selective":
-        yield from _recomputed(scenario)
+        yield from _check_recompute(scenario)
     if scenario.model.mtp_layers and scenario.parallel.zero == 3:
         what = "layers of multi-token prediction are not modelled with parameters sharded by ZeRO 3"
         yield ("model", "mtp_layers"), f"{what}; use zero 1 or 2, or remove mtp_layers"
@@ -46,11 +46,10 @@ def model_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("model", "mixer"), f"{mixer!r} is not a layer kind that mixes tokens{near}; known: {', '.join(known)}"
         return
     for word in dict.fromkeys(word for kinds in scenario.model.kinds_of_layers for word in kinds):
-        yield from not_modelled(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
+        yield from find_unmodelled_values(f"layers of kind {word}", LAYER_KINDS[word].MODELLED_WITH, scenario)
 
 
-def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the model has the modules to recompute."""
+def _check_recompute(scenario: ScenarioFields) -> Iterator[Complaint]:
     training, model, where = scenario.training, scenario.model, ("training", "recompute_modules")
     moe = model.moe
     absent = absent_modules(
@@ -64,7 +63,7 @@ def _recomputed(scenario: ScenarioFields) -> Iterator[Complaint]:
             yield where, f"{name} is a part of {absent[name]}, which the model does not have; remove it"
 
 
-def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
+def _check_tp(scenario: ScenarioFields) -> Iterator[Complaint]:
     model, parallel = scenario.model, scenario.parallel
     tp = parallel.tp
     split = {"heads": model.heads} | split_widths(model)
@@ -81,8 +80,7 @@ def _tensor(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("parallel", "tp"), f"tp {tp} does not divide {', '.join(undivided)}; use tp {fix}"
 
 
-def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check the divisors of context parallelism, and that attention is computed in pieces."""
+def _check_cp(scenario: ScenarioFields) -> Iterator[Complaint]:
     model, parallel, where = scenario.model, scenario.parallel, ("parallel", "cp")
     cp, tp, length = parallel.cp, parallel.tp, scenario.model.sequence_length
     if scenario.training.attention == "unfused":
@@ -105,20 +103,19 @@ def _context(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield where, f"{what}; use cp {fix}, or cp_comm: ring"
 
 
-def _experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
+def _check_experts(scenario: ScenarioFields, moe: Moe) -> Iterator[Complaint]:
     parallel = scenario.parallel
-    yield from _dispatch(scenario)
+    yield from _check_dispatch(scenario)
     tp, etp = parallel.tp, parallel.etp or parallel.tp
     if tp > 1 and not parallel.sequence_parallel:
         what = f"tp {tp} ranks would each send the same tokens to the experts"
         yield ("parallel", "sequence_parallel"), f"{what}; set sequence_parallel to true, as Megatron-LM requires"
-    yield from _split_experts(moe, parallel.ep, etp)
-    yield from _expert_groups(parallel, etp)
-    yield from _experts_apart(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
+    yield from _check_expert_split(moe, parallel.ep, etp)
+    yield from _check_expert_groups(parallel, etp)
+    yield from _check_separate_experts(scenario, parallel.ep * etp, apart=parallel.ep > 1 or etp != tp)
 
 
-def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check keys of the dispatcher, and that its collectives can be simulated."""
+def _check_dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
     how, where = scenario.parallel.expert_dispatch, ("parallel", "expert_dispatch")
     relayed = [name for name in ("sms", "reach") if getattr(how, name) != type(how).model_fields[name].default]
     if relayed and not how.relays:
@@ -128,8 +125,7 @@ def _dispatch(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield (*where, "kind"), f"{how.kind} uses all links at once and has no rounds; use detail: flow"
 
 
-def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
-    """Check that ep divides the number of experts, and etp the width of each."""
+def _check_expert_split(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
     if moe.experts % ep:
         fix = listed(near_divisors(moe.experts, ep))
         yield ("parallel", "ep"), f"ep {ep} does not divide model.moe.experts {moe.experts}; use ep {fix}"
@@ -139,8 +135,7 @@ def _split_experts(moe: Moe, ep: int, etp: int) -> Iterator[Complaint]:
         yield ("parallel", "etp"), f"{what} {moe.expert_ffn_hidden_size}; use etp {fix}"
 
 
-def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
-    """Check that the tp x cp x dp ranks of a stage are whole groups of etp x ep ranks."""
+def _check_expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
     tp, ep, cp, dp = parallel.tp, parallel.ep, parallel.cp, parallel.dp
     ranks = tp * cp * dp
     if ranks % (ep * etp):
@@ -151,8 +146,7 @@ def _expert_groups(parallel: Parallel, etp: int) -> Iterator[Complaint]:
         yield ("parallel", "ep"), f"{what}; use {' or '.join(fixes) or 'divisors of it'}"
 
 
-def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> Iterator[Complaint]:
-    """Check what is not modelled for experts on ranks of their own, in groups of ``together``."""
+def _check_separate_experts(scenario: ScenarioFields, together: int, *, apart: bool) -> Iterator[Complaint]:
     group, tp = scenario.fsdp.shard_group, scenario.parallel.tp
     if apart and group and group * tp % together:
         what = f"shard groups of {group} x tp {tp} ranks are not a multiple of ep x etp = {together}"
@@ -162,22 +156,21 @@ def _experts_apart(scenario: ScenarioFields, together: int, *, apart: bool) -> I
         yield ("memory", "offload", "optimizer"), "is not modelled for experts on ep ranks; use none, or ep 1"
 
 
-def _ends_meet(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether tied embeddings are on one stage, or on the first and the last."""
+def _ends_share_stages(schedule: Schedule, copies: tuple[tuple[int, ...], ...]) -> bool:
     first, last = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     if copies:
         return any(first in stages and last in stages for stages in copies)
     return (first, last) in ((0, schedule.num_stages - 1), (schedule.num_stages - 1, 0))
 
 
-def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the schedule exists and has the stages and chunks that it needs."""
+def check_schedule_name(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Yield an error unless the schedule exists and has the stages and chunks that it needs."""
     what, chunks = scenario.pipeline.schedule, scenario.pipeline.chunks
     if isinstance(what, Rows):
         return
     name = what if isinstance(what, str) else what.name
     if name not in SCHEDULES:
-        yield ("pipeline", "schedule"), _unknown(name)
+        yield ("pipeline", "schedule"), _unknown_schedule(name)
     elif chunks > 1 and not SCHEDULES[name].takes_chunks:
         problem = f"{chunks} chunks need the schedule {listed(schedules_with('takes_chunks'))}, but it is {name}"
         yield ("pipeline", "chunks"), f"{problem}; remove chunks, or change the schedule"
@@ -186,14 +179,14 @@ def schedule_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("pipeline", "schedule"), f"{problem}; use pp 2 or more, or the schedule 1f1b"
 
 
-def _unknown(name: str) -> str:
+def _unknown_schedule(name: str) -> str:
     if is_csv(name) or names_function(name):
         return f"{name} is read from a file, which needs a scenario that was loaded (simcluster.load)"
     return f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}; known: {', '.join(SCHEDULES)}"
 
 
-def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that layers divide evenly over stages and chunks where no other division is set."""
+def check_stage_layers(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Yield an error unless layers divide evenly over stages and chunks, where no other division is set."""
     layers, pp, chunks = scenario.model.layers, scenario.parallel.pp, scenario.pipeline.chunks
     if scenario.pipeline.layers_per_stage != "even" or isinstance(scenario.pipeline.schedule, Rows):
         return
@@ -206,8 +199,8 @@ def stage_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("pipeline", "chunks"), f"{what}; every chunk must have the same number: use chunks {fix}, {AUTO}"
 
 
-def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the schedule supports this number of microbatches, and every slice gets its layers."""
+def check_order(scenario: ScenarioFields) -> Iterator[Complaint]:
+    """Yield violated rules of the finished schedule: microbatches, copies of the model, layers per slice."""
     try:
         schedule = schedule_of(scenario)
         copies = copies_of(schedule)
@@ -219,10 +212,10 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         what = f"ZeRO {zero} is not modelled with {schedule.name}, which has several copies of the model"
         yield ("parallel", "zero"), f"{what}; use 0 or 1, or a schedule with one copy, such as dualpipe-v"
     if scenario.overlap.pairs:
-        yield from _pairs(scenario, schedule)
+        yield from _check_pairs(scenario, schedule)
     ends = schedule.routes[0][0][0], schedule.routes[0][-1][0]
     shared = scenario.model.tied_embeddings or scenario.model.predicting
-    if shared and ends[0] != ends[1] and not _ends_meet(schedule, copies):
+    if shared and ends[0] != ends[1] and not _ends_share_stages(schedule, copies):
         what = f"{schedule.name} has the embedding on stage {ends[0]} and the LM head on stage {ends[1]}"
         yield (
             ("pipeline", "schedule"),
@@ -235,8 +228,7 @@ def order_rules(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("pipeline", "schedule" if even else "layers_per_stage"), str(error)
 
 
-def _pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
-    """Check that there are fused pairs whose halves can overlap."""
+def _check_pairs(scenario: ScenarioFields, schedule: Schedule) -> Iterator[Complaint]:
     where = ("overlap", "pairs")
     if not any(schedule.fused):
         what = f"{schedule.name} on pp {scenario.parallel.pp} has no fused pairs [F|B] whose halves could overlap"

@@ -14,7 +14,7 @@ from simcluster.base.texts import nearest_words
 from simcluster.devices.device import Device
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.kinds import models_in
-from simcluster.documents.overrides import ADDS
+from simcluster.documents.overrides import APPEND
 from simcluster.documents.reading import read_document
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
 from simcluster.scenario.keys import scenario_keys
@@ -28,13 +28,13 @@ _MOST_HOMES = 3  # that a message names
 
 
 def check_path(path: str) -> None:
-    """Raise InputError unless a scenario can have this path.
+    """Raise InputError unless a scenario can have a key at this dotted path.
 
     Parameters of a topology are in ``cluster`` itself, as in files; those of every kind of topology are known. A path
     may extend a list, as overrides do (``faults+``).
     """
     models: list[type[BaseModel]] = [ScenarioFields]
-    parts = path.removesuffix(ADDS).split(".")
+    parts = path.removesuffix(APPEND).split(".")
     for position, part in enumerate(parts):
         if part.isdecimal() and position:  # an item of a list
             continue
@@ -57,13 +57,13 @@ def check_path(path: str) -> None:
         models = [inner for field in fields for inner in models_in(field.annotation, field.metadata)]
 
 
-def homes(key: str) -> list[str]:
-    """Return the dotted paths of keys with this name, or the nearest name, here or in another tool.
+def find_key_paths(key: str) -> list[str]:
+    """Return the dotted paths of scenario keys with this name, here or in another tool, or the nearest name.
 
     >>> homes("precision"), homes("tensor_model_parallel_size"), homes("num_layers")
     (['training.precision'], ['parallel.tp'], ['model.layers'])
     """
-    word, known = key.strip("-").replace("-", "_").lower(), _homes()
+    word, known = key.strip("-").replace("-", "_").lower(), _key_index()
     for section in ScenarioFields.model_fields:  # parallel_tp
         below = word.removeprefix(section).lstrip("_.")
         if word.startswith((f"{section}_", f"{section}.")) and f"{section}.{below}" in known.get(below, ()):
@@ -74,8 +74,8 @@ def homes(key: str) -> list[str]:
 
 
 def suggest_right_place(key: str) -> str:
-    """Return "; it belongs to model, as model.sequence_length" for a misplaced key; "" for others."""
-    found = homes(key)
+    """Return "; it belongs to model, as model.sequence_length" for a misplaced key; "" for other keys."""
+    found = find_key_paths(key)
     exact = any(path.rpartition(".")[2] == key for path in found)
     if not found or len(found) > (_MOST_HOMES if exact else 1):  # a key only like it has nothing to choose between
         return ""
@@ -85,14 +85,13 @@ def suggest_right_place(key: str) -> str:
 
 
 def is_section(path: str) -> bool:
-    """Return whether a path is a section of the scenario."""
+    """Return whether a dotted path is a section of the scenario."""
     field = ScenarioFields.model_fields.get(path)
     return field is not None and bool(models_in(field.annotation, field.metadata))
 
 
 @cache
-def _homes() -> dict[str, list[str]]:
-    """Return the paths of keys by their last part, and by their names in other tools."""
+def _key_index() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in dict.fromkeys(key.plain_path for key in scenario_keys() if "*" not in key.path):
         if path.rpartition(".")[2] not in ("source", "kind", "name") and path != "cluster.topology":
@@ -107,11 +106,11 @@ def _homes() -> dict[str, list[str]]:
     return found
 
 
-def _checked(value: object) -> object:
+def _check(value: object) -> object:
     if isinstance(value, str):
         check_path(value)
     return value
 
 
-ScenarioPath = Annotated[str, BeforeValidator(_checked)]
+ScenarioPath = Annotated[str, BeforeValidator(_check)]
 """A dotted path into a scenario, such as parallel.tp."""

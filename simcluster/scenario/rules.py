@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from simcluster.base.errors import InputError
 from simcluster.devices.sensitivity import get_interference
 from simcluster.documents.diagnostics import Complaint, listed
-from simcluster.documents.kinds import not_modelled
+from simcluster.documents.kinds import find_unmodelled_values
 from simcluster.documents.suggestions import divisors, near_divisors, near_multiples
 from simcluster.model.recipes import RECIPES
 from simcluster.planning.optimizer import optimizer_class
 from simcluster.planning.parallel import AXES
-from simcluster.scenario.effort import effort_rules
-from simcluster.scenario.model_rules import model_rules, order_rules, schedule_rules, stage_rules
-from simcluster.scenario.schedule_plan import outer_rules
+from simcluster.scenario.effort import check_effort
+from simcluster.scenario.model_rules import check_model, check_order, check_schedule_name, check_stage_layers
+from simcluster.scenario.schedule_plan import check_outer
 from simcluster.scenario.sections import CheckpointInStep, HostMemory
 from simcluster.schedules import schedules_with
 from simcluster.topology.draft import MAX_GPUS
@@ -31,42 +31,42 @@ if TYPE_CHECKING:
     from simcluster.topology import TopologySpec
 
 
-def broken_rules(scenario: ScenarioFields) -> list[Complaint]:
+def find_broken_rules(scenario: ScenarioFields) -> list[Complaint]:
     """Return every violated rule of a scenario, the most basic first; empty if it can be planned."""
-    found = list(_grid(scenario))
-    found += model_rules(scenario)
-    found += schedule_rules(scenario)
-    found += stage_rules(scenario)
+    found = list(_check_grid(scenario))
+    found += check_model(scenario)
+    found += check_schedule_name(scenario)
+    found += check_stage_layers(scenario)
     if scenario.parallel.dp:  # otherwise the grid's complaint is enough
-        found += _batch(scenario)
+        found += _check_batch(scenario)
     if not found:
-        found += effort_rules(scenario)
+        found += check_effort(scenario)
     if not found:
-        found += order_rules(scenario)
-    found += _device(scenario)
+        found += check_order(scenario)
+    found += _check_device(scenario)
     training = scenario.training
     if training.recompute == "operators" and training.attention == "unfused":
         what = "operators keeps the result of a fused attention, and training.attention is unfused"
         found.append((("training", "recompute"), f"{what}; set attention to fused, or recompute to selective"))
     modelled_with = optimizer_class(training.optimizer).MODELLED_WITH
-    found += not_modelled(f"training.optimizer: {training.optimizer}", modelled_with, scenario)
+    found += find_unmodelled_values(f"training.optimizer: {training.optimizer}", modelled_with, scenario)
     if training.outer:
-        found += outer_rules(scenario, training.outer)
+        found += check_outer(scenario, training.outer)
     if scenario.model.moe or not isinstance(scenario.overlap.interference, str):
-        found += _interference(scenario)
+        found += _check_interference(scenario)
     if scenario.faults:
-        found += _faults(scenario)
+        found += _check_faults(scenario)
     if scenario.parallel.zero == 3:
-        found += _sharding(scenario)
+        found += _check_fsdp(scenario)
     if scenario.memory.offload != HostMemory():
-        found += _offload(scenario)
+        found += _check_offload(scenario)
     if scenario.checkpoint:
-        found += _checkpoint(scenario, scenario.checkpoint)
+        found += _check_checkpoint(scenario, scenario.checkpoint)
     return found
 
 
-def oversize(topology: TopologySpec) -> str | None:
-    """Return why a cluster is too large to be built, before it takes the memory; None if it is not."""
+def explain_oversize(topology: TopologySpec) -> str | None:
+    """Return why a cluster is too large to be built, from its counts alone; None if it is not."""
     count = {name: value for name, value in topology if isinstance(value, int)}
     gpus = count.get("nodes", 1) * count.get("gpus_per_node", 1)
     gpus *= count.get("gpus", 1) * count.get("leaves", 1) * count.get("gpus_per_leaf", 1)
@@ -83,8 +83,7 @@ def oversize(topology: TopologySpec) -> str | None:
 # --- GPUs -----------------------------------------------------------------------------------------------------------
 
 
-def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that tp x pp x dp x cp is the number of GPUs, at most what the cluster has."""
+def _check_grid(scenario: ScenarioFields) -> Iterator[Complaint]:
     parallel, gpus, cluster_gpus = scenario.parallel, scenario.gpus, scenario.cluster.built.num_gpus
     fixed = parallel.tp * parallel.pp * parallel.cp
     if gpus > cluster_gpus:
@@ -97,33 +96,31 @@ def _grid(scenario: ScenarioFields) -> Iterator[Complaint]:
         product = fixed * parallel.dp
         fixes = [f"set gpus to {product}"] if product <= cluster_gpus else []
         fixes += [f"set dp to {gpus // fixed} (or remove it)"] if gpus % fixed == 0 else []
-        fixes += [] if gpus % fixed == 0 else [_smaller(gpus)]
+        fixes += [] if gpus % fixed == 0 else [_suggest_sizes(gpus)]
         what = f"{sizes} x dp {parallel.dp} = {product}, but the job has {gpus} GPUs; they must be equal"
-        yield ("parallel",), f"{what}: {', or '.join(fixes)}{_racks(scenario)}"
+        yield ("parallel",), f"{what}: {', or '.join(fixes)}{_rack_hint(scenario)}"
     elif not parallel.dp:
         multiples = [number for number in near_multiples(fixed, gpus) if number <= cluster_gpus]
-        fix = f"set gpus to {listed(multiples)}, or {_smaller(gpus)}" if multiples else _smaller(gpus)
-        yield ("parallel",), f"{sizes} = {fixed} does not divide the job's {gpus} GPUs; {fix}{_racks(scenario)}"
+        fix = f"set gpus to {listed(multiples)}, or {_suggest_sizes(gpus)}" if multiples else _suggest_sizes(gpus)
+        yield ("parallel",), f"{sizes} = {fixed} does not divide the job's {gpus} GPUs; {fix}{_rack_hint(scenario)}"
     if sorted(parallel.order) != sorted(AXES):
         what = f"[{', '.join(parallel.order)}] must name each of {', '.join(AXES)} once, fastest first"
         yield ("parallel", "order"), f"{what}, as in [tp, cp, dp, pp]"
 
 
-def _racks(scenario: ScenarioFields) -> str:
-    """Return the end of a message about the number of GPUs on nodes that are racks."""
-    words = racks_in_words(scenario.cluster.topology)
+def _rack_hint(scenario: ScenarioFields) -> str:
+    words = describe_racks(scenario.cluster.topology)
     return f"; {words}, and cluster.nodes counts racks" if words else ""
 
 
-def _smaller(gpus: int) -> str:
+def _suggest_sizes(gpus: int) -> str:
     return f"choose tp, pp and cp whose product divides {gpus} (one of {', '.join(map(str, divisors(gpus)[:12]))})"
 
 
 # --- the batch, the device, the faults ------------------------------------------------------------------------------
 
 
-def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that every replica gets the same number of whole microbatches."""
+def _check_batch(scenario: ScenarioFields) -> Iterator[Complaint]:
     training, dp, pp = scenario.training, scenario.parallel.dp, scenario.parallel.pp
     batch, together = training.global_batch, dp * training.micro_batch
     sizes = f"dp {dp} x micro_batch {training.micro_batch}"
@@ -136,8 +133,7 @@ def _batch(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("training", "global_batch"), f"{what} as {scenario.pipeline.schedule} needs; use {fix}"
 
 
-def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that the GPU is known and supports the precision of the run."""
+def _check_device(scenario: ScenarioFields) -> Iterator[Complaint]:
     try:
         device = scenario.cluster.device
     except InputError as error:
@@ -148,11 +144,10 @@ def _device(scenario: ScenarioFields) -> Iterator[Complaint]:
     except InputError as error:
         yield ("training", "precision"), str(error)
     if scenario.training.memory_recipe is not None:
-        yield from _memory_recipe(scenario.training, scenario.training.memory_recipe, device)
+        yield from _check_recipe(scenario.training, scenario.training.memory_recipe, device)
 
 
-def _memory_recipe(training: Training, name: str, device: Device) -> Iterator[Complaint]:
-    """Check that the named recipe keeps weights in a format that the matmuls read."""
+def _check_recipe(training: Training, name: str, device: Device) -> Iterator[Complaint]:
     precision = training.precision
     if precision in (recipe := RECIPES[name]).precisions:
         return
@@ -164,8 +159,7 @@ def _memory_recipe(training: Training, name: str, device: Device) -> Iterator[Co
     yield ("training", "memory_recipe"), f"{what}; {fix}"
 
 
-def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that interference leaves compute capacity on the GPU, and is modelled where it is set."""
+def _check_interference(scenario: ScenarioFields) -> Iterator[Complaint]:
     choice, where = scenario.overlap.interference, ("overlap", "interference")
     held = scenario.parallel.expert_dispatch.multiprocessors
     if isinstance(choice, str) and not held:
@@ -182,8 +176,7 @@ def _interference(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield where if not isinstance(choice, str) else ("parallel", "expert_dispatch", "sms"), str(error)
 
 
-def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check shard groups of equally many ranks, and units that are gathered ahead of use."""
+def _check_fsdp(scenario: ScenarioFields) -> Iterator[Complaint]:
     fsdp, parallel = scenario.fsdp, scenario.parallel
     ranks, group = parallel.dp * parallel.cp, fsdp.shard_group or 1
     if ranks and ranks % group:
@@ -194,8 +187,7 @@ def _sharding(scenario: ScenarioFields) -> Iterator[Complaint]:
         yield ("fsdp", "prefetch"), f"{what}; set param_gather to true, or remove prefetch"
 
 
-def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check that GPUs have a path to host memory, and that the host's update rate is set."""
+def _check_offload(scenario: ScenarioFields) -> Iterator[Complaint]:
     chosen, cluster = scenario.memory.offload, scenario.cluster.built
     where = ("memory", "offload")
     if chosen.optimizer == "host" and chosen.host_update is None:
@@ -210,8 +202,7 @@ def _offload(scenario: ScenarioFields) -> Iterator[Complaint]:
             yield where, str(error)
 
 
-def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
-    """Check each fault's rules, and that kinds which may occur once do."""
+def _check_faults(scenario: ScenarioFields) -> Iterator[Complaint]:
     first: dict[str, int] = {}
     of_data = scenario.data.lengths if scenario.data else None
     for place, fault in enumerate(scenario.faults):
@@ -221,8 +212,7 @@ def _faults(scenario: ScenarioFields) -> Iterator[Complaint]:
             yield ("faults", place), f"{fault.ONCE}, faults.{first[fault.kind]} has it already; keep one"
 
 
-def _checkpoint(scenario: ScenarioFields, checkpoint: CheckpointInStep) -> Iterator[Complaint]:
-    """Check that the step before the checkpoint is simulated, and that its write has a duration."""
+def _check_checkpoint(scenario: ScenarioFields, checkpoint: CheckpointInStep) -> Iterator[Complaint]:
     if checkpoint.after >= scenario.steps:
         what = f"step {checkpoint.after} is not simulated: the scenario has {scenario.steps} steps, numbered from 0"
         yield (
@@ -243,34 +233,34 @@ _SPARE_TRAYS = 2  # of 18, which jobs leave out
 
 
 def rack_of(topology: TopologySpec) -> MachineSpec | None:
-    """Return the node specification of a topology whose nodes are racks of trays."""
+    """Return the node specification of a topology whose nodes are racks of trays; None for others."""
     machine = getattr(topology, "machine", None)
     return machine if isinstance(machine, MachineSpec) and machine.trays > 1 else None
 
 
-def trays_filled_by(rack: MachineSpec, gpus: int) -> int:
+def count_full_trays(rack: MachineSpec, gpus: int) -> int:
     """Return the largest number of trays per rack that these GPUs fill completely; 0 if there is none."""
     most = range(rack.trays, max(1, rack.trays - _SPARE_TRAYS) - 1, -1)
     return next((trays for trays in most if gpus % (trays * rack.gpus) == 0), 0)
 
 
-def racks_in_words(topology: TopologySpec) -> str:
-    """Return what ``cluster.nodes`` counts where that is racks; "" elsewhere."""
+def describe_racks(topology: TopologySpec) -> str:
+    """Return a sentence on what ``cluster.nodes`` counts, if nodes are racks; "" otherwise."""
     rack = rack_of(topology)
     return "" if rack is None else f"a node of {topology.name} is a rack of {rack.num_gpus} GPUs in {rack.trays} trays"
 
 
-def uneven_racks(scenario: ScenarioFields) -> str:
-    """Return a warning about a job that fills its last rack in part; "" for none."""
+def warn_uneven_racks(scenario: ScenarioFields) -> str:
+    """Return a warning about a job that fills its last rack only in part; "" for other jobs."""
     topology, gpus = scenario.cluster.topology, scenario.gpus
     rack = rack_of(topology)
     if rack is None or gpus <= rack.num_gpus or not (last := gpus % rack.num_gpus):
         return ""
-    trays = trays_filled_by(rack, gpus)
+    trays = count_full_trays(rack, gpus)
     fix = f"cluster.machine.trays: {trays} with cluster.nodes: {gpus // (trays * rack.gpus)} takes {trays * rack.gpus} "
     fix += "of each rack, as most jobs do"
     return (
         f"racks are filled unevenly: the last has {last} of {rack.num_gpus} GPUs, so groups are divided differently "
-        f"there; {racks_in_words(topology)}, and cluster.nodes counts racks; "
+        f"there; {describe_racks(topology)}, and cluster.nodes counts racks; "
         + (fix if trays else f"use a multiple of {rack.num_gpus} GPUs, or fewer trays (cluster.machine.trays)")
     )

@@ -1,4 +1,4 @@
-"""The ``failures`` of a run: what fails, how often, with which effect, and defective nodes.
+"""The ``failures`` of a long run: what fails, how often, with which effect, and defective nodes.
 
 Rates are given one of four ways; durations are written "5 min" or as a mapping with a ``kind`` (``times``).
 """
@@ -12,9 +12,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, YEAR, Seconds
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import RuleError
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import FileForms
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.scenario.run_times import Fraction, Shape, Time
 
@@ -25,7 +25,7 @@ cooling, ``neighbour`` is another job that slows shared switch links, ``job`` is
 Positive = Annotated[float, Field(strict=False, gt=0)]
 
 
-def _percent(value: object) -> object:
+def _parse_share(value: object) -> object:
     wrong = InputError(f"must be a share, got {str(value)[:40]!r}; write a number from 0 to 1, or as in 2 %")
     if isinstance(value, bool):
         raise wrong
@@ -37,7 +37,7 @@ def _percent(value: object) -> object:
     return value
 
 
-Share = Annotated[Fraction, BeforeValidator(_percent), NUMBER_OR_TEXT]
+Share = Annotated[Fraction, BeforeValidator(_parse_share), NUMBER_OR_TEXT]
 Whole = Annotated[int, Field(strict=True, ge=0, le=10**7)]
 
 
@@ -48,15 +48,15 @@ class ExponentialLaw(Spec):
 
 
 class WeibullLaw(Spec):
-    """Lifetimes of parts that depend on their age; a failed part is replaced by a new one."""
+    """Lifetimes that depend on a device's age; a failed device is replaced by a new one."""
 
     kind: Literal["weibull"]
     shape: Shape
-    """Weibull shape: below 1 parts fail early, above 1 they wear out."""
+    """Weibull shape: below 1 devices fail early, above 1 they wear out."""
     youngest: Seconds = 0.0
-    """Age of the youngest part at the start of the run; ages are spread evenly."""
+    """Age of the youngest device at the start of the run; ages are spread evenly up to oldest."""
     oldest: Seconds = 0.0
-    """Age of the oldest part at the start of the run."""
+    """Age of the oldest device at the start of the run."""
 
 
 class BadBatch(Spec):
@@ -65,17 +65,18 @@ class BadBatch(Spec):
     share: Share
     """Share of the nodes that are defective."""
     times: Annotated[float, Field(strict=False, ge=1e-3, le=1e6)]
-    """Failure rate of these nodes relative to the others."""
+    """Factor by which a defective node fails more often than the others."""
     cured: Share = 1.0
     """Probability that a repair cures a defective node."""
     retire: Annotated[float, Field(strict=False, ge=0, le=1000)] = 0.0
-    """Failures after which a node is replaced for good; 0: never."""
+    """Number of failures after which a node is replaced for good; 0: never."""
     within: Seconds | None = None
-    """Time window in which failures count; default: all count."""
+    """Time window in which failures count for retire; default: all failures count."""
     rule: Literal["window", "fading"] = "window"
-    """Weight of a failure: 1 within the window (window), or halved for every window that has passed (fading)."""
+    """Weight of a failure that counts for retire: 1 within the window (window), or halved for every window that has
+    passed (fading)."""
     replaced: Time | None = None
-    """Duration of a permanent replacement; default: as for a repair."""
+    """Duration of a permanent replacement of a node; default: as for a repair."""
 
     @model_validator(mode="after")
     def _whole(self) -> BadBatch:
@@ -90,18 +91,19 @@ class BadBatch(Spec):
 
 
 class FailureSpec(Spec):
-    """One kind of failure.
+    """One kind of failure: its rate, its effect on the job, and the repair.
 
-    Its rate is one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
+    The rate is one of ``mtbf``, ``per_1000_node_days``, ``per_year``, and ``count`` with ``within``.
     """
 
     name: str
     of: Of = "gpu"
-    """Part of the cluster that fails."""
+    """Part of the cluster that fails: gpu, memory (of a GPU), host, rack (adjacent nodes), nic, cable, switch,
+    neighbour (another job that slows shared links) or job (software, data, people)."""
     effect: Literal["stop", "slow", "pause", "silent", "alarm"] = "stop"
-    """Effect on the job: it stops (stop); a device or link is slow for a time (slow); it pauses (pause); it computes
-    wrong results until a verification or lasts ends it (silent); or a false alarm replaces a node after the next
-    checkpoint (alarm)."""
+    """Effect on the job: it stops (stop); a device or link slows down for a time (slow); the job pauses (pause);
+    results are wrong until a verification finds it or lasts is over (silent); or a false alarm replaces a node after
+    the next checkpoint (alarm)."""
     mtbf: Seconds | None = None
     """Mean time between failures of one device."""
     per_1000_node_days: Positive | None = None
@@ -109,29 +111,30 @@ class FailureSpec(Spec):
     per_year: Share | None = None
     """Share of the devices that fail per year."""
     count: Positive | None = None
-    """Observed failures of the whole job; with within and gpus."""
+    """Number of failures of the whole job that were observed during within, on gpus GPUs."""
     within: Seconds | None = None
-    """Period in which the failures were observed."""
+    """Period in which the failures of count were observed."""
     gpus: Whole | None = None
-    """GPUs on which the failures were observed."""
+    """Number of GPUs on which the failures of count were observed; default: as many as the job has."""
     law: Annotated[ExponentialLaw | WeibullLaw, Field(discriminator="kind")] = ExponentialLaw()
-    """Distribution of lifetimes: memoryless (exponential), or dependent on the part's age (weibull)."""
+    """Distribution of lifetimes: memoryless (exponential), or dependent on the device's age (weibull)."""
     bad: BadBatch | None = None
-    """A share of defective nodes that fails more often."""
+    """Defective nodes: a share of the nodes that fails more often."""
     detect: Time | None = None
     """Time until the failure is detected; default: the run's detection."""
     repair: Time | None = None
-    """Time for which the node is unavailable; default: the job restarts on the same nodes."""
+    """Time for which the node is unavailable; default: none, the job restarts on the same nodes."""
     machines: Annotated[int, Field(strict=True, ge=1, le=128)] = 1
-    """Nodes that are taken out together for repair."""
+    """Number of nodes that one failure takes out for repair; for a rack, the nodes per rack."""
     survives: Literal["memory", "storage"] = "memory"
-    """Checkpoints that survive: copies in peers' memory (memory), or only those on storage (storage)."""
+    """Checkpoints that survive the failure: also copies in peers' memory (memory), or only those on storage
+    (storage)."""
     by: tuple[Annotated[float, Field(strict=False, ge=1, le=100)], ...] = ()
-    """Slowdown factors of a device, of which one is drawn each time."""
+    """Slowdown factors of a slow device (1.2: takes 20 % longer); each failure draws one."""
     left: tuple[Annotated[Share, Field(ge=0.01)], ...] = ()
-    """Remaining shares of a link's bandwidth, of which one is drawn each time."""
+    """Shares of a link's bandwidth that remain; each failure draws one."""
     shares: tuple[Positive, ...] = ()
-    """Probability of each slowdown or remaining share; default: equal."""
+    """Relative probabilities of the values of by or left; default: equal."""
     lasts: Time | None = None
     """Duration of a slow period, a pause or a silent error."""
     source: str = ""
@@ -179,7 +182,7 @@ class FailureSpec(Spec):
                 raise InputError(f"failures.{self.name}: {key} {why}; remove it")
 
     def rate(self, devices: float, machines: float, gpus: float) -> float:
-        """Return the failure rate of all devices together (1/s)."""
+        """Return the failure rate (1/s) of all devices of the job together."""
         if self.mtbf is not None:
             return devices / self.mtbf
         if self.per_1000_node_days is not None:
@@ -203,17 +206,17 @@ _UNUSED: Mapping[str, tuple[Callable[[FailureSpec], bool], str]] = {
 
 def known_failures() -> tuple[str, ...]:
     """Return the names of the failure sets in the catalogue."""
-    return tuple(presets("failures.yaml"))
+    return tuple(load_presets("failures.yaml"))
 
 
 class FailuresSpec(Spec):
-    """Failures of the catalogue, and additional ones."""
+    """Failures of a run: a set of the catalogue, and additional ones."""
 
-    of: Annotated[str | None, Accepts(lambda: (known_failures(), type(None)))] = None
-    """Failures of the catalogue, by name (simcluster list failures)."""
+    of: Annotated[str | None, FileForms(lambda: (known_failures(), type(None)))] = None
+    """Name of a set of failures in the catalogue (simcluster list failures)."""
     times: Positive = 1.0
     """Factor on all failure rates."""
     also: tuple[FailureSpec, ...] = ()
-    """Additional failures."""
+    """Failures in addition to those of the catalogue."""
     only: tuple[str, ...] = ()
-    """Names of the failures to keep; default: all."""
+    """Names of the failures to simulate; default: all."""

@@ -16,7 +16,7 @@ from simcluster.base.counts import LETTERS
 from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Days, NamedSeconds, Seconds, parse_seconds
 from simcluster.documents.diagnostics import RuleError, did_you_mean, shown
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import FileForms
 from simcluster.documents.spec import NUMBER_OR_TEXT, Spec
 from simcluster.scenario.run_failures import FailureSpec, FailuresSpec, Positive, Share, Whole, known_failures
 from simcluster.scenario.run_times import FixedTime, Time
@@ -24,7 +24,7 @@ from simcluster.scenario.run_times import FixedTime, Time
 _COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([kMBT]?)\s*(tokens)?\s*")
 
 
-def _tokens(value: object) -> object:
+def _parse_tokens(value: object) -> object:
     if not isinstance(value, str):
         return value
     if found := _COUNT.fullmatch(value):
@@ -35,22 +35,22 @@ def _tokens(value: object) -> object:
 _OWN = ("run", "run.stages", "run.tokens", "run.steps", "run.days", "run.played")
 """Keys that a stage cannot set, since they belong to the run."""
 
-Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_tokens), NUMBER_OR_TEXT]
+Tokens = Annotated[float, Field(strict=False, gt=0), BeforeValidator(_parse_tokens), NUMBER_OR_TEXT]
 
 
 class StageSpec(Spec):
-    """One stage of the training recipe."""
+    """One stage of a training run, with scenario values that apply only to it."""
 
     until: Tokens | None = None
-    """Tokens at which the stage ends; default for the last stage: the end of the run."""
+    """Number of tokens at which the stage ends; default for the last stage: the end of the run."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Scenario values at dotted paths for this stage alone, as in {training.global_batch: 1024}."""
     change: Seconds = 0.0
-    """Time to stop the job and restart it with another layout."""
+    """Time before the stage to stop the job and restart it with another layout."""
 
 
 def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[float]:
-    """Return the tokens that each stage trains on, in a run of ``goal`` tokens.
+    """Return the number of tokens that each training stage runs for, in a run of ``goal`` tokens.
 
     RuleError, by the keys of a run, where stages are not in order, or the run does not end in tokens.
     """
@@ -64,7 +64,7 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
         if end is None:
             needed = "is required and missing; only the last stage may end with the run: write until: 252M tokens"
             raise RuleError([(("stages", number, "until"), needed)])
-        if wrong := _misplaced(number, end, begin, goal, number == last):
+        if wrong := _stage_end_error(number, end, begin, goal, number == last):
             raise RuleError([(("stages", number, "until"), f"stage {number + 1} {wrong}")])
         if bad := [path for path in stage.set if path in _OWN]:
             told = "is a key of the run, not of a stage; write it under run"
@@ -74,8 +74,7 @@ def tokens_of_stages(stages: Sequence[StageSpec], goal: float | None) -> list[fl
     return counts
 
 
-def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -> str:
-    """Return what is wrong with the end of a stage (tokens); "" if it is valid."""
+def _stage_end_error(number: int, end: float, begin: float, goal: float, last: bool) -> str:
     if end <= begin:
         before = f"where stage {number} ends; stages are in order: write more than {begin:g}"
         return f"ends at {end:g} tokens and begins at {begin:g}, {before}"
@@ -89,8 +88,7 @@ def _misplaced(number: int, end: float, begin: float, goal: float, last: bool) -
 _STEPS = re.compile(r"\d{1,12}\s+steps?")
 
 
-def _interval(value: object) -> str:
-    """Return "auto", "83 steps" or "20 min"; InputError for others."""
+def _parse_interval(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if text == "auto" or (_STEPS.fullmatch(text) and int(text.split()[0])):
         return text
@@ -103,91 +101,91 @@ def _interval(value: object) -> str:
     return text
 
 
-def _steps(value: object) -> object:
+def _parse_steps(value: object) -> object:
     number, _, unit = str(value).strip().partition(" ") if isinstance(value, str) else ("", "", "")
     return int(number) if number.isdigit() and unit.strip() in ("step", "steps", "") else value
 
 
-def _failures(value: object) -> object:
-    """Return a failure set's name, or a list, as a section."""
+def _failure_section(value: object) -> object:
     if isinstance(value, str):
         return {"of": value}
     return {"also": value} if isinstance(value, list | tuple) else value
 
 
 class MemoryCopies(Spec):
-    """Snapshots that peers keep in their memory."""
+    """Snapshots that each node keeps in the host memory of a peer."""
 
     storage_every: Literal["auto"] | Annotated[int, Field(strict=True, ge=2, le=100_000)] = "auto"
-    """Write every N-th snapshot to storage as well; auto: the N that loses least time."""
+    """Write every N-th snapshot to storage as well; auto: the N that loses the least time."""
     stall: Seconds | None = None
-    """Measured time that training stops for a copy; default: from its bytes and the PCIe rate."""
+    """Measured time that training stops to copy a snapshot; default: from its bytes and the PCIe rate."""
     write: Seconds | None = None
-    """Measured duration of a copy; default: from its bytes and the network rate."""
+    """Measured duration of the copy to a peer; default: from its bytes and the network rate."""
 
 
 class CheckpointSpec(Spec):
-    """Checkpoints of a run."""
+    """Checkpoints of a long run: interval, destination, and duration."""
 
-    every: Annotated[str, BeforeValidator(_interval)] = "auto"
-    """Checkpoint interval: auto (the one that loses least time), 83 steps, or 20 min."""
+    every: Annotated[str, BeforeValidator(_parse_interval)] = "auto"
+    """Checkpoint interval: auto (the one that loses the least time), steps (83 steps) or time (20 min)."""
     mode: Literal["blocking", "snapshot"] = "blocking"
-    """Training stops until everything is written (blocking), or only for the copy to host memory over PCIe
+    """Training stops until the checkpoint is written (blocking), or only for the copy to host memory over PCIe
     (snapshot)."""
     to: BytesPerSecond | None = None
-    """Storage write rate of the whole job."""
+    """Rate at which storage writes a checkpoint, for the whole job."""
     read: BytesPerSecond | None = None
-    """Storage read rate of the whole job."""
+    """Rate at which storage reads a checkpoint, for the whole job; default: the write rate (to)."""
     bytes_per_parameter: Positive | None = None
-    """Bytes written per parameter; default: the recipe's weights and optimizer state."""
+    """Bytes per parameter in a checkpoint; default: weights and optimizer state of the memory recipe."""
     stall: Seconds | None = None
-    """Measured time that training stops for a checkpoint."""
+    """Measured time that training stops for a checkpoint; default: from its bytes and the rates of PCIe or storage."""
     write: Seconds | None = None
-    """Measured duration of the write."""
+    """Measured duration of the write after training continues; default: from the bytes and the storage rate."""
     slowed: Share | None = None
-    """Slowdown of steps during a write; default: simulated."""
+    """Slowdown of training steps during a write, as a share (0.05: 5 % longer); default: simulated."""
     memory: MemoryCopies | None = None
-    """Snapshots that peer nodes keep in their host memory."""
+    """Snapshots that each node keeps in the host memory of a peer node."""
     verify: Seconds = 0.0
-    """Time to verify the weights before each checkpoint."""
+    """Time to check the weights for silent errors before each checkpoint."""
     keep: Annotated[int, Field(strict=True, ge=1, le=1000)] = 3
-    """Checkpoints that are kept on storage."""
+    """Number of checkpoints that are kept on storage."""
     price: Positive | None = None
     """Storage price in dollars per TB and month (a twelfth of a year)."""
 
 
 class ValidationSpec(Spec):
-    """A validation: forward passes alone."""
+    """Periodic validation of the model: forward passes alone."""
 
-    every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_steps), NUMBER_OR_TEXT]
-    """Steps between validations."""
+    every: Annotated[int, Field(strict=True, ge=1, le=10**9), BeforeValidator(_parse_steps), NUMBER_OR_TEXT]
+    """Number of training steps between validations."""
     batches: Annotated[int, Field(strict=True, ge=1, le=10**7)] = 1
-    """Global batches per validation."""
+    """Number of global batches that each validation evaluates."""
     seconds: NamedSeconds | None = None
-    """Measured duration of a validation."""
+    """Measured duration of a validation; default: simulated."""
 
 
 class RestartPart(Spec):
-    """One phase of a restart."""
+    """One phase of a restart after a failure."""
 
     part: str
-    """Name of the phase, as in schedule, start, load."""
+    """Name of the phase, such as schedule, start or load."""
     takes: Annotated[Literal["auto"] | Time, BeforeValidator(lambda value: value)] = "auto"
-    """Duration of the phase; auto, for load: checkpoint bytes over the rate of storage, or of the network from
+    """Duration of the phase; auto (load only): checkpoint bytes over the read rate of storage, or the network rate of
     peers."""
     exposed: StrictBool = True
     """Whether the job can fail again during this phase."""
 
 
 class SparesSpec(Spec):
-    """Spare nodes; without ``hot``, ``warm``, ``cold`` and ``unlimited`` the number of ``longrun.defaults``."""
+    """Spare nodes of a long run; if no count is set, a number of warm ones that depends on the job's size."""
 
     hot: Whole | None = None
-    """Spare nodes that are ready at once."""
+    """Number of spare nodes that can join the job at once."""
     warm: Whole | None = None
-    """Spare nodes that must be started; default: 1 per 12 nodes of the job if neither hot nor cold is set."""
+    """Number of spare nodes that must be started first; default: 1 per 12 nodes of the job, if no spares are set and
+    failures can remove a node."""
     cold: Whole | None = None
-    """Spare nodes that must be fetched."""
+    """Number of spare nodes that must be fetched from elsewhere first."""
     hot_ready: Seconds | None = None
     """Time until a hot spare is ready; default: 0 s."""
     warm_ready: Seconds | None = None
@@ -195,25 +193,25 @@ class SparesSpec(Spec):
     cold_ready: Seconds | None = None
     """Time until a cold spare is ready; default: 20 min."""
     crews: Annotated[int, Field(strict=True, ge=1, le=10_000)] | None = None
-    """Nodes that can be repaired at once; default: all."""
+    """Number of nodes that can be under repair at once; default: all."""
     unlimited: StrictBool = False
-    """Assume that a spare node is always available."""
+    """Assume that a spare node is always available at once."""
     price: Annotated[float, Field(strict=False, ge=0)] | None = None
-    """Price of spares in dollars per GPU-hour; default: the job's price if their number is set."""
+    """Price of spare nodes in dollars per GPU-hour; default: the job's price, if the number of spares is set."""
 
     @property
     def stated(self) -> bool:
-        """Whether the document sets the number of spares."""
+        """Whether the document sets the number of spare nodes."""
         return self.unlimited or any(count is not None for count in (self.hot, self.warm, self.cold))
 
 
 class MaintenanceSpec(Spec):
-    """A planned interruption, after a checkpoint."""
+    """Planned interruptions of a run, each after a checkpoint."""
 
     every: Seconds
-    """Time between interruptions."""
+    """Time between planned interruptions."""
     lasts: Seconds
-    """Duration of an interruption, without the restart."""
+    """Duration of a planned interruption, without the restart after it."""
 
     @model_validator(mode="after")
     def _rare(self) -> MaintenanceSpec:
@@ -226,7 +224,7 @@ class MaintenanceSpec(Spec):
 
 
 class PowerSpec(Spec):
-    """Power of the cluster; defaults are the catalogue's."""
+    """Power draw of the cluster; unset values come from the catalogue."""
 
     idle: Positive | None = None
     """Power of an idle GPU, in W."""
@@ -235,68 +233,71 @@ class PowerSpec(Spec):
     node: Positive | None = None
     """Power of a node without its GPUs, in W."""
     communication: Share | None = None
-    """Power during communication, as a share of the range from idle to full."""
+    """Power of a GPU during communication, as a share of the range from idle (0) to full (1)."""
     waiting: Share | None = None
-    """Power while waiting, as a share of the range from idle to full."""
+    """Power of a GPU that waits for other ranks, as a share of the range from idle (0) to full (1)."""
     pue: Annotated[float, Field(strict=False, ge=1, le=3)] = 1.0
-    """Power usage effectiveness: power of the building over power of its nodes."""
+    """Power usage effectiveness: power of the building over that of its nodes."""
     price: Positive | None = None
-    """Electricity price in dollars per kWh; no default."""
+    """Electricity price in dollars per kWh; default: none, no cost is reported."""
 
 
 class RunSpec(Spec):
-    """A run of weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
+    """A training run of weeks, which ends by exactly one of ``days``, ``steps``, ``tokens`` and ``loss``."""
 
     days: Days | None = None
-    """End of the run in wall-clock time, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""
+    """Wall-clock time after which the run ends, as in 54 or 54 d; set exactly one of days, steps, tokens and loss."""
     steps: Annotated[int, Field(strict=True, ge=1, le=10**10)] | None = None
-    """End of the run in steps."""
+    """Number of training steps after which the run ends."""
     tokens: Tokens | None = None
-    """End of the run in tokens."""
+    """Number of trained tokens after which the run ends."""
     loss: Positive | None = None
-    """End of the run at this loss, as a scaling law predicts it."""
+    """Loss at which the run ends, as the scaling law (law) predicts it."""
     law: str | dict[str, str | float] | None = None
-    """Scaling law of the loss, by name (simcluster list laws; default if loss is set: besiroglu), or by its parameters,
-    as in {form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}; the run then reports its loss."""
+    """Scaling law of the loss: a name (simcluster list laws; default if loss is set: besiroglu), or its parameters, as
+    in {form: NDC, E: .., A: .., alpha: .., B: .., beta: ..}; the run then reports its loss."""
     stages: tuple[StageSpec, ...] = ()
-    """Stages of the training recipe, in tokens: a batch ramp, longer sequences."""
+    """Stages of the training recipe, each up to a number of tokens: a batch ramp, longer sequences."""
     failures: Annotated[
-        FailuresSpec, BeforeValidator(_failures), Accepts(lambda: (known_failures(), ..., tuple[FailureSpec, ...]))
+        FailuresSpec,
+        BeforeValidator(_failure_section),
+        FileForms(lambda: (known_failures(), ..., tuple[FailureSpec, ...])),
     ] = FailuresSpec()
-    """Failures: a built-in set by name (simcluster list failures), or your own list."""
+    """Failures during the run: a built-in set by name (simcluster list failures), or your own list."""
     checkpoint: CheckpointSpec = CheckpointSpec()
-    """Checkpoints of the run."""
+    """Interval, mode and rates of the run's checkpoints."""
     validation: ValidationSpec | None = None
-    """Validations of the run."""
+    """Periodic validations during the run; default: none."""
     detection: Time | None = None
-    """Time until a failure is detected; default: 2 min, half of the 5 min between health checks."""
+    """Time until a failure is detected; default: 2 min, for health checks every 5 min."""
     restart: tuple[RestartPart, ...] | None = None
-    """Phases of a restart, in order; default: those of llama3_405b_54_days. [] is a restart that takes no time."""
+    """Phases of a restart, in order; default: those of the scenario llama3_405b_54_days; []: a restart takes no
+    time."""
     spares: SparesSpec = SparesSpec()
-    """Spare nodes; default: 1 per 12 nodes of the job, where a failure takes a node away."""
+    """Spare nodes; default: 1 per 12 nodes of the job if failures can remove a node, else none."""
     short: Literal["wait", "shrink"] = "wait"
-    """Without a spare, the job waits for a node (wait), or continues with fewer replicas (shrink)."""
+    """What the job does if no spare node is left: wait for one (wait), or continue with fewer replicas (shrink)."""
     shrink_to: Annotated[int, Field(strict=True, ge=1, le=1000)] = 4
-    """With short: shrink, the most replicas that may be missing."""
+    """Largest number of replicas that the job may continue without, with short: shrink."""
     straggler: Literal["leave", "replace", "checkpoint"] = "leave"
-    """A slow device is left in the job (leave), replaced at once (replace), or after the next checkpoint
+    """What happens to a slow device: it stays (leave), is replaced at once (replace) or after a checkpoint
     (checkpoint)."""
     noticed: Time = FixedTime(seconds="30 min")
     """Time until a slow device is detected."""
     wrong_diagnosis: Annotated[Share, Field(lt=1)] = 0.0
-    """Probability that a diagnosis blames the wrong node."""
+    """Probability that a diagnosis blames a healthy node instead of the faulty one."""
     timeout: Seconds = 600.0
-    """Longest pause of the job that does not count as a failure."""
+    """Longest pause of the job that is waited out; a longer one counts as a failure."""
     maintenance: MaintenanceSpec | None = None
-    """Planned interruptions."""
+    """Planned interruptions of the run."""
     price: Positive | None = None
-    """Price in dollars per GPU-hour; no default."""
+    """Price of the job in dollars per GPU-hour; default: none, no cost is reported."""
     achievable_mfu: Annotated[Share, Field(gt=0)] | None = None
     """Reference MFU: the run's cost is compared with that of the same tokens at this MFU."""
     power: PowerSpec = PowerSpec()
-    """Power of the cluster."""
+    """Power draw of GPUs and nodes, and the electricity price."""
     played: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 1000
-    """Number of simulated runs."""
+    """Number of simulated runs, each with different random failures."""
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.base.units import NamedSeconds, Seconds, parse_seconds
-from simcluster.documents.kinds import OneOf
+from simcluster.documents.kinds import RegisteredModel
 from simcluster.documents.spec import Spec
 
 Fraction = Annotated[float, Field(strict=False, ge=0, le=1)]
@@ -24,13 +24,13 @@ Shape = Annotated[float, Field(strict=False, ge=0.05, le=100)]
 
 
 class TimeSpec(Spec):
-    """Distribution of durations: ``quantile`` maps uniform numbers (..., ``draws``) to seconds."""
+    """Distribution of durations; ``quantile`` maps uniform random numbers to seconds."""
 
     EXAMPLE: ClassVar[Mapping[str, Any]]
 
     @property
     def draws(self) -> int:
-        """Number of uniform random numbers per duration."""
+        """Number of uniform random numbers that one duration needs."""
         return 1
 
     def quantile(self, uniform: Floats) -> Floats:
@@ -44,7 +44,7 @@ class TimeSpec(Spec):
             """Mean duration (s)."""
 
     def on(self, gpus: int) -> TimeSpec:
-        """Return the distribution in a job of ``gpus`` GPUs."""
+        """Return the distribution for a job of ``gpus`` GPUs."""
         return self
 
 
@@ -55,13 +55,13 @@ class FixedTime(TimeSpec):
 
     kind: Literal["fixed"] = "fixed"
     seconds: NamedSeconds
-    """The duration."""
+    """Length of the duration."""
     per_gpu: Seconds = 0.0
-    """Additional time per GPU of the job, as for a handshake with every GPU."""
+    """Time added per GPU of the job, as for a handshake with every GPU."""
 
     @property
     def draws(self) -> int:
-        """Return 0: a fixed duration needs no random numbers."""
+        """Number of uniform random numbers that a fixed duration needs: 0."""
         return 0
 
     def quantile(self, uniform: Floats) -> Floats:
@@ -75,11 +75,11 @@ class FixedTime(TimeSpec):
 
     def on(self, gpus: int) -> TimeSpec:
         """Return the duration with the additional time per GPU included."""
-        return FixedTime(seconds=_text(self.seconds + gpus * self.per_gpu))
+        return FixedTime(seconds=_seconds_text(self.seconds + gpus * self.per_gpu))
 
 
 class ExponentialTime(TimeSpec):
-    """A memoryless duration."""
+    """An exponentially distributed duration (memoryless)."""
 
     EXAMPLE: ClassVar = {"kind": "exponential", "mean": "2 h"}
 
@@ -88,12 +88,12 @@ class ExponentialTime(TimeSpec):
     """Mean duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return -mean ln u."""
+        """Return the exponential durations (s), -mean ln u, for uniform numbers u."""
         return -self.mean * np.log(uniform[..., 0])
 
 
 class LognormalTime(TimeSpec):
-    """A lognormal duration."""
+    """A lognormally distributed duration."""
 
     EXAMPLE: ClassVar = {"kind": "lognormal", "median": "4 min", "sigma": 0.5}
 
@@ -104,7 +104,7 @@ class LognormalTime(TimeSpec):
     """Standard deviation of the logarithm of the duration."""
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return median exp(sigma z), z standard normal."""
+        """Return the lognormal durations (s), median exp(sigma z), with z the normal quantile of u."""
         from scipy.special import ndtri
 
         return np.asarray(self.median * np.exp(self.sigma * ndtri(uniform[..., 0])))
@@ -116,7 +116,7 @@ class LognormalTime(TimeSpec):
 
 
 class WeibullTime(TimeSpec):
-    """A Weibull duration."""
+    """A Weibull-distributed duration."""
 
     EXAMPLE: ClassVar = {"kind": "weibull", "mean": "100 d", "shape": 0.7}
 
@@ -124,20 +124,20 @@ class WeibullTime(TimeSpec):
     mean: Seconds
     """Mean duration."""
     shape: Shape
-    """Weibull shape: below 1 many durations are short, above 1 all are near the mean."""
+    """Weibull shape: below 1 most durations are short and a few are long, above 1 all are near the mean."""
 
     @property
     def scale(self) -> float:
-        """Scale parameter (s): 63 % of durations are shorter."""
+        """Scale parameter (s) of the Weibull distribution; 63 % of durations are shorter."""
         return self.mean / math.gamma(1 + 1 / self.shape)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return scale (-ln u)^(1/shape)."""
+        """Return the Weibull durations (s), scale (-ln u)^(1/shape), for uniform numbers u."""
         return self.scale * (-np.log(uniform[..., 0])) ** (1 / self.shape)
 
 
 class UniformTime(TimeSpec):
-    """A duration uniform between two limits, as when a periodic watchdog detects failures."""
+    """A uniformly distributed duration, as when a periodic watchdog detects failures."""
 
     EXAMPLE: ClassVar = {"kind": "uniform", "low": "0 s", "high": "10 min"}
 
@@ -154,7 +154,7 @@ class UniformTime(TimeSpec):
         return self
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return low + (high - low) u."""
+        """Return the uniform durations (s), low + (high - low) u, for uniform numbers u."""
         return self.low + (self.high - self.low) * uniform[..., 0]
 
     @property
@@ -164,13 +164,13 @@ class UniformTime(TimeSpec):
 
 
 class ChoiceTime(TimeSpec):
-    """One of several durations."""
+    """One of several durations, chosen at random."""
 
     EXAMPLE: ClassVar = {"kind": "choice", "times": ["15 s", "3 min", "30 min"], "weights": [0.7, 0.2, 0.1]}
 
     kind: Literal["choice"]
     times: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    """Durations, of which one is drawn each time."""
+    """Possible durations, of which one is drawn each time."""
     weights: tuple[Annotated[float, Field(strict=False, ge=0)], ...] | None = None
     """Relative probabilities of the durations; default: equal."""
 
@@ -187,7 +187,7 @@ class ChoiceTime(TimeSpec):
         return np.asarray(weights / weights.sum())
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the duration whose probability interval contains u."""
+        """Return, for each uniform number, the duration whose cumulative-probability interval contains it."""
         place = np.searchsorted(np.cumsum(self._shares)[:-1], uniform[..., 0], side="right")
         return np.array(self.times)[place]
 
@@ -198,7 +198,7 @@ class ChoiceTime(TimeSpec):
 
 
 class StagedTime(TimeSpec):
-    """A duration with an occasional second stage: an automatic repair, then a technician."""
+    """A duration with an occasional second stage, such as a technician after an automatic repair."""
 
     EXAMPLE: ClassVar = {
         "kind": "staged",
@@ -213,15 +213,15 @@ class StagedTime(TimeSpec):
     second: Time
     """Duration of the second stage."""
     probability: Fraction
-    """Probability of a second stage."""
+    """Probability that the second stage is needed."""
 
     @property
     def draws(self) -> int:
-        """Number of uniform random numbers: those of both stages, and one for the choice."""
+        """Number of uniform random numbers of both stages, plus one for whether there is a second."""
         return int(1 + self.first.draws + self.second.draws)
 
     def quantile(self, uniform: Floats) -> Floats:
-        """Return the first duration, or the sum of both."""
+        """Return the durations (s): the first stage, or the sum of both."""
         cut = 1 + self.first.draws
         more = np.where(uniform[..., 0] < self.probability, self.second.quantile(uniform[..., cut:]), 0.0)
         return np.asarray(self.first.quantile(uniform[..., 1:cut]) + more)
@@ -232,7 +232,7 @@ class StagedTime(TimeSpec):
         return float(self.first.mean + self.probability * self.second.mean)
 
     def on(self, gpus: int) -> TimeSpec:
-        """Return the distribution with both stages in a job of ``gpus`` GPUs."""
+        """Return the distribution with both stages adapted to a job of ``gpus`` GPUs."""
         return self.model_copy(update={"first": self.first.on(gpus), "second": self.second.on(gpus)})
 
 
@@ -248,19 +248,18 @@ TIMES: dict[str, type[TimeSpec]] = {
 """Distributions of durations by their word in documents: add a class and a line here."""
 
 
-def _as_document(value: object) -> object:
-    """Return "5 min", and a mapping without a kind, as a fixed time."""
+def _to_document(value: object) -> object:
     if isinstance(value, Mapping) and "kind" not in value:
         return {"kind": "fixed", "seconds": "0 s", **value}
     if isinstance(value, Mapping | TimeSpec):
         return value
-    return {"kind": "fixed", "seconds": _text(parse_seconds(value))}
+    return {"kind": "fixed", "seconds": _seconds_text(parse_seconds(value))}
 
 
-def _text(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
     return f"{seconds!r} s"
 
 
-Time = Annotated[Any, OneOf(TIMES), BeforeValidator(_as_document)]
+Time = Annotated[Any, RegisteredModel(TIMES), BeforeValidator(_to_document)]
 """Field type of a distribution of durations, or of a fixed duration: "5 min"."""
 StagedTime.model_rebuild()

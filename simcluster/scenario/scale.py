@@ -23,10 +23,10 @@ Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Scale(Spec):
-    """Factors on the cluster's performance, for what-if questions; 1 changes nothing.
+    """Factors on the cluster's speed and memory, for what-if questions; 1 changes nothing.
 
-    NCCL's pace scales along where it is known: its latency by ``latency``, its rate by the links that it counts (NVLink
-    in one node, the network between nodes).
+    NCCL's latency scales by ``latency``, its rates by the links that they count (NVLink in one node, the network
+    between nodes).
     """
 
     flops: Factor = 1.0
@@ -36,7 +36,7 @@ class Scale(Spec):
     memory_bandwidth: Factor = 1.0
     """Factor on GPU memory bandwidth."""
     launch: Factor = 1.0
-    """Factor on the time between dependent kernels, and on the host's time to launch work."""
+    """Factor on kernel launch times: the gap between dependent kernels, and the host's time to launch work."""
     nvlink: Factor = 1.0
     """Factor on NVLink bandwidth."""
     network: Factor = 1.0
@@ -44,13 +44,13 @@ class Scale(Spec):
     pcie: Factor = 1.0
     """Factor on PCIe bandwidth."""
     between_machines: Factor = 1.0
-    """Factor on PCIe and network bandwidth together, which are in series between nodes: raising only one has no effect
-    where the other is equally slow."""
+    """Factor on PCIe and network bandwidth together; they are in series between nodes, so raising only one has no
+    effect if the other is equally slow."""
     latency: Factor = 1.0
     """Factor on the latency of all links."""
 
     def device(self, device: Device) -> Device:
-        """Return the GPU with these factors; the same object if they change nothing."""
+        """Return the GPU with the factors applied; the same object if they change nothing."""
         if self.flops == self.memory == self.memory_bandwidth == self.launch == 1.0:
             return device
         peak = device.peak.model_copy(update={name: rate * self.flops for name, rate in device.peak.known().items()})
@@ -64,7 +64,7 @@ class Scale(Spec):
         )
 
     def cluster(self, cluster: Cluster) -> Cluster:
-        """Return the cluster with these factors on its links; the same object if they change none."""
+        """Return the cluster with the factors applied to its links; the same object if they change none."""
         if self.nvlink == self.network == self.pcie == self.between_machines == self.latency == 1.0:
             return cluster
         number, media = cluster.media

@@ -18,22 +18,22 @@ from pydantic import BaseModel, model_validator
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, refuse
-from simcluster.documents.overrides import Changes, apply_overrides, pairs_of
-from simcluster.documents.own_words import python_allowed, trust_text
-from simcluster.documents.reading import STDIN, Document, checking, parse_document, read_document, validate
-from simcluster.documents.shipped import refuse_shipped, shipped_folder, shipped_names
+from simcluster.documents.diagnostics import KeyPath, RuleError, did_you_mean, reject_argument
+from simcluster.documents.overrides import Changes, apply_overrides, normalize_changes
+from simcluster.documents.own_words import is_python_allowed, trust_text
+from simcluster.documents.reading import STDIN, Document, locate_errors, parse_document, read_document, validate
+from simcluster.documents.shipped import builtin_folder, builtin_names, reject_builtin_path
 from simcluster.faults import FaultSpec, placed
 from simcluster.scenario import link_changes
-from simcluster.scenario.effects import document_with_effect, refuse_without_effect
+from simcluster.scenario.effects import effective_document, reject_idle_fields
 from simcluster.scenario.fields import ScenarioFields
-from simcluster.scenario.files import resolve
-from simcluster.scenario.left_out import built, fill, parallel_of, pipeline_of
-from simcluster.scenario.model_rules import order_rules
+from simcluster.scenario.files import resolve_scenario
+from simcluster.scenario.left_out import build_cluster, complete_parallel, complete_pipeline, set_field
+from simcluster.scenario.model_rules import check_order
 from simcluster.scenario.paths import suggest_right_place
-from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.short_forms import expand_names, title_with_changes
 from simcluster.schedules import Schedule, ScheduleFunction, make_schedule
 from simcluster.schedules.specs import Rows
@@ -50,38 +50,38 @@ class Origin:
 
     def changed(self, more: Changes) -> Scenario:
         """Return the scenario with further changes, which are applied last."""
-        origin = Origin(self.document, (*self.changes, *pairs_of(more)))
-        resolved = resolve(origin.document, origin.changes)
+        origin = Origin(self.document, (*self.changes, *normalize_changes(more)))
+        resolved = resolve_scenario(origin.document, origin.changes)
         return _with_origin(validate(Scenario, resolved), origin, resolved)
 
     @property
     def written(self) -> Document:
-        """The document with the changes, before files are read in."""
+        """The user's document with the changes applied, before the files that it names are read in."""
         return apply_overrides(expand_names(self.document), self.changes)
 
     def without(self, paths: Iterable[KeyPath]) -> Scenario:
-        """Return the scenario without the values at these paths."""
-        return Origin(link_changes.without_changes(self.written, paths)).changed({})
+        """Return the scenario without the values at these key paths."""
+        return Origin(link_changes.remove_values(self.written, paths)).changed({})
 
 
 class Scenario(Displayable, ScenarioFields):
     """One training step to simulate; ``Scenario(cluster=..., model=..., training=...)`` takes what a file takes.
 
-    ``gpus`` is the number of GPUs of the job (default: all of the cluster).  ``engine`` chooses how to simulate:
+    ``gpus`` is the number of GPUs of the job (default: all of the cluster). ``engine`` chooses how to simulate:
     ``simpy`` (one rank of each class of equal ranks), ``compiled`` (the same by the compiled engine), the one of both
-    that suits the size (``auto``), or the slow ``reference``, every rank by SimPy; times are equal to the bit.  Raises
+    that suits the size (``auto``), or the slow ``reference``, every rank by SimPy; times are equal to the bit. Raises
     InputError with every broken rule.
     """
 
     @staticmethod
     def elsewhere(key: str) -> str:
-        """Return where else a scenario has a key of this name, for the error about a misplaced key."""
+        """Return the end of an error message with the section where a misplaced key belongs."""
         return suggest_right_place(key)
 
     def __init__(self, **sections: Any) -> None:
-        origin = Origin(Document(data=_plain(sections), source="Scenario(...)", folder=Path()))
-        resolved = resolve(origin.document)
-        with checking(resolved, Scenario):
+        origin = Origin(Document(data=_to_plain(sections), source="Scenario(...)", folder=Path()))
+        resolved = resolve_scenario(origin.document)
+        with locate_errors(resolved, Scenario):
             super().__init__(**resolved.data)
         _with_origin(self, origin, resolved)
 
@@ -101,13 +101,13 @@ class Scenario(Displayable, ScenarioFields):
         Raises RuleError with all violated rules. The cluster is built here; its spec keeps it, so copies of the
         scenario share it.
         """
-        cluster = built(self)
-        fill(self, "gpus", self.gpus or cluster.num_gpus)
-        fill(self, "parallel", parallel_of(self))
+        cluster = build_cluster(self)
+        set_field(self, "gpus", self.gpus or cluster.num_gpus)
+        set_field(self, "parallel", complete_parallel(self))
         if self.faults or self.data:
-            fill(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
-        fill(self, "pipeline", pipeline_of(self))
-        if broken := broken_rules(self):
+            set_field(self, "faults", placed(self.data.faults(self.faults) if self.data else self.faults))
+        set_field(self, "pipeline", complete_pipeline(self))
+        if broken := find_broken_rules(self):
             raise RuleError(broken)
         return self
 
@@ -118,7 +118,7 @@ class Scenario(Displayable, ScenarioFields):
         omits (dp, the number of GPUs) are derived anew. Of a scenario that was changed otherwise, its ``document`` is
         changed. InputError with the lines of the file, where it was read from one.
         """
-        return self.origin.changed(trust_text([*pairs_of(changes), *keyword_pairs(more)]))
+        return self.origin.changed(trust_text([*normalize_changes(changes), *keyword_pairs(more)]))
 
     @property
     def origin(self) -> Origin:
@@ -128,7 +128,7 @@ class Scenario(Displayable, ScenarioFields):
 
     @property
     def title(self) -> str:
-        """The name, followed by the changes to the document of that name."""
+        """Name of the scenario, followed by the changes to the document of that name."""
         return title_with_changes(self.name, self.origin.document.data, self.origin.changes)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -147,7 +147,7 @@ class Scenario(Displayable, ScenarioFields):
         pipeline = self.pipeline.model_copy(update={"schedule": Rows.of(schedule), "chunks": 1})
         measured = self.measured and self.measured.model_copy(update={"changed": ("pipeline.schedule",)})
         changed = self.model_copy(update={"pipeline": pipeline, "measured": measured})
-        broken = list(order_rules(changed))
+        broken = list(check_order(changed))
         if broken:
             raise RuleError(broken)
         return changed
@@ -170,18 +170,18 @@ class Scenario(Displayable, ScenarioFields):
 
     @property
     def straggling(self) -> tuple[int, ...]:
-        """Indices of the faults by which ranks can differ, unlike faults that delay all ranks equally."""
+        """Indices of the faults that can make ranks differ, as opposed to delaying all ranks equally."""
         return tuple(place for place, fault in enumerate(self.faults) if not fault.shared)
 
     @property
     def given_faults(self) -> tuple[FaultSpec, ...]:
-        """Faults without the one that the ``data`` section derives from its documents."""
+        """Faults as the document sets them, without the one that the ``data`` section adds."""
         mine = self.data and self.data.lengths
         return tuple(fault for fault in self.faults if mine is None or fault != mine)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens per step of all replicas."""
+        """Number of tokens per step, over all replicas."""
         return self.training.global_batch * self.model.sequence_length
 
     @property
@@ -191,7 +191,7 @@ class Scenario(Displayable, ScenarioFields):
 
     def document(self) -> dict[str, Any]:
         """Return the scenario as a self-contained JSON-able document; reading it gives an equal one."""
-        return document_with_effect(self.model_copy(update={"faults": self.given_faults}))
+        return effective_document(self.model_copy(update={"faults": self.given_faults}))
 
 
 Written = str | Path | Mapping[str, Any]
@@ -206,8 +206,8 @@ def load(path: Written, overrides: Changes = (), *, allow_python: bool = False) 
     names only with ``allow_python``. Raises InputError that names the file, line, key, value, rule and a fix.
     """
     if not isinstance(path, str | Path | Mapping):
-        refuse(path, "load", "a built-in name, a path or a dict (simcluster.scenario takes a Scenario, too)")
-    return _read(path, trust_text(pairs_of(overrides)), python=allow_python)
+        reject_argument(path, "load", "a built-in name, a path or a dict (simcluster.scenario takes a Scenario, too)")
+    return _read_scenario(path, trust_text(normalize_changes(overrides)), python=allow_python)
 
 
 @checked
@@ -216,52 +216,52 @@ def load_text(text: str, overrides: Changes = (), *, folder: str | Path = ".", a
     document = parse_document(text, source="<text>", folder=folder)
     if allow_python:
         document = replace(document, data=trust_text(document.data))
-    return Origin(document).changed(trust_text(pairs_of(overrides)))
+    return Origin(document).changed(trust_text(normalize_changes(overrides)))
 
 
-def _read(what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = ".") -> Scenario:
-    """Read a file or a document with changes; ``python`` if all of it may run code."""
+def _read_scenario(
+    what: str | Path | Mapping[str, Any], changes: Changes, *, python: bool, folder: str = "."
+) -> Scenario:
     if isinstance(what, Mapping):
         if what and all("." in str(path) for path in what):
             raise InputError(
                 f"{next(iter(what))!r} is a change of a scenario, but a scenario is needed: write "
                 f"simcluster.scenario('NAME', {{{next(iter(what))!r}: ...}})"
             )
-        document = Document(data=_plain(what), source="<document>", folder=Path(folder))
+        document = Document(data=_to_plain(what), source="<document>", folder=Path(folder))
     else:
         document = read_document(scenario_path(what))
     if python:
-        document, changes = replace(document, data=trust_text(document.data)), trust_text(pairs_of(changes))
+        document, changes = replace(document, data=trust_text(document.data)), trust_text(normalize_changes(changes))
     return Origin(document).changed(changes)
 
 
 def from_document(data: Mapping[str, Any], overrides: Changes = (), *, folder: str | Path = ".") -> Scenario:
     """Return the scenario of plain data, as of a file; ``from_document(s.document()) == s``."""
-    return Origin(Document(data=_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
+    return Origin(Document(data=_to_plain(data), source="<document>", folder=Path(folder))).changed(overrides)
 
 
 def keyword_pairs(keywords: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return keyword arguments as changes: parallel__tp=4 is parallel.tp."""
+    """Return keyword arguments as changes of a scenario; ``parallel__tp=4`` changes parallel.tp."""
     return [(name.replace("__", "."), value) for name, value in keywords.items()]
 
 
-def _plain(value: Any) -> Any:
-    """Return plain data, as in a file, of data that may contain specs."""
+def _to_plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         dumped = value.model_dump(mode="json", exclude_none=True)
         return {key: inner for key, inner in dumped.items() if key != "dp" or inner}  # 0: left out
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _to_plain(inner) for key, inner in value.items()}
+    return [_to_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scenario:
-    """Record the scenario's source; raise InputError for a changed link latency without effect."""
-    with checking(resolved, Scenario):
-        refuse_without_effect(scenario, origin.changes)
+    """Record the scenario's source in it; raise InputError for a changed link latency without effect."""
+    with locate_errors(resolved, Scenario):
+        reject_idle_fields(scenario, origin.changes)
     latencies = link_changes.LATENCIES
     takes = link_changes.uses_link_latencies(scenario)
-    if not takes and (changed := link_changes.changes_of_links(origin.written, latencies)):
+    if not takes and (changed := link_changes.find_link_changes(origin.written, latencies)):
         known = all(path[1] != "topology" for path in changed)
         if not known or (origin.without(changed).cluster.built.latency != scenario.cluster.built.latency).any():
             raise link_changes.latency_error(scenario, origin.written, changed[0])
@@ -270,29 +270,28 @@ def _with_origin(scenario: Scenario, origin: Origin, resolved: Document) -> Scen
 
 
 def scenario_path(path: str | Path) -> Path:
-    """Return a path itself (``-``: standard input), or that of a built-in scenario's name."""
+    """Return the file of a built-in scenario's name; any other path, or ``-`` (standard input), unchanged."""
     path = Path(path)
     if path.exists() or str(path) == STDIN:
         return path
-    names = shipped_names("scenarios")
+    names = builtin_names("scenarios")
     if path.suffix or len(path.parts) != 1:
-        refuse_shipped("scenarios", path)
+        reject_builtin_path("scenarios", path)
         return path
     if path.name in names:
-        return shipped_folder("scenarios") / f"{path.name}.yaml"
-    if told := _of_another_kind(path.name):
+        return builtin_folder("scenarios") / f"{path.name}.yaml"
+    if told := _describe_other_name(path.name):
         raise InputError(f"{path}: {told}")
     hint = did_you_mean(path.name, names)
     raise InputError(f"{path}: no such file, and no built-in scenario{hint}; built-in: {', '.join(names) or 'none'}")
 
 
-def _of_another_kind(name: str) -> str:
-    """Return what a name denotes other than a scenario, and what to do with it; "" if nothing."""
-    if name in presets("models.yaml"):
+def _describe_other_name(name: str) -> str:
+    if name in load_presets("models.yaml"):
         return f"is a model, not a scenario; make one: simcluster new --model {name} --cluster dgx_h100 --gpus 64"
     if name in device_names():
         return f"is a device, not a scenario; use it in one, as in simcluster run tiny_3d --cluster.device {name}"
-    if name in shipped_names("topologies"):
+    if name in builtin_names("topologies"):
         return f"is a topology, not a scenario; see simcluster topology {name}, or make a job on it with simcluster new"
     return ""
 
@@ -307,7 +306,7 @@ class Base:
     what: Mapping[str, Any] | str
     folder: str = "."
     fixed: tuple[tuple[str, Any], ...] = ()
-    python: bool = field(default_factory=python_allowed, compare=False)  # also where others play it
+    python: bool = field(default_factory=is_python_allowed, compare=False)  # also where others play it
 
     @classmethod
     def of(cls, scenario: Scenario) -> Base:
@@ -320,11 +319,11 @@ class Base:
             object.__setattr__(self, "what", read_document(STDIN).data)
 
     def scenario(self, changes: tuple[tuple[str, Any], ...]) -> Scenario:
-        """Return the base with values at dotted paths changed; raise InputError if that is invalid."""
-        return _read(self.what, (*self.fixed, *changes), python=self.python, folder=self.folder)
+        """Return the base scenario with values at dotted paths changed; raise InputError if that is invalid."""
+        return _read_scenario(self.what, (*self.fixed, *changes), python=self.python, folder=self.folder)
 
     def fingerprint(self) -> str:
-        """Return a digest that is equal for bases with equal variants.
+        """Return a digest of the base scenario; bases with equal digests have equal variants.
 
         It is of the base's document, resolved where that is possible without a change.
         """
@@ -339,7 +338,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A changed scenario: ``changes`` are (dotted path, value), later ones win."""
+    """A changed base scenario; ``changes`` are (dotted path, value), later ones win."""
 
     base: Base
     changes: tuple[tuple[str, Any], ...]

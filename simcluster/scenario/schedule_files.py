@@ -9,8 +9,8 @@ from pathlib import Path
 from simcluster.base.errors import InputError
 from simcluster.base.time_limit import TimeUp
 from simcluster.documents.diagnostics import did_you_mean, listed, shown, type_name
-from simcluster.documents.given_files import decode, missing_file_hint, read_bytes
-from simcluster.documents.own_words import VARIABLE, TrustedText, python_allowed
+from simcluster.documents.given_files import decode_utf8, missing_file_hint, read_bytes
+from simcluster.documents.own_words import VARIABLE, TrustedText, is_python_allowed
 from simcluster.schedules import Action, Schedule, ScheduleFunction
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import from_csv
@@ -21,16 +21,16 @@ def is_csv(name: str) -> bool:
     return name.endswith(".csv")
 
 
-def schedule_in_csv(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
-    """Return the validated schedule of a torch.distributed.pipelining file, and the number of ignored actions by kind.
+def read_csv_schedule(path: str | Path) -> tuple[Schedule, Mapping[str, int]]:
+    """Return the schedule in a CSV file of torch.distributed.pipelining, and ignored actions by kind.
 
     Raises InputError for a file that cannot be read and as ``torch_csv.from_csv``.
     """
-    return from_csv(decode(read_bytes(path), str(path)), name=Path(path).name)
+    return from_csv(decode_utf8(read_bytes(path), str(path)), name=Path(path).name)
 
 
-def function_in(name: str) -> ScheduleFunction:
-    """Import FILE.py:FUNCTION; errors in the file raise InputError.
+def load_schedule_function(name: str) -> ScheduleFunction:
+    """Import the function that FILE.py:FUNCTION names; errors in the file raise InputError.
 
     Only this function decides whether the code may run: the name is trusted text, or code is allowed; otherwise
     InputError.
@@ -38,7 +38,7 @@ def function_in(name: str) -> ScheduleFunction:
     import importlib.util
 
     file, _, function = name.rpartition(":")
-    if not (isinstance(name, TrustedText) or python_allowed()):
+    if not (isinstance(name, TrustedText) or is_python_allowed()):
         raise InputError(
             f"{name} is Python code that a file names, and files may not run code by default; read {file} first, then "
             "add --allow-python, or name it yourself: --pipeline.schedule FILE.py:FUNCTION (from Python: "
@@ -50,7 +50,7 @@ def function_in(name: str) -> ScheduleFunction:
     if spec is None or spec.loader is None:
         raise InputError(f"{name} is not FILE.py:FUNCTION")
     module = importlib.util.module_from_spec(spec)
-    with _told(f"cannot run {file}"):
+    with _user_errors(f"cannot run {file}"):
         spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):
@@ -59,7 +59,7 @@ def function_in(name: str) -> ScheduleFunction:
         raise InputError(f"{file} has no function {function!r} to call with (stages, microbatches, chunks){have}")
 
     def called(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-        with _told(f"{name} failed"):
+        with _user_errors(f"{name} failed"):
             made: object = found(num_stages, num_microbatches, num_chunks)
         if isinstance(made, list | tuple) and made and all(isinstance(row, str) for row in made):
             return Rows(name="rows", rows=tuple(made), title=function).function()(num_stages, num_microbatches)
@@ -68,37 +68,37 @@ def function_in(name: str) -> ScheduleFunction:
                 f"{name} returned {type_name(made)}; it must return a simcluster.schedules.Schedule: write that, "
                 'or a row of text for each stage, as simcluster schedule prints them: ["F0 F1 B0 B1", "F0 B0 F1 B1"]'
             )
-        with _told(f"{name} returned an invalid schedule"):
-            _require_actions(made, name)
+        with _user_errors(f"{name} returned an invalid schedule"):
+            _check_actions(made, name)
         return made
 
     return called
 
 
-def _require_actions(made: Schedule, name: str) -> None:
+def _check_actions(made: Schedule, name: str) -> None:
     if not isinstance(made.name, str):
         raise InputError(f"{name} returned a schedule whose name is {shown(made.name)}; a name is a text")
     for stage, row in enumerate(made.rows):
         for position, action in enumerate(row):
-            if not (isinstance(action, Action) and isinstance(action.kind, str) and _whole(action[1:])):
+            if not (isinstance(action, Action) and isinstance(action.kind, str) and _are_natural(action[1:])):
                 raise InputError(
                     f"{name}: stage {stage}, position {position}: {shown(action)} is not an action; write "
                     'Action("F", microbatch, chunk): its kind is a text, microbatch and chunk are whole numbers from 0'
                 )
     hops = [part for route in made.routes for hop in route for part in hop]
-    if not _whole((*hops, *made.route_of, *(place for pairs in made.fused for place in pairs))):
+    if not _are_natural((*hops, *made.route_of, *(place for pairs in made.fused for place in pairs))):
         raise InputError(
             f"{name}: routes, route_of and fused are tuples of whole numbers from 0; loop_route makes a route"
         )
 
 
-def _whole(values: Iterable[object]) -> bool:
+def _are_natural(values: Iterable[object]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Raise InputError for any exception of user code, including exits and endless recursion."""
+def _user_errors(what: str) -> Iterator[None]:
+    """Convert any exception of user code inside the block to InputError, including exits."""
     try:
         yield
     except (InputError, KeyboardInterrupt, TimeUp):

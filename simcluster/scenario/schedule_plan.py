@@ -1,4 +1,4 @@
-"""Pipeline of a scenario for planning: its schedule as data, the slices of the model, the grid of ranks.
+"""Pipeline of a scenario for planning: its schedule, the layers of each slice, the grid of ranks.
 
 Pure functions of a scenario; InputError for invalid combinations, which the rules check first.
 """
@@ -30,7 +30,7 @@ AUTO = "or pipeline.layers_per_stage: auto"
 
 
 def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: float = 0.0) -> Schedule:
-    """Return the schedule of the scenario's microbatches; raise InputError if it is impossible.
+    """Return the pipeline schedule of the scenario's microbatches; InputError if it is impossible.
 
     ``costs`` and ``latency`` are the run's own times, for schedules that are optimized for times.
     """
@@ -40,7 +40,7 @@ def schedule_of(scenario: ScenarioFields, costs: Times | None = None, latency: f
         what = ZbAuto(name="zb-auto")
     if isinstance(what, ZbAuto) and what.goal is None:
         what = what.model_copy(update={"goal": "step"})  # the gradient norm is over all stages, so all wait for it
-    return _made(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
+    return _make_known(what, *counts) if costs is None else make_schedule(what, *counts, costs=costs, latency=latency)
 
 
 def uses_simulated_times(scenario: ScenarioFields) -> bool:
@@ -52,7 +52,7 @@ def uses_simulated_times(scenario: ScenarioFields) -> bool:
 
 
 def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
-    """Return the layers of each slice; None if simulated times decide; InputError if impossible."""
+    """Return the layers of each slice of the model; None if simulated times decide; InputError if impossible."""
     layers, wanted = scenario.model.layers, scenario.pipeline.layers_per_stage
     number, pp = len(schedule.routes[0]), scenario.parallel.pp
     if wanted == "even":
@@ -90,15 +90,15 @@ def slices_of(scenario: ScenarioFields, schedule: Schedule) -> Slices | None:
 
 
 def copies_of(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """Return the stages that hold the same slices of the model; empty if no slice is on two stages.
+    """Return the groups of stages that hold equal slices of the model; empty if no slice is on two stages.
 
     InputError where the copies of a stage's slices are on different stages.
     """
-    return _copies(schedule.name, schedule.num_stages, schedule.routes)
+    return _find_copies(schedule.name, schedule.num_stages, schedule.routes)
 
 
 @lru_cache(maxsize=64)
-def _copies(name: str, stages: int, routes: tuple[Route, ...]) -> tuple[tuple[int, ...], ...]:
+def _find_copies(name: str, stages: int, routes: tuple[Route, ...]) -> tuple[tuple[int, ...], ...]:
     holders = [tuple(sorted({stage for stage, _ in hops})) for hops in zip(*routes, strict=True)]
     if all(len(held) == 1 for held in holders):
         return ()
@@ -113,12 +113,12 @@ def _copies(name: str, stages: int, routes: tuple[Route, ...]) -> tuple[tuple[in
 
 
 @lru_cache(maxsize=64)
-def _made(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> Schedule:
+def _make_known(what: ScheduleChoice, stages: int, microbatches: int, chunks: int) -> Schedule:
     return make_schedule(what, stages, microbatches, chunks)
 
 
 def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
-    """Return the grid of ranks for a schedule."""
+    """Return the grid of ranks (the axes and their sizes) for a scenario with this schedule."""
     parallel = scenario.parallel
     return Plan(
         tp=parallel.tp,
@@ -130,7 +130,7 @@ def plan_of(scenario: ScenarioFields, schedule: Schedule) -> Plan:
         copies=copies_of(schedule),
         ep=parallel.ep,
         etp=parallel.etp or 0,
-        workers=workers_of(scenario) if scenario.training.outer else 1,
+        workers=count_workers(scenario) if scenario.training.outer else 1,
     )
 
 
@@ -140,8 +140,8 @@ _MADE = 4.0 + 4.0 + 4.0  # pseudo-gradient: read master and what it was, write t
 _UPDATED = 4.0 + 2 * STATE_BYTES + 4.0  # read the sum, read and write the state, write the master copy
 
 
-def workers_of(scenario: ScenarioFields) -> int:
-    """Return the number of workers that train separately; 1 if there are none or it is unknown."""
+def count_workers(scenario: ScenarioFields) -> int:
+    """Return the number of DiLoCo workers, which train separately; 1 if there are none or it is unknown."""
     outer, cluster = scenario.training.outer, scenario.cluster.built
     if outer is None:
         return 1
@@ -152,8 +152,8 @@ def workers_of(scenario: ScenarioFields) -> int:
     return len(dict.fromkeys(host // cluster.machines_per_site for host in cluster.host_of[: scenario.gpus]))
 
 
-def outer_of(scenario: ScenarioFields, device: Device, recipe: Recipe) -> OuterUpdate | None:
-    """Return the outer update of the scenario's job; None if it has none."""
+def outer_update_of(scenario: ScenarioFields, device: Device, recipe: Recipe) -> OuterUpdate | None:
+    """Return the outer update (DiLoCo) of the scenario's job; None if it has none."""
     outer = scenario.training.outer
     if outer is None:
         return None
@@ -164,20 +164,20 @@ def outer_of(scenario: ScenarioFields, device: Device, recipe: Recipe) -> OuterU
     )  # fmt: skip
 
 
-def outer_state(scenario: ScenarioFields) -> float:
-    """Return the bytes per local parameter that the outer step keeps, with a copy that is being sent."""
+def outer_state_bytes(scenario: ScenarioFields) -> float:
+    """Return the bytes per local parameter that the outer step (DiLoCo) keeps, with a copy being sent."""
     outer = scenario.training.outer
     if outer is None:
         return 0.0
     return STATE_BYTES + (outer.bytes_per_parameter / outer.parts if outer.beside else 0.0)
 
 
-def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complaint]:
-    """Check that there are workers, each on one site, and no incompatible features."""
+def check_outer(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complaint]:
+    """Yield violated rules of the outer step (DiLoCo): its workers, and incompatible features."""
     parallel, where = scenario.parallel, ("training", "outer")
     if not parallel.dp:
         return
-    workers = workers_of(scenario)
+    workers = count_workers(scenario)
     if workers < 2:
         what = f"must be two or more, got {'one site' if outer.workers is None else 1}"
         yield (*where, "workers"), f"{what}; set their number, as in workers: 2, or remove training.outer"
@@ -200,11 +200,10 @@ def outer_rules(scenario: ScenarioFields, outer: OuterStep) -> Iterator[Complain
     for name, there in others.items():
         if there:
             yield where, f"is not modelled with {name}; remove one of the two"
-    yield from _on_one_site(scenario, workers)
+    yield from _check_one_site(scenario, workers)
 
 
-def _on_one_site(scenario: ScenarioFields, workers: int) -> Iterator[Complaint]:
-    """Check that dp is the slowest axis, so that workers are consecutive ranks."""
+def _check_one_site(scenario: ScenarioFields, workers: int) -> Iterator[Complaint]:
     order = scenario.parallel.order
     slower = [axis for axis in order[order.index("dp") + 1 :] if getattr(scenario.parallel, axis) > 1]
     if scenario.cluster.built.machines_per_site and workers > 1 and slower:

@@ -14,14 +14,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from simcluster.devices.software import Software, software_names
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.kinds import A_PATH, models_in
 from simcluster.documents.laws import Histogram
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.faults.pace import PaceFault
 from simcluster.model.transformer import Model
 from simcluster.scenario.fields import ClusterSpec, ScenarioFields
-from simcluster.scenario.keys import Fragment, ScenarioKey, any_of, form_of, fragment_of
+from simcluster.scenario.keys import Fragment, ScenarioKey, form_fragment, fragment_of, union_fragment
 from simcluster.scenario.run_times import TIMES, FixedTime
 from simcluster.scenario.sections import LONG_NAMES, Parallel
 from simcluster.topology import TOPOLOGIES, SitesSpec
@@ -36,19 +36,19 @@ _TEXT: Fragment = {"type": "string"}
 
 def scenario_schema() -> dict[str, Any]:
     """Return the JSON schema of a scenario file."""
-    models = _models(ScenarioFields)
+    models = _list_models(ScenarioFields)
     return {
         "$schema": _DRAFT,
         "title": "simcluster scenario",
-        **_object(ScenarioFields),
+        **_object_schema(ScenarioFields),
         "$defs": {
-            **{model.__name__: _object(model) for model in models},
-            **{f"{model.__name__}.part": _part(model) for model in models if _in_topology(model)},
+            **{model.__name__: _object_schema(model) for model in models},
+            **{f"{model.__name__}.part": _part_schema(model) for model in models if _is_topology(model)},
         },
     }
 
 
-def _models(top: type[BaseModel]) -> list[type[BaseModel]]:
+def _list_models(top: type[BaseModel]) -> list[type[BaseModel]]:
     found: dict[type[BaseModel], None] = {}
 
     def below(model: type[BaseModel]) -> None:
@@ -62,12 +62,11 @@ def _models(top: type[BaseModel]) -> list[type[BaseModel]]:
     return list(found)
 
 
-def _object(model: type[BaseModel]) -> Fragment:
-    """Return the schema of a mapping with the fields of a model as its keys."""
-    properties = {name: _property(model, name) for name in model.model_fields}
+def _object_schema(model: type[BaseModel]) -> Fragment:
+    properties = {name: _property_schema(model, name) for name in model.model_fields}
     for base, (name, forms, text) in _EXTRA.items():
         if issubclass(model, base):
-            properties[name] = {**any_of(map(form_of, forms())), "description": text}
+            properties[name] = {**union_fragment(map(form_fragment, forms())), "description": text}
     found: Fragment = {
         "type": "object",
         "description": inspect.cleandoc(model.__doc__ or "").replace("``", "`"),
@@ -85,11 +84,11 @@ def _object(model: type[BaseModel]) -> Fragment:
     return {key: value for key, value in found.items() if value != []}
 
 
-def _property(model: type[BaseModel], name: str) -> Fragment:
+def _property_schema(model: type[BaseModel], name: str) -> Fragment:
     key = ScenarioKey("", model, name)
     found = key.fragment
     if any({"$ref": f"#/$defs/{law.__name__}"} in found.get("anyOf", [found]) for law in TIMES.values()):
-        found = any_of([found, _SECONDS])
+        found = union_fragment([found, _SECONDS])
     default = {} if key.default is None or key.default == "" else {"default": key.default}
     return {**found, "description": key.description, **default}
 
@@ -97,28 +96,30 @@ def _property(model: type[BaseModel], name: str) -> Fragment:
 _SECONDS = fragment_of(FixedTime.model_fields["seconds"].annotation, FixedTime.model_fields["seconds"].metadata)
 
 
-def _in_topology(model: type[BaseModel]) -> bool:
+def _is_topology(model: type[BaseModel]) -> bool:
     return model.__module__.startswith("simcluster.topology.")
 
 
-def _part(model: type[BaseModel]) -> Fragment:
-    """Return the schema without required keys: keys next to a topology's name are merged into it."""
-    found = _object(model)
-    return {key: _parts_for(value) for key, value in found.items() if key not in ("required", "anyOf")}
+def _part_schema(model: type[BaseModel]) -> Fragment:
+    """Return a model's JSON schema without required keys, for keys that are merged into a topology."""
+    found = _object_schema(model)
+    return {key: _to_parts(value) for key, value in found.items() if key not in ("required", "anyOf")}
 
 
-def _parts_for(value: Any) -> Any:
+def _to_parts(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _parts_for(each) for key, each in value.items()}
+        return {key: _to_parts(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_parts_for(each) for each in value]
+        return [_to_parts(each) for each in value]
     if isinstance(value, str) and value.startswith("#/$defs/") and value.rpartition("/")[2] in _topology_models():
         return f"{value}.part"
     return value
 
 
 def _topology_models() -> set[str]:
-    return {model.__name__ for spec in TOPOLOGIES.values() for model in [spec, *_models(spec)] if _in_topology(model)}
+    return {
+        model.__name__ for spec in TOPOLOGIES.values() for model in [spec, *_list_models(spec)] if _is_topology(model)
+    }
 
 
 # --- what the loader allows -------------------------------------------------------------------------------------------
@@ -129,11 +130,11 @@ _EXTRA: Mapping[type[BaseModel], tuple[str, Callable[[], Iterable[Any]], str]] =
         "framework", lambda: (ScenarioKey("", ScenarioFields, "software").fragment,), "Alias of software.",
     ),
     Model: (
-        "preset", lambda: (tuple(presets("models.yaml")), A_PATH),
+        "preset", lambda: (tuple(load_presets("models.yaml")), A_PATH),
         "A built-in model (simcluster list models), or the path of a config.json; other keys override it.",
     ),
     PresetSpec: (
-        "preset", lambda: (tuple(presets("links.yaml")),),
+        "preset", lambda: (tuple(load_presets("links.yaml")),),
         "A built-in link (simcluster list links); other keys override it.",
     ),
     Software: ("base", lambda: (software_names(),), "Built-in software whose values are the defaults."),
@@ -144,53 +145,51 @@ _OPTIONAL = {(Histogram, "values"), (FixedTime, "seconds")}
 """Required fields that a file may omit."""
 
 
-def _by_preset(found: Fragment) -> None:
-    """Require the preset, or all keys that are required without it."""
+def _allow_preset(found: Fragment) -> None:
     if found["required"]:
         found["anyOf"] = [{"required": ["preset"]}, {"required": found["required"]}]
         found["required"] = []
 
 
-def _of_cluster(found: Fragment) -> None:
-    """Allow a topology by name or path with its parameters next to it, or dumps of nodes in a list."""
+def _allow_cluster_forms(found: Fragment) -> None:
+    """Allow a topology's name or path with parameters next to it, or a list of dumps, in a JSON schema."""
     topology = found["properties"]["topology"]
     parameters: dict[str, list[Fragment]] = {}
     for spec in TOPOLOGIES.values():
         for name in spec.model_fields:
-            part = _parts_for(_object(spec)["properties"][name])
+            part = _to_parts(_object_schema(spec)["properties"][name])
             parameters.setdefault(name, []).extend([part] if part not in parameters.get(name, []) else [])
     imported: Fragment = {"type": "object", "properties": {"kind": {"const": "import"}}, "required": ["kind"]}
-    ways = [{"enum": shipped_names("topologies")}, A_PATH, *topology.pop("anyOf"), imported,
+    ways = [{"enum": builtin_names("topologies")}, A_PATH, *topology.pop("anyOf"), imported,
             {"type": "array", "items": _TEXT}]  # fmt: skip
-    found["properties"]["topology"] = {**any_of(ways), **topology}
+    found["properties"]["topology"] = {**union_fragment(ways), **topology}
     for name, parts in parameters.items():
         whole = parts[0] if len(parts) == 1 else {"anyOf": parts, "description": parts[0].get("description", "")}
         found["properties"].setdefault(name, whole)
     found["additionalProperties"] = True  # of a file of another tool
 
 
-def _of_parallel(found: Fragment) -> None:
+def _allow_axis_aliases(found: Fragment) -> None:
     for long, short in LONG_NAMES.items():
         said = f"Alias of {short}: {found['properties'][short]['description']}"
         found["properties"][long] = {**found["properties"][short], "description": said}
 
 
-def _of_paced(found: Fragment) -> None:
+def _allow_pace_keys(found: Fragment) -> None:
     found["required"].remove("factor")
     found["anyOf"] = [{"required": [name]} for name in ("slowdown", "speed", "factor")]
 
 
-def _of_sites(found: Fragment) -> None:
-    """Allow a site without a GPU, which then has the GPU of the whole cluster."""
-    found["properties"]["site"] = _parts_for(found["properties"]["site"])
+def _allow_site_parts(found: Fragment) -> None:
+    found["properties"]["site"] = _to_parts(found["properties"]["site"])
 
 
 _LIBERTIES: dict[type[BaseModel], Callable[[Fragment], None]] = {
-    ClusterSpec: _of_cluster,
-    SitesSpec: _of_sites,
-    Model: _by_preset,
-    PresetSpec: _by_preset,
-    Parallel: _of_parallel,
-    PaceFault: _of_paced,
+    ClusterSpec: _allow_cluster_forms,
+    SitesSpec: _allow_site_parts,
+    Model: _allow_preset,
+    PresetSpec: _allow_preset,
+    Parallel: _allow_axis_aliases,
+    PaceFault: _allow_pace_keys,
 }
 """Forms of a class's mapping that are allowed in addition to its fields."""

@@ -1,4 +1,4 @@
-"""Scope of a fast path: an allow-list of the scenario fields for which it is proved exact.
+"""Scenarios that a fast path supports, as an allow-list of fields for which it is proved exact.
 
 A fast path (a sweep's quick rows, replicas in one sweep, the search's bounds) gives what the engine gives, but only for
 what was known when it was written. So it lists what it supports, field by field; any other field that a scenario sets
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from simcluster.documents.kinds import OneOf
+from simcluster.documents.kinds import RegisteredModel
 from simcluster.documents.spec import Spec
 from simcluster.scenario.scenario import Scenario
 
 
-class Limited(NamedTuple):
-    """Field or section for which a fast path is proved only with these ``values``.
+class Limit(NamedTuple):
+    """Scenario field or section that a fast path supports only with these ``values``.
 
-    ``otherwise`` explains why not for others ("": unknown to it); ``too``: whether another value is supported as well,
+    ``otherwise`` explains why not with others ("": unknown to it); ``too``: whether another value is supported as well,
     since other fields leave it without effect.
     """
 
@@ -37,16 +37,16 @@ FaultRule = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
-class Scope:
-    """Set of scenarios for which the fast path ``name`` is proved exact.
+class FastPath:
+    """Scenarios for which the fast path ``name`` is proved to give exact results.
 
     ``free`` fields may have any value, ``limited`` ones some (a section includes all below it), and ``faults`` has a
-    rule per kind of fault. Fields are dotted paths of ``fields()``.
+    rule per kind of fault. Fields are dotted paths of ``step_fields()``.
     """
 
     name: str
     free: frozenset[str]
-    limited: Mapping[str, Limited]
+    limited: Mapping[str, Limit]
     faults: Mapping[str, FaultRule]
 
     def obstacle(self, scenario: Scenario) -> str:
@@ -55,8 +55,8 @@ class Scope:
         A field on no list must have its default, which is the behaviour before the field existed.
         """
         for path, limited in self.limited.items():
-            if _value(scenario, path) not in limited.values and not limited.too(scenario):
-                return limited.otherwise or f"{self.name} does not support {path} {_value(scenario, path)}"
+            if _field_value(scenario, path) not in limited.values and not limited.too(scenario):
+                return limited.otherwise or f"{self.name} does not support {path} {_field_value(scenario, path)}"
         for fault in scenario.faults:
             if fault.kind not in self.faults:
                 return f"{self.name} does not support faults of kind {fault.kind}"
@@ -64,20 +64,20 @@ class Scope:
             if reason:
                 return reason
         for path in self.unlisted:
-            if _value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True):
+            if _field_value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True):
                 return f"{self.name} does not support {path}"
         return ""
 
     @cached_property
     def unlisted(self) -> tuple[str, ...]:
-        """Return the fields that the scope does not list."""
+        """Return the scenario fields on which the fast path has no rule."""
         return tuple(path for path in _FIELDS if path not in self.free and not self._limits(path))
 
     def _limits(self, path: str) -> bool:
         return any(path == section or path.startswith(f"{section}.") for section in self.limited)
 
 
-def paths(text: str) -> frozenset[str]:
+def parse_paths(text: str) -> frozenset[str]:
     """Return dotted paths from lines such as "parallel: tp pp dp"; top-level fields have no section."""
     found = []
     for line in text.strip().splitlines():
@@ -87,7 +87,7 @@ def paths(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-EVERYWHERE = paths(
+EVERYWHERE = parse_paths(
     """
     name gpus seed
     cluster: topology
@@ -112,7 +112,7 @@ EVERYWHERE = paths(
 )
 """Fields that may have any value in every fast path; tests compare each of them, varied, with the reference."""
 
-ANY_JOB = paths(
+ANY_JOB = parse_paths(
     """
     engine steps replicas
     model: mtp_layers
@@ -132,32 +132,33 @@ ANY_JOB = paths(
 replicas."""
 
 
-def fields() -> tuple[str, ...]:
-    """Return the dotted path of every field that affects a step; faults have a separate list.
+def step_fields() -> tuple[str, ...]:
+    """Return the dotted path of every scenario field that affects a step; faults have a separate list.
 
     A field that accepts several kinds (a topology, a schedule) is one field.
     """
     return tuple(_FIELDS)
 
 
-def _walked(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
+def _walk_fields(spec: type[Spec], before: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, info in spec.model_fields.items():
-        section = None if any(isinstance(each, OneOf) for each in info.metadata) else _section(info.annotation)
+        section = (
+            None if any(isinstance(each, RegisteredModel) for each in info.metadata) else _section_type(info.annotation)
+        )
         if section is None:
             yield f"{before}{name}", info
         else:
-            yield from _walked(section, f"{before}{name}.")
+            yield from _walk_fields(section, f"{before}{name}.")
 
 
-def _section(annotation: Any) -> type[Spec] | None:
-    """Return the section type of a field; None for other fields."""
+def _section_type(annotation: Any) -> type[Spec] | None:
     parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     wanted = [part for part in parts if part is not NoneType]
     only = wanted[0] if len(wanted) == 1 else None
     return only if isinstance(only, type) and issubclass(only, Spec) else None
 
 
-def _value(scenario: Scenario, path: str) -> Any:
+def _field_value(scenario: Scenario, path: str) -> Any:
     found: Any = scenario
     for name in path.split("."):
         if found is None:
@@ -168,5 +169,5 @@ def _value(scenario: Scenario, path: str) -> Any:
 
 _BESIDE = ("faults", "run")  # a run of weeks asks for steps, and changes none
 _FIELDS: Mapping[str, FieldInfo] = {
-    path: info for path, info in _walked(Scenario, "") if path.partition(".")[0] not in _BESIDE
+    path: info for path, info in _walk_fields(Scenario, "") if path.partition(".")[0] not in _BESIDE
 }

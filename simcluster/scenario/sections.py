@@ -16,7 +16,7 @@ from simcluster.base.units import Bytes, BytesPerSecond
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.interference import InterferenceSpec
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.kinds import WordOf
+from simcluster.documents.kinds import NameFromSet
 from simcluster.documents.spec import ONE_OR_MORE, Count, Spec
 from simcluster.model.choices import CONTEXT_METHODS, ActivationInput, ContextShares, Logits, OffloadModule
 from simcluster.planning.expert_dispatch import ExpertDispatch
@@ -31,14 +31,13 @@ simulates every rank with SimPy. ``auto`` uses SimPy for one small step and the 
 
 
 def _renamed_engine(value: object) -> object:
-    """Return the current engine name for a name of version 0.1."""
     return "compiled" if value in ("events", "path") else value
 
 
 EngineChoice = Annotated[Engine, BeforeValidator(_renamed_engine)]
 
 
-def _zero_stage(value: object) -> object:
+def _check_zero(value: object) -> object:
     if isinstance(value, bool) or value not in (0, 1, 2, 3):
         raise InputError(
             f"must be a ZeRO stage: 0 (off), 1 (optimizer states sharded over dp), 2 (also gradients) or 3 (also "
@@ -47,8 +46,8 @@ def _zero_stage(value: object) -> object:
     return value
 
 
-def _order(value: object) -> object:
-    """Return the axes of a list, or of Megatron-Core's form tp-cp-ep-dp-pp, without ``ep``."""
+def _parse_order(value: object) -> object:
+    """Convert an axis order, a list or Megatron-Core's tp-cp-ep-dp-pp, to a list without ``ep``."""
     axes = value.split("-") if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else None
     if axes is None or "ep" not in axes:
         return value if axes is None else axes
@@ -62,31 +61,31 @@ class Parallel(Spec):
     """Degrees of parallelism: tp x cp x dp x pp GPUs; ep x etp for experts ("parallel folding", arXiv:2504.14960)."""
 
     tp: Count = 1
-    """Tensor parallelism: ranks that split the matrices of every layer; keep them within one node's NVLink domain."""
+    """Tensor parallelism: number of ranks that split the matrices of every layer; best within one NVLink domain."""
     pp: Count = 1
-    """Pipeline parallelism: stages that the layers are divided into."""
+    """Pipeline parallelism: number of stages that the layers are divided into."""
     dp: Count = 0  # until the scenario is complete
-    """Data parallelism: replicas of the model; default: GPUs / (tp x pp x cp)."""
+    """Data parallelism: number of replicas of the model; default: GPUs / (tp x pp x cp)."""
     cp: Count = 1
-    """Context parallelism: ranks that split every sequence."""
-    cp_comm: Annotated[str, WordOf(lambda: CONTEXT_METHODS)] = "ring"
-    """Communication of context parallelism: passing keys and values around a ring while attention runs (ring),
-    gathering them before attention (all_gather), or exchanging sequence parts for attention heads (all_to_all)."""
+    """Context parallelism: number of ranks that split every sequence."""
+    cp_comm: Annotated[str, NameFromSet(lambda: CONTEXT_METHODS)] = "ring"
+    """Communication of context parallelism: keys and values are passed around a ring during attention (ring), gathered
+    before attention (all_gather), or sequence parts are exchanged for attention heads (all_to_all)."""
     cp_shares: ContextShares = "zigzag"
     """Tokens of each cp rank: one piece from each half of the sequence, which balances causal attention (zigzag), or
     one contiguous piece, which gives the last rank the most work (contiguous)."""
     ep: Count = 1
-    """Expert parallelism: consecutive ranks of a stage's tp x cp x dp ranks that the experts are distributed over."""
+    """Expert parallelism: number of consecutive ranks of a stage's tp x cp x dp that the experts are split over."""
     etp: Count | None = None
     """Tensor parallelism of each expert; 1 keeps experts whole; default: tp, or 1 if a stage has too few ranks."""
     expert_dispatch: ExpertDispatch = ExpertDispatch()
-    """How tokens are sent to experts and back."""
+    """How tokens are sent to experts and back: method, number formats, SMs."""
     sequence_parallel: StrictBool = False
-    """Split norms and residuals over tp along the sequence: less memory, equal communication volume."""
-    zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_zero_stage)] = 0
-    """ZeRO stage (arXiv:1910.02054), sharded over dp: 0 nothing, 1 optimizer states (Megatron-LM's distributed
+    """Sequence parallelism: split norms and residuals over tp along the sequence; less memory, equal traffic."""
+    zero: Annotated[Literal[0, 1, 2, 3], BeforeValidator(_check_zero)] = 0
+    """ZeRO stage (arXiv:1910.02054), sharded over dp: 0 nothing, 1 optimizer state (Megatron-LM's distributed
     optimizer), 2 also gradients, 3 also parameters (FSDP)."""
-    order: Annotated[tuple[Axis, ...], BeforeValidator(_order)] = ("tp", "cp", "dp", "pp")
+    order: Annotated[tuple[Axis, ...], BeforeValidator(_parse_order)] = ("tp", "cp", "dp", "pp")
     """Order of the axes in rank numbers, fastest-varying first; Megatron-Core's form (tp-cp-ep-dp-pp) is accepted."""
 
 
@@ -105,7 +104,7 @@ LONG_NAMES = {
 """Other tools' names of the parallelism degrees; files and overrides may use them in ``parallel``."""
 
 
-def _layers_per_stage(value: object) -> object:
+def _parse_layers(value: object) -> object:
     if value in ("even", "auto"):
         return value
     items = value if isinstance(value, list | tuple) else ()
@@ -114,8 +113,7 @@ def _layers_per_stage(value: object) -> object:
     return tuple(items)
 
 
-def _layout(value: object) -> object:
-    """Check a layout slice by slice; return lists as tuples."""
+def _check_layout(value: object) -> object:
     if not isinstance(value, str | list | tuple) or not value:
         raise InputError(f'must be a layout by slices, as in "Et*3|(tt|)*29,tL", or a list; got {shown(value)}')
     if not isinstance(value, str):
@@ -128,7 +126,7 @@ def _layout(value: object) -> object:
 
 
 class Pipeline(Spec):
-    """Stages, the layers on each, and the order of microbatches on them."""
+    """Pipeline stages, the layers on each, and the order of microbatches on them."""
 
     schedule: ScheduleChoice = "1f1b"
     """Order of microbatches on the stages: a name (simcluster list schedules), a mapping with parameters such as {name:
@@ -136,15 +134,15 @@ class Pipeline(Spec):
     chunks: Count = 1
     """Model chunks per stage (virtual stages), for schedules that support them."""
     layers_per_stage: Annotated[
-        Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_layers_per_stage)
+        Literal["even", "auto"] | tuple[int, ...], BeforeValidator(_parse_layers)
     ] = "even"  # fmt: skip
     """Layers per stage: even; auto, which makes the slowest chunk as fast as possible; or a list with one number per
-    stage, spread evenly over its chunks, or one per chunk in the model's order."""
-    layout: Annotated[str | tuple[str | tuple[str, ...], ...] | None, BeforeValidator(_layout)] = None
+    stage (spread evenly over its chunks) or per chunk (in the model's order)."""
+    layout: Annotated[str | tuple[str | tuple[str, ...], ...] | None, BeforeValidator(_check_layout)] = None
     """Contents of each chunk, instead of layers_per_stage: text such as Et*3|(tt|)*29,tL (E embedding, t layer, L LM
     head and loss) or a list (Megatron-Core's pipeline-model-parallel-layout); it also sets chunks and schedule."""
     p2p: Literal["async", "rendezvous"] = "async"
-    """Stage-to-stage sends: overlapped with compute (async), or with sender and receiver waiting for each other
+    """Sends between stages: overlapped with compute (async), or with sender and receiver waiting for each other
     (rendezvous), as in Megatron-LM without --overlap-p2p-communication."""
     scatter_gather: StrictBool = True
     """Without sequence parallelism: split the activations sent between stages over tp and gather them on arrival, as
@@ -152,44 +150,44 @@ class Pipeline(Spec):
 
     @property
     def schedule_name(self) -> str:
-        """Name of the schedule."""
+        """Name of the pipeline schedule."""
         schedule = self.schedule
         if isinstance(schedule, Rows):
             return schedule.title
         return schedule if isinstance(schedule, str) else schedule.name
 
     def recut(self, layers_per_stage: str) -> dict[str, Any]:
-        """Return the changes that set the layers per stage, instead of any layout."""
+        """Return the changes that set the layers per stage and remove a layout."""
         layout: dict[str, Any] = {} if self.layout is None else {"pipeline.layout": None}
         return {"pipeline.layers_per_stage": layers_per_stage, **layout}
 
 
-def _buffers(value: object) -> object:
+def _check_buffers(value: object) -> object:
     if isinstance(value, str) and value not in ("auto", "none") and not any(letter.isdigit() for letter in value):
         raise InputError(f'must be auto, none or an amount with its unit, as in "1 GB"; got {shown(value)}')
     return value
 
 
 class HostMemory(Spec):
-    """State of a GPU that is offloaded to its host's memory over the links between them."""
+    """Offloading of a GPU's state to the memory of its host, over the links between them."""
 
     activations: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    """Share, 0 to 1, of saved activations that are offloaded to the host: after the forward, or, where the backward
-    follows at once, those of the first layers while later ones run."""
+    """Share (0 to 1) of saved activations to offload to host memory: all layers' after the forward, or, where the
+    backward follows at once, those of the first layers while later ones run."""
     modules: Annotated[tuple[OffloadModule, ...], ONE_OR_MORE] = ()
-    """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), whole unless activations sets a
-    share; default: that share of every module."""
+    """Modules whose inputs are offloaded, by Megatron-Core's names (--offload-modules), entirely unless activations
+    sets a share; default: all modules, by the share in activations."""
     ahead: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
-    """Pipeline actions before its backward at which an offloaded activation may be fetched back."""
+    """How many pipeline actions before its backward an offloaded activation may be copied back to the GPU."""
     optimizer: Literal["none", "stream", "host"] = "none"
     """Location of the optimizer state: on the GPU (none); in host memory, updated on the GPU in buckets (stream); or in
     host memory, updated by the CPU (host)."""
     bucket: Count = 40_000_000
-    """Parameters per bucket of the offloaded optimizer."""
+    """Number of parameters per bucket of the offloaded optimizer."""
     buffers: Count = 2
-    """Buckets that the GPU holds at once."""
+    """Number of buckets of offloaded optimizer state that the GPU holds at once."""
     host_update: BytesPerSecond | None = None
-    """Memory rate of Adam on the CPUs of one node (of a rack: one tray), reads plus writes, shared by its GPUs."""
+    """Memory bandwidth (reads plus writes) of Adam on the CPUs of a node (in a rack: of a tray), shared by its GPUs."""
     source: str = ""
 
     @model_validator(mode="before")
@@ -201,30 +199,29 @@ class HostMemory(Spec):
 
 
 class Memory(Spec):
-    """GPU memory in addition to model state and the tensors that the backward reads."""
+    """GPU memory in addition to model state and saved activations."""
 
     fragmentation: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.0
-    """Factor of at least 1 on transient memory: activations, working sets, gathered parameters."""
-    communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_buffers)] = "none"
+    """Factor (1 or more) for fragmentation of transient memory: activations, working sets, gathered parameters."""
+    communication_buffers: Annotated[Literal["auto", "none"] | Bytes, BeforeValidator(_check_buffers)] = "none"
     """Memory of NCCL's buffers: none, auto (from the channels of each communicator), or an amount per GPU."""
     workspace: Bytes | None = None
-    """Workspace memory of matmul libraries per GPU."""
+    """Workspace memory per GPU of matmul libraries such as cuBLAS."""
     library: Literal["plain", "megatron-te"] = "plain"
     """Additional tensors that layers keep: none (plain), or those of Megatron-Core with Transformer Engine."""
     logits: Logits = "fp32"
-    """Memory of the loss: a copy of the logits in fp32 (fp32), a copy gathered from all tp ranks (gathered), or the
-    gradient written over the logits (in-place)."""
+    """How the loss stores logits: as a copy in fp32 (fp32), as a copy gathered from all tp ranks (gathered), or
+    overwritten by their gradient (in-place)."""
     activation_input: ActivationInput = "16-bit"
-    """Number format of saved inputs of activation functions: 16 bits, or fp8 (DeepSeek-V3, arXiv:2412.19437 section
-    3.3.3)."""
+    """Number format of saved inputs of activation functions: 16 bits, or fp8 (DeepSeek-V3, arXiv:2412.19437 3.3.3)."""
     backward_temporaries: StrictBool = False
-    """Include temporaries of single layers in peak memory: gradients of a layer's backward, rows in transit between
+    """Count temporaries of single layers in peak memory: gradients of a layer's backward, rows in transit to
     experts."""
     offload: HostMemory = HostMemory()
-    """State that is kept in host memory instead of GPU memory."""
+    """Activations and optimizer state that are kept in host memory instead of GPU memory."""
 
 
-def _mechanism(value: object) -> object:
+def _check_mechanism(value: object) -> object:
     if isinstance(value, str) and value not in ("none", "auto"):
         raise InputError(
             f"must be none, auto or a mechanism such as {{kind: factor, compute: 0.189}}, {{kind: sms, channels: 24}} "
@@ -248,7 +245,7 @@ class Overlap(Spec):
     tensor: StrictBool = False
     """Overlap the tp reduction of input gradients with the matmul of weight gradients."""
     tensor_pieces: Count = 1
-    """Pieces that matmuls around tp collectives are split into, to overlap with them (async tensor parallelism)."""
+    """Number of pieces of matmuls next to tp collectives, to overlap the two (async tensor parallelism)."""
     pipeline: StrictBool = True
     """Overlap sends between stages with the sender's compute."""
     experts: StrictBool = False
@@ -258,10 +255,10 @@ class Overlap(Spec):
     """In fused pairs [F|B] of a schedule, overlap the collectives of one action with the compute of the other
     (arXiv:2412.19437 section 3.2.1)."""
     bucket_size: Bytes | None = None
-    """Bytes per gradient bucket; default: the framework's own."""
-    interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_mechanism)] = "auto"
-    """Slowdown of communication and compute that overlap: none, auto (from the device's catalogue entry; none with
-    collectives.detail: steps), or a mechanism."""
+    """Bytes per gradient bucket; default: as in Megatron-LM, max(40 million, 1 million x dp) parameters."""
+    interference: Annotated[Literal["none", "auto"] | InterferenceSpec, BeforeValidator(_check_mechanism)] = "auto"
+    """How much overlapping communication and compute slow each other down: none, auto (from the device's catalogue
+    entry; none with collectives.detail: steps), or a mechanism."""
 
 
 class Fsdp(Spec):
@@ -271,37 +268,36 @@ class Fsdp(Spec):
     """
 
     unit_layers: Count = 1
-    """Layers per FSDP unit, gathered together; embedding and LM head are separate units."""
+    """Number of layers per FSDP unit, which are gathered together; embedding and LM head are separate units."""
     prefetch: Annotated[int, Field(strict=True, ge=0, le=10**9)] = 1
-    """Units that are gathered ahead of their use."""
+    """Number of FSDP units that are gathered ahead of their use."""
     reshard_after_forward: StrictBool = True
     """Free gathered parameters after the forward and gather them again for the backward."""
     lanes: Literal["one", "two"] = "one"
-    """Communicators of gathers and reductions: one, on which they wait for each other, or two that share the links."""
+    """Communicators of gathers and reductions: one, where they wait for each other, or two, which share the links."""
     shard_group: Count | None = None
-    """Hybrid sharding (HSDP) over groups of N consecutive dp ranks; default: all dp ranks."""
+    """Hybrid sharding (HSDP): number of consecutive dp ranks that a shard group has; default: all dp ranks."""
     sync_every_microbatch: StrictBool = True
-    """Reduce gradients in every microbatch's backward instead of only in the last (no_sync); also for zero 2."""
+    """Reduce gradients in every microbatch's backward (true) or only in the last (false, no_sync); also for zero 2."""
 
 
 class Collectives(Spec):
     """The algorithm of each collective, and how it is simulated."""
 
-    all_reduce: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
-    """Algorithm of all-reduce; auto: NCCL's choice for the message size, or the ring without a platform."""
-    reduce_scatter: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
-    """Algorithm of reduce-scatter; auto as for all_reduce."""
-    all_gather: Annotated[str, WordOf(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
-    """Algorithm of all-gather; auto as for all_reduce."""
+    all_reduce: Annotated[str, NameFromSet(lambda: ("auto", *ALGORITHMS["all_reduce"]))] = "auto"
+    """Algorithm of all-reduce; auto: NCCL's choice for the message size, or the ring without an NCCL platform."""
+    reduce_scatter: Annotated[str, NameFromSet(lambda: ("auto", *ALGORITHMS["reduce_scatter"]))] = "auto"
+    """Algorithm of reduce-scatter; auto: NCCL's choice for the message size, or the ring without an NCCL platform."""
+    all_gather: Annotated[str, NameFromSet(lambda: ("auto", *ALGORITHMS["all_gather"]))] = "auto"
+    """Algorithm of all-gather; auto: NCCL's choice for the message size, or the ring without an NCCL platform."""
     detail: Literal["flow", "steps"] = "flow"
-    """Simulation of a collective: as one flow over all its links (flow), or each algorithm step as transfers
-    (steps)."""
-    nccl: Annotated[str, WordOf(lambda: ("auto", "none", *platform_names()))] = "auto"
+    """How a collective is simulated: as one flow over all its links (flow), or as transfers step by step (steps)."""
+    nccl: Annotated[str, NameFromSet(lambda: ("auto", "none", *platform_names()))] = "auto"
     """NCCL platform that sets latencies, rates and algorithms; auto: the topology's; none: only the links count."""
 
 
 class CheckpointInStep(Spec):
-    """A checkpoint that is taken and simulated after a step; simulate one more step for its write.
+    """A checkpoint that is simulated after a step; simulate one more step for its write.
 
     Both modes end at a barrier of all ranks. ``mode``, ``to`` and ``bytes_per_parameter`` default to those of
     ``run.checkpoint``.
@@ -310,10 +306,11 @@ class CheckpointInStep(Spec):
     after: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 0
     """Step after which the checkpoint is taken, counted from 0."""
     mode: Literal["blocking", "snapshot"] | None = None
-    """Training stops for the copy to host memory (snapshot), or until the write ends (blocking)."""
+    """Training stops until the checkpoint is written (blocking), or only while it is copied to host memory (snapshot);
+    default: as in run.checkpoint."""
     to: BytesPerSecond | None = None
-    """Storage write rate of the whole job."""
+    """Rate at which storage writes the checkpoint, for the whole job; default: as in run.checkpoint."""
     bytes_per_parameter: Annotated[float, Field(strict=False, gt=0)] | None = None
-    """Bytes written per parameter; default: the recipe's weights and optimizer state."""
+    """Bytes per parameter in the checkpoint; default: as in run.checkpoint, or weights and optimizer state."""
     place: Literal["storage", "peers"] = "storage"
     """Destination of the checkpoint: storage, or the host memory of peer nodes (run.checkpoint.memory)."""

@@ -1,4 +1,4 @@
-"""Short forms of a scenario: other names of axes, a section as a name, a schedule set alone."""
+"""Short forms in a scenario document: axis names of other tools, a section as a name, a schedule alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from simcluster.scenario.sections import LONG_NAMES
 from simcluster.schedules import schedules_with
 
 
-def short_name(pair: tuple[str, Any]) -> tuple[str, Any]:
-    """Return an override with the short name of a parallelism axis."""
+def shorten_override(pair: tuple[str, Any]) -> tuple[str, Any]:
+    """Return an override with the short name of a parallelism axis (parallel.tp)."""
     section, _, key = pair[0].partition(".")
     return (f"parallel.{LONG_NAMES[key]}", pair[1]) if section == "parallel" and key in LONG_NAMES else pair
 
 
 def reset_chunks(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the overrides with chunks reset where they set only a schedule without chunks.
+    """Return the overrides with chunks reset to 1, if they only set a schedule that has no chunks.
 
     So that ``--vary pipeline.schedule=gpipe,1f1b,interleaved`` works on a scenario that is interleaved.
     """
@@ -33,7 +33,7 @@ def reset_chunks(overrides: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def expand_names(document: Document) -> Document:
-    """Return the document with a topology's or model's name expanded to a section."""
+    """Return the document with a cluster or model that is only a name written as a section."""
     alone = {"cluster": "topology", "model": "preset"}
     named = {
         section: {key: document.data[section]}
@@ -63,21 +63,20 @@ _MOST = 3  # changes that a title names
 
 
 def title_with_changes(name: str, document: Mapping[str, Any], changes: Sequence[tuple[str, Any]]) -> str:
-    """Return the name with the changes to its document: "tiny model, tp 2 (with parallel.tp 4)".
+    """Return the name with the changes to its document: "tiny model (with parallel.tp 4)".
 
     A change that gives the name, or the value that the document already has, is not named.
     """
     last = dict(changes)
     changed = [(path, value) for path, value in last.items() if value != _value_at(document, path)]
-    named = [_in_words(*change) for change in sorted(changed, key=lambda change: change[1] is None)]
+    named = [_describe_change(*change) for change in sorted(changed, key=lambda change: change[1] is None)]
     if not named or "name" in last:
         return name
     more = [f"{len(named) - _MOST} more"] if len(named) > _MOST else []
     return f"{name} (with {', '.join([*named[:_MOST], *more])})"
 
 
-def _in_words(path: str, value: object) -> str:
-    """Return a changed key and its value; the key alone for a section or a list."""
+def _describe_change(path: str, value: object) -> str:
     key = path.removesuffix("+")
     if isinstance(value, Mapping | list | tuple):
         return key

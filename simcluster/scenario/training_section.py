@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.kinds import Accepts, WordOf
+from simcluster.documents.kinds import FileForms, NameFromSet
 from simcluster.documents.spec import Count, Spec
 from simcluster.model.choices import RECOMPUTE_MODULES, Attention, RecomputeModule
 from simcluster.model.transformer import Recompute
@@ -26,8 +26,7 @@ MemoryRecipe = Literal[
 ]  # fmt: skip
 
 
-def _modules(value: object) -> object:
-    """Return modules, in their defined order, from one name or a list."""
+def _parse_modules(value: object) -> object:
     items = (value,) if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items or any(item not in RECOMPUTE_MODULES for item in items):
         known = ", ".join(RECOMPUTE_MODULES)
@@ -41,66 +40,66 @@ class Muon(Spec):
     """Settings of the Muon optimizer, which updates whole matrices."""
 
     iterations: Annotated[int, Field(strict=True, ge=1, le=100)] = 5
-    """Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
+    """Number of Newton-Schulz iterations per matrix, with matmuls in 16 bits."""
     distribute: Literal["layers", "gather"] = "layers"
-    """Work with zero 1: each matrix on one rank (layers, as Megatron-Core's dist_muon), or gathered by every rank,
-    which keeps its shard (gather, as Moonlight, arXiv:2502.16982)."""
+    """With zero 1, which ranks orthogonalize a matrix: one rank (layers, as Megatron-Core's dist_muon), or every rank,
+    after a gather of which it keeps its shard (gather, as Moonlight, arXiv:2502.16982)."""
     tp_mode: Literal["blockwise", "duplicated"] = "blockwise"
     """Orthogonalization with tp: each rank's part of a matrix separately (blockwise, as Megatron-Core), or the whole
     matrix on every rank (duplicated)."""
 
 
 class OuterStep(Spec):
-    """Outer step of workers that train separately in between (DiLoCo, arXiv:2311.08105)."""
+    """Outer optimizer step (DiLoCo, arXiv:2311.08105): workers train separately and synchronize every N steps."""
 
     every: Count
-    """Steps between outer steps."""
+    """Number of training steps between outer steps."""
     workers: Count | None = None
     """Number of workers, each of consecutive dp replicas; default: one per site."""
     bytes_per_parameter: Annotated[float, Field(gt=0)] = 4.0
-    """Bytes per parameter of a pseudo-gradient on the wire (4: fp32); each replica of a worker sums a part."""
+    """Bytes per parameter that an outer step sends (4: fp32); each replica of a worker sums a part."""
     parts: Count = 1
-    """Parts of the parameters that are summed in turn, spread evenly over the steps (Streaming DiLoCo,
-    arXiv:2501.18512)."""
+    """Number of parts of the parameters, summed in turn, evenly over the steps (Streaming DiLoCo, arXiv:2501.18512)."""
     beside: Annotated[int, Field(strict=True, ge=0, le=50)] = 0
-    """Steps that overlap with an outer all-reduce before its result is needed; 0: training waits."""
+    """Number of training steps that overlap with an outer all-reduce before its result is needed; 0: training waits."""
 
 
 class Training(Spec):
     """Batch, number formats, optimizer, and activation recomputation."""
 
     global_batch: Count
-    """Sequences per step, over all replicas."""
+    """Number of sequences per step, over all replicas."""
     micro_batch: Count = 1
-    """Sequences per microbatch."""
+    """Number of sequences per microbatch."""
     precision: Precision = "bf16-mixed"
-    """Number format of the layers' matmuls (fp8; mxfp8: one scale per 32 elements; nvfp4: one per 16; operands are cast
-    from 16 bits) and of everything else: attention, LM head, stored and sent tensors."""
-    recompute: Annotated[Recompute, Accepts(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
+    """Number format of training; fp8, mxfp8 (one scale per 32 elements) and nvfp4 (one per 16) are those of the layers'
+    matmuls, all else is in 16 bits: attention, LM head, stored and sent tensors."""
+    recompute: Annotated[Recompute, FileForms(lambda: (..., tuple[RecomputeModule, ...]))] = "none"
     """What the backward recomputes: nothing (none); the attention core or the recompute_modules (selective; a list here
     sets these); all but attention and every second matmul (operators, as torchtitan's "op"); or whole layers (full)."""
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_modules)] = ("core_attn",)
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(_parse_modules)] = ("core_attn",)
     """With recompute: selective, the modules of a layer to recompute, by Megatron-Core's names."""
     recompute_every: Count = 1
-    """Recompute only layers whose number is divisible by this (0, k, 2 k, ...)."""
-    optimizer: Annotated[str, WordOf(lambda: OPTIMIZERS)] = "adam"
-    """Optimizer: Adam, or Muon for the layers' matrices, with one moment each, and Adam for the rest."""
+    """Recompute only layers whose number is a multiple of this (0, k, 2 k, ...)."""
+    optimizer: Annotated[str, NameFromSet(lambda: OPTIMIZERS)] = "adam"
+    """Optimizer: adam, or muon (one moment) for the layers' matrices and Adam for the rest."""
     muon: Muon = Muon()
-    """Settings of the Muon optimizer."""
+    """Settings of the Muon optimizer (optimizer: muon)."""
     attention: Attention = "fused"
-    """Attention kernel: one fused kernel (flash attention), or separate matmuls and softmax."""
+    """Attention kernel: one fused kernel such as flash attention (fused), or separate matmuls and softmax (unfused)."""
     dropout: StrictBool = False
-    """Apply dropout of 0.1."""
+    """Apply dropout, with a probability of 0.1."""
     memory_recipe: MemoryRecipe | None = None
-    """Named recipe of the bytes kept per parameter; default: by precision and optimizer."""
+    """Memory recipe: bytes per parameter of weights, gradients and optimizer state; default: by precision and
+    optimizer."""
     outer: OuterStep | None = None
-    """An outer step every N steps, of workers that train separately in between (DiLoCo); default: none, all replicas
-    step together."""
+    """Outer optimizer step every N steps, for workers that train separately in between (DiLoCo); default: none, all
+    replicas update together."""
 
     @model_validator(mode="before")
     @classmethod
     def _modules_alone(cls, document: object) -> object:
-        """Return the section with modules given as ``recompute``, or alone, as a selective recompute."""
+        """Convert a module or list in ``recompute``, or modules alone, to a selective recompute."""
         if not isinstance(document, Mapping):
             return document
         listed = document.get("recompute")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from simcluster.base.errors import InputError
 from simcluster.base.texts import nearest_words
-from simcluster.documents.diagnostics import refuse, type_name
+from simcluster.documents.diagnostics import reject_argument, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
 from simcluster.schedules.check import check
 from simcluster.schedules.controllable import v_half, v_half_forwards, v_min, v_min_forwards
@@ -152,7 +152,9 @@ def make_schedule(
         _require_three_counts(what)
         made = what(num_stages, num_microbatches, num_chunks)
     elif not callable(getattr(what, "function", None)):
-        refuse(what, "a step", "a schedule: a built-in name, a Schedule, a function of stages, microbatches and chunks")
+        reject_argument(
+            what, "a step", "a schedule: a built-in name, a Schedule, a function of stages, microbatches and chunks"
+        )
     else:
         return what.function(costs, latency)(num_stages, num_microbatches, num_chunks)
     if not isinstance(made, Schedule):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, ValidatorFunctionWrapHandler, WrapValidator
 
 from simcluster.base.errors import InputError
-from simcluster.documents.kinds import Accepts
+from simcluster.documents.kinds import FileForms
 from simcluster.documents.own_words import TrustedText
 from simcluster.documents.spec import Count, Spec
 from simcluster.schedules import SCHEDULES, make_schedule
@@ -185,7 +185,7 @@ ScheduleChoice = Annotated[
     | Annotated[Rows, Tag("rows")],
     Discriminator(_kind),
     BeforeValidator(_normalize_spec),
-    Accepts(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
+    FileForms(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
                      ZbAuto, Rows)),
 ]  # fmt: skip
 """A schedule by its name alone, or with parameters."""

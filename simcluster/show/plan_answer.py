@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
-from simcluster.scenario.memory_plan import mark
+from simcluster.scenario.memory_plan import fit_mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import UNKNOWN, column_headings, format_row, layout_words
 from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
@@ -118,7 +118,7 @@ def _numbers(found: Found, each: Ranked) -> list[str]:
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
-    memory = f"{each.memory / 1e9:.1f} GB" + mark(each.memory, found.limit.whole, found.limit.headroom)
+    memory = f"{each.memory / 1e9:.1f} GB" + fit_mark(each.memory, found.limit.whole, found.limit.headroom)
     return [format_seconds(each.step_time), *score, *format_row("plan", row), exposed, memory]
 
 

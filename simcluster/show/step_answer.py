@@ -12,7 +12,7 @@ from simcluster.results.attention import attention_reached
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.fits import MOST_CHANGES
-from simcluster.scenario.memory_plan import recipe_words, recompute_words
+from simcluster.scenario.memory_plan import describe_recipe, describe_recompute
 from simcluster.schedules.comparison import ScheduleBubble
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
 from simcluster.show.cells import PARTS, gpus_of_cluster, layout_words
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simcluster.results.result import Result
     from simcluster.scenario.data import Data
     from simcluster.scenario.fits import MemoryRemedy, Remedies
-    from simcluster.scenario.likely import Likely
+    from simcluster.scenario.likely import LikelyInterval
     from simcluster.scenario.scenario import Scenario
 
 _STATE = ("parameters", "gradients", "optimizer", "activations", "other", "buffers")
@@ -63,7 +63,7 @@ def run_answer(run: Run) -> Answer:
 def job_lines(scenario: Scenario) -> list[str]:
     """Return lines that describe the job: name, GPUs and layout, batches, data and faults."""
     training = scenario.training
-    recompute = "no recompute" if training.recompute == "none" else f"{recompute_words(training)} recompute"
+    recompute = "no recompute" if training.recompute == "none" else f"{describe_recompute(training)} recompute"
     if training.recompute != "none" and training.recompute_every > 1:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
@@ -95,7 +95,7 @@ def quick_numbers(result: Result) -> dict[str, float]:
     return {name: metric.of(result) for name, metric in METRICS.items() if name != _SLOW or result.clean is None}
 
 
-def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely | None) -> list[Fact]:
+def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
     """Return the facts that follow from the step time; ``scenario`` and ``likely`` are None if they cannot be read."""
     seconds, mfu = numbers["step_time_s"], numbers["mfu"]
     measured = scenario.measured_step_time if scenario else None
@@ -166,7 +166,7 @@ def _measured_words(scenario: Scenario | None, seconds: float) -> str:
     return f"{abs(off):.1%} {'above' if off > 0 else 'below'} the measured {format_seconds(measured)}{named}"
 
 
-def likely_fact(found: Likely) -> Fact:
+def likely_fact(found: LikelyInterval) -> Fact:
     """Return the likely interval of a measured time, and the runs that it rests on."""
     span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
     if found.far:
@@ -214,7 +214,7 @@ def _state(result: Result) -> list[Fact]:
     parts.append(f"{'free' if headroom >= 0 else 'over by'} {abs(headroom) / 1e9:.1f}")
     facts += [
         Fact("", f"GB: {', '.join(parts)}"),
-        Fact("", recipe_words(result.scenario)),
+        Fact("", describe_recipe(result.scenario)),
         *(_host(result) if result.host_copies else ()),
     ]
     lines = [

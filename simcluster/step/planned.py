@@ -21,19 +21,26 @@ from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.faults import Fault
 from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.planning.footprint import Facts
-from simcluster.planning.job import Job, Slices, balanced
+from simcluster.planning.job import Job, Slices, balance_layers
 from simcluster.planning.ops import MAIN, Item, Need, Op, Segment, StageProgram
 from simcluster.planning.perturbations import Disturbances
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Transfer
 from simcluster.reference.record import Record
-from simcluster.scenario.checkpoint_plan import saved_parts
-from simcluster.scenario.effort import estimated_seconds
-from simcluster.scenario.job import disturbances_of, facts_with_memory, interference_of, job_of, methods_of, slowness
+from simcluster.scenario.checkpoint_plan import plan_saved_parts
+from simcluster.scenario.effort import estimate_seconds
+from simcluster.scenario.job import (
+    collective_methods,
+    disturbances_of,
+    facts_with_memory,
+    interference_of,
+    job_of,
+    rank_slowdowns,
+)
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of, uses_simulated_times
-from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, Limited, Scope, paths
+from simcluster.scenario.scope import ANY_JOB, EVERYWHERE, FastPath, Limit, parse_paths
 from simcluster.schedules.actions import Kind
 from simcluster.schedules.zb_auto import Times
 from simcluster.symmetry.folding import Folding, Symmetry
@@ -46,17 +53,17 @@ _FAULTS = dict.fromkeys(
     lambda fault: "",
 )  # fmt: skip
 
-_SAVED = paths("checkpoint: after mode to bytes_per_parameter place")
-_LOADED = paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
-_OUTER = paths("training.outer: every workers bytes_per_parameter parts beside")
+_SAVED = parse_paths("checkpoint: after mode to bytes_per_parameter place")
+_LOADED = parse_paths("data.loader: batch rate workers prefetch jitter")  # stalls of hosts
+_OUTER = parse_paths("training.outer: every workers bytes_per_parameter parts beside")
 _FREE = EVERYWHERE | ANY_JOB | _SAVED | _LOADED | _OUTER
 
-FOLDING = Scope(
+FOLDING = FastPath(
     "folding",
     free=_FREE,
     limited={
-        "collectives.detail": Limited("ranks are not equal in steps of collectives", ("flow",)),
-        "model.mixer": Limited("", (None, "attention")),
+        "collectives.detail": Limit("ranks are not equal in steps of collectives", ("flow",)),
+        "model.mixer": Limit("", (None, "attention")),
     },
     faults=_FAULTS,
 )
@@ -80,7 +87,7 @@ class JobTimes:
         first, last, *layers = (sum(longest[place : place + 2]) for place in range(0, len(longest), 2))
         seconds = dict(zip(sorts, layers, strict=True))
         each = [seconds[model.has_experts(layer)] for layer in range(model.layers)]
-        return balanced(each, first, last, len(schedule.routes[0]),
+        return balance_layers(each, first, last, len(schedule.routes[0]),
                         empty_ends=schedule.may_have_empty_ends)  # fmt: skip
 
     def schedule_times(self) -> tuple[Times, float]:
@@ -178,7 +185,7 @@ def plan_step(scenario: Scenario, change: EditPrograms = list, *, trains: bool =
 
     Faults have no effect here. ``trains=False`` plans the forward passes of one step alone.
     """
-    report_estimate(scenario.name, estimated_seconds(scenario))
+    report_estimate(scenario.name, estimate_seconds(scenario))
     job, facts = plan_job(scenario, scenario.cluster.device)
     job = job if trains else job.forward_only()
     return plan_with_programs(scenario, job, facts, change(stage_programs(job)))
@@ -214,7 +221,7 @@ def fold_step(
     disturbances = disturbances_of(scenario, job.plan, cluster, saved=job.saved)
     rates = cluster.link_capacity
     if folded and is_foldable(scenario):
-        folding = planned.symmetry.folding(rates, slowness(scenario), disturbances)
+        folding = planned.symmetry.folding(rates, rank_slowdowns(scenario), disturbances)
     else:
         folding = planned.symmetry.unfolded(len(rates))
     return FoldedStep(cluster, disturbances, folding)
@@ -229,7 +236,7 @@ def tabulate_step(scenario: Scenario, planned: PlannedStep, step: FoldedStep) ->
         step.cluster,
         step.cluster.link_capacity,
         step.folding,
-        slowness=slowness(scenario),
+        slowness=rank_slowdowns(scenario),
         disturbances=step.disturbances,
         interference=planned.choices.interference,
         in_steps=planned.choices.steps,
@@ -239,7 +246,7 @@ def tabulate_step(scenario: Scenario, planned: PlannedStep, step: FoldedStep) ->
 def plan_job(scenario: Scenario, device: Device) -> tuple[Job, Facts]:
     """Return the scenario's job, and the figures (FLOP, tokens, memory) known before simulation."""
     job = optimize_by_times(scenario, job_of(scenario, device))
-    job = replace(job, saved=saved_parts(scenario, job)) if scenario.checkpoint else job
+    job = replace(job, saved=plan_saved_parts(scenario, job)) if scenario.checkpoint else job
     return job, facts_with_memory(scenario, device, job)
 
 
@@ -248,7 +255,7 @@ def optimize_by_times(scenario: Scenario, job: Job) -> Job:
     cut = scenario.pipeline.layers_per_stage == "auto"
     if not cut and not uses_simulated_times(scenario):
         return job
-    cluster, methods = scenario.cluster.built, replace(methods_of(scenario), in_rounds=False)
+    cluster, methods = scenario.cluster.built, replace(collective_methods(scenario), in_rounds=False)
     if cut:
         job = replace(job, slices=JobTimes(job, cluster, methods).balanced_slices())
     if uses_simulated_times(scenario):
@@ -260,7 +267,7 @@ def collective_options(scenario: Scenario) -> CollectiveOptions:
     """Return the simulation options of the scenario's collectives."""
     in_steps = scenario.collectives.detail == "steps"
     return CollectiveOptions(
-        methods=methods_of(scenario),
+        methods=collective_methods(scenario),
         steps=in_steps,
         interference=None if in_steps else interference_of(scenario, scenario.cluster.device),
     )

@@ -9,7 +9,7 @@ from simcluster.planning.ops import StageProgram
 from simcluster.reference.communication import GroupsAndRoutes
 from simcluster.reference.record import Record
 from simcluster.reference.recording import simulate_programs
-from simcluster.scenario.job import disturbances_of, interference_of, methods_of, slowness
+from simcluster.scenario.job import collective_methods, disturbances_of, interference_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.topology import Cluster
 
@@ -26,8 +26,8 @@ def simulate_every_rank(
     return simulate_programs(
         programs,
         cluster,
-        GroupsAndRoutes(job.plan, cluster, methods_of(scenario), interference),
-        slowness(scenario),
+        GroupsAndRoutes(job.plan, cluster, collective_methods(scenario), interference),
+        rank_slowdowns(scenario),
         disturbances_of(scenario, job.plan, cluster, saved=job.saved),
         in_steps=in_steps,
         engine=engine,

@@ -26,8 +26,8 @@ from simcluster.planning.footprint import Facts
 from simcluster.planning.ops import Op, StageProgram
 from simcluster.reference.record import Record
 from simcluster.reference.recording import simulate_programs
-from simcluster.scenario.effort import estimated_seconds, expected_changes
-from simcluster.scenario.job import facts_with_memory, interference_of, methods_of, slowness
+from simcluster.scenario.effort import count_fault_changes, estimate_seconds
+from simcluster.scenario.job import collective_methods, facts_with_memory, interference_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.sections import Engine
 from simcluster.step.folded_groups import FoldedGroups
@@ -168,7 +168,7 @@ def simulate_step(
         if folded:
             _require_confirmation(scenario, len(classes.rank_representatives))
         stages = step.folding.communicators.stage_of[list(classes.rank_representatives)]
-        ops = count_ops(planned.programs, stages) + int(expected_changes(scenario))
+        ops = count_ops(planned.programs, stages) + int(count_fault_changes(scenario))
         choice = choose_engine(scenario.engine, ops, in_steps=planned.choices.steps, single=single)
         with explain_deadlocks(scenario, planned, step):
             if choice.engine == "compiled":
@@ -194,7 +194,7 @@ def _require_confirmation(scenario: Scenario, unlike: int) -> None:
     """Raise InputError if simulating ``unlike`` different ranks takes too long without confirmation."""
     if unlike <= scenario.parallel.pp or scenario.engine == "reference":
         return
-    seconds = estimated_seconds(scenario, unlike=unlike)
+    seconds = estimate_seconds(scenario, unlike=unlike)
     require_time_limit(
         seconds,
         f"cluster: {unlike:,} of its {scenario.gpus:,} ranks differ by their place in the network or by "
@@ -215,8 +215,8 @@ def _simulate_with_simpy(scenario: Scenario, planned: PlannedStep, step: FoldedS
     return simulate_programs(
         programs,
         cluster,
-        FoldedGroups(job.plan, cluster, methods_of(scenario), interference, step.folding),
-        slowness(scenario),
+        FoldedGroups(job.plan, cluster, collective_methods(scenario), interference, step.folding),
+        rank_slowdowns(scenario),
         disturbances,
         in_steps=False,
         engine="simpy",

@@ -25,7 +25,7 @@ from simcluster.base.tables import Records
 from simcluster.base.texts import escape_line_breaks
 from simcluster.devices.device import load_device
 from simcluster.documents.argument_types import checked
-from simcluster.documents.diagnostics import refuse
+from simcluster.documents.diagnostics import reject_argument
 from simcluster.documents.overrides import apply_overrides
 from simcluster.documents.reading import read_document, validate
 from simcluster.documents.spec import Spec
@@ -38,9 +38,9 @@ from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
 from simcluster.results.timeline import mean_step, step_ends
 from simcluster.scenario.fields import ClusterSpec
-from simcluster.scenario.files import resolve
+from simcluster.scenario.files import resolve_scenario
 from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
-from simcluster.scenario.job import setting_of
+from simcluster.scenario.job import fault_setting
 from simcluster.scenario.scenario import Base, Scenario, scenario_path
 from simcluster.step.planned import collective_options, is_foldable, plan_job
 from simcluster.symmetry.folding import Symmetry
@@ -117,7 +117,7 @@ def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
     if isinstance(job, tuple) and len(job) == 2:
         return Placed(scenario_of(job[0], "simulate_together"), tuple(job[1]))
     takes = "jobs as pairs of a scenario and its GPUs, [(scenario, range(16)), ...]"
-    return job if isinstance(job, Placed) else refuse(job, "simulate_together", takes)
+    return job if isinstance(job, Placed) else reject_argument(job, "simulate_together", takes)
 
 
 def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:
@@ -203,7 +203,7 @@ class _Jobs:
             device = own.device if own.built.device == cluster.device else load_device(cluster.device)
             job, facts = plan_job(scenario, device)
             hosts, fabric = number_nodes(gpus, cluster), PlacedFabric(cluster, gpus)
-            setting = setting_of(scenario, job.plan, hosts, fabric, cluster.wiring.link_capacity)
+            setting = fault_setting(scenario, job.plan, hosts, fabric, cluster.wiring.link_capacity)
             planned.append((job, facts))
             disturbed.append(rank_disturbances(scenario.faults, setting))
             slow += rank_slowness(scenario.faults, hosts, scenario.seed)
@@ -269,7 +269,7 @@ def load_jobs(
     shared, topology = spec.cluster, spec.cluster.get("topology")
     if isinstance(topology, str) and (document.folder / topology).exists():
         shared = {**shared, "topology": str((document.folder / topology).resolve())}
-    found = resolve(replace(document, data={"cluster": shared}, marks={}))
+    found = resolve_scenario(replace(document, data={"cluster": shared}, marks={}))
     try:
         cluster = validate(ClusterSpec, replace(found, data=found.data["cluster"])).built
     except InputError as problem:

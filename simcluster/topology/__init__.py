@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import TypeAdapter
 
-from simcluster.documents.kinds import OneOf
+from simcluster.documents.kinds import RegisteredModel
 from simcluster.topology.cluster import Cluster, Device
 from simcluster.topology.explicit import GraphSpec
 from simcluster.topology.fabrics import DragonflyPlusSpec, MachinesSpec
@@ -38,7 +38,7 @@ _OF_ONE_SITE: dict[str, type[TopologySpec]] = {
 SitesSpec = sites_kind(_OF_ONE_SITE)
 TOPOLOGIES: dict[str, type[TopologySpec]] = {**_OF_ONE_SITE, "sites": SitesSpec}
 """Every kind of topology, with its spec."""
-AnyTopology: TypeAlias = Annotated[TopologySpec, OneOf(TOPOLOGIES)]
+AnyTopology: TypeAlias = Annotated[TopologySpec, RegisteredModel(TOPOLOGIES)]
 _ADAPTER: TypeAdapter[TopologySpec] = TypeAdapter(AnyTopology)
 
 

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
-from simcluster.documents.kinds import OneOf
+from simcluster.documents.kinds import RegisteredModel
 from simcluster.topology.cluster import Cluster, drafted_cluster
 from simcluster.topology.draft import Draft, check_gpus
 from simcluster.topology.links import COMPUTE, LinkSpec, Title
@@ -42,7 +42,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         name: Title = "sites"
         sites: Annotated[int, Field(strict=True, ge=2, le=64)]
         """Number of sites."""
-        site: Annotated[TopologySpec, OneOf(kinds)]
+        site: Annotated[TopologySpec, RegisteredModel(kinds)]
         """The cluster that each site is; the GPU and NCCL's platform are those of the whole."""
         wan: LinkSpec
         """A site's port on the wide-area network, shared by all that leaves it, and by all that enters; latency is from

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator
 
 from simcluster.base.units import Bytes
 from simcluster.documents.catalogue.devices import device_names
-from simcluster.documents.kinds import A_PATH, Accepts
+from simcluster.documents.kinds import A_PATH, FileForms
 from simcluster.documents.spec import Spec
 from simcluster.topology.cluster import Cluster
 from simcluster.topology.links import Name, Title
@@ -47,15 +47,15 @@ class TopologySpec(Spec):
 
     routing: RoutingSpec = STATIC
     """Choice among equally short paths of a flow."""
-    nccl: Annotated[NcclPlatform | None, Accepts(lambda: (tuple(platform_names()), type(None)))] = None
+    nccl: Annotated[NcclPlatform | None, FileForms(lambda: (tuple(platform_names()), type(None)))] = None
     """NCCL's platform, for its latencies and rates (simcluster list platforms); default: the links alone say how long a
     collective takes."""
-    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size), Accepts(lambda: (..., str))] = None
+    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size), FileForms(lambda: (..., str))] = None
     """Memory of the processors of one node; default: unknown, and offload is not checked against it."""
     kind: str
     name: Title
     """Name of the cluster."""
-    device: Annotated[Name | dict[str, object], Accepts(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))]
+    device: Annotated[Name | dict[str, object], FileForms(lambda: (tuple(device_names()), A_PATH, {"type": "object"}))]
     """The GPU: a built-in name, the path of a device file, or its own numbers over a base."""
 
     @classmethod

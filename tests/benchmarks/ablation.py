@@ -176,7 +176,7 @@ def run(row: str, switch: str, limit: float = 0.0) -> Found:
 
     from simcluster.scenario import fields
 
-    fields._built.cache_clear()  # else clusters and all that is drawn on them stay from the run before
+    fields._build_cluster.cache_clear()  # else clusters and all that is drawn on them stay from the run before
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, limit)
     try:

@@ -18,9 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import set_estimate_limit
 from simcluster.devices.software import software_names
 from simcluster.documents.kinds import models_in
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.faults import FAULTS
-from simcluster.scenario.scope import _FIELDS, Scope, fields
+from simcluster.scenario.scope import _FIELDS, FastPath, step_fields
 from simcluster.scenario.sections import Pipeline
 from simcluster.schedules import SCHEDULES
 from simcluster.step.simulate import simulate_scenario
@@ -67,7 +67,7 @@ SMALL: dict[str, Document] = {
 """Parameters of topologies that are large, or whose parameters are their own."""
 
 
-def sections(seed: int, scope: Scope | None = None, focus: str = "") -> Document:
+def sections(seed: int, scope: FastPath | None = None, focus: str = "") -> Document:
     """Return the sections of the scenario of a seed, for ``tiny_scenario``; one for which this scope vouches.
 
     Most values are of fields of the section ``focus``; by default of any one.
@@ -76,7 +76,7 @@ def sections(seed: int, scope: Scope | None = None, focus: str = "") -> Document
     return drawing.with_faults(drawing.changed(drawing.job(), focus))
 
 
-def documents(scope: Scope | None = None) -> st.SearchStrategy[Document]:
+def documents(scope: FastPath | None = None) -> st.SearchStrategy[Document]:
     """Return a strategy of sections for ``tiny_scenario``, of scenarios that no engine refuses."""
     return st.integers(0, 2**32 - 1).map(lambda seed: sections(seed, scope)).filter(simulates)
 
@@ -95,7 +95,7 @@ def simulates(found: Document) -> bool:
 class Drawing:
     """A scenario in the making: each change is kept if what it leaves is valid, and in the scope."""
 
-    def __init__(self, dice: Random, scope: Scope | None) -> None:
+    def __init__(self, dice: Random, scope: FastPath | None) -> None:
         self._dice, self._scope = dice, scope
 
     def job(self) -> Document:
@@ -108,7 +108,7 @@ class Drawing:
     def changed(self, found: Document, focus: str = "") -> Document:
         """Return the sections with values of fields, most of them of one section, since some fields need others."""
         dice = self._dice
-        paths = [path for path in fields() if drawn_here(path)]
+        paths = [path for path in step_fields() if drawn_here(path)]
         focus = focus or dice.choice(sorted({path.rpartition(".")[0] for path in paths}))
         for section, least in SECTIONS.items():
             if section == focus or dice.random() < 0.1:
@@ -235,7 +235,7 @@ def cluster(dice: Random) -> tuple[Document, int]:
     if dice.random() < 0.15:
         kind = dice.choice(list(TOPOLOGIES))
         return {"topology": {"kind": kind, "device": "h100", **TOPOLOGIES[kind].EXAMPLE, **more}}, 4
-    name = dice.choice((*shipped_names("topologies"), *["dgx_h100"] * 6, *["dgx_a100", "flat", "rail_only"] * 2))
+    name = dice.choice((*builtin_names("topologies"), *["dgx_h100"] * 6, *["dgx_a100", "flat", "rail_only"] * 2))
     nodes, wide = dice.choice((1, 2, 2, 4)), dice.choice((2, 4, 8))
     tries: tuple[Document, ...] = (
         {"nodes": nodes, "gpus_per_node": wide}, {"nodes": nodes, "machine": {"gpus": wide}}, {"nodes": nodes},

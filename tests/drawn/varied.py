@@ -18,7 +18,7 @@ from drawn.scenarios import ASIDE, sections
 from drawn.scopes import SCOPES
 from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import Scenario
-from simcluster.scenario.scope import _FIELDS, Scope, _value, fields
+from simcluster.scenario.scope import _FIELDS, FastPath, _field_value, step_fields
 
 FILE = Path(__file__).parent / "varied.json"
 TRIES, FEW = 60, 25
@@ -37,10 +37,14 @@ DOCUMENTS = {"documents": {"kind": "lognormal", "median": 64, "sigma": 1.0}, "pa
 
 def varied(scenario: Scenario) -> set[str]:
     """Return the fields that are not at their defaults."""
-    return {path for path in fields() if _value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True)}
+    return {
+        path
+        for path in step_fields()
+        if _field_value(scenario, path) != _FIELDS[path].get_default(call_default_factory=True)
+    }
 
 
-def to_vary(scope: Scope) -> set[str]:
+def to_vary(scope: FastPath) -> set[str]:
     """Return the fields for which a scope vouches, but those of ``ASIDE`` and texts."""
     aside = (*ASIDE, *ONLY_TEXT)
     return {path for path in scope.free if not any(path == each or path.startswith(f"{each}.") for each in aside)}

@@ -1,4 +1,4 @@
-"""Presets of devices, links and models by name, each with its source."""
+"""Catalogue of built-in devices, links, models and other presets by name, each with its source."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def catalogue_path(name: str) -> Path:
 
 
 @cache
-def presets(name: str) -> dict[str, Any]:
-    """Return the entries of a catalogue file by name, in order; the caller must not change them."""
+def load_presets(name: str) -> dict[str, Any]:
+    """Return the entries of a catalogue file such as ``models.yaml``, by name; the caller must not change them."""
     return read_document(catalogue_path(name)).data

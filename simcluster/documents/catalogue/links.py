@@ -1,11 +1,11 @@
-"""Catalogue of links, from ``links.yaml``: the values of ``preset: ndr`` in a topology file."""
+"""Catalogue of built-in links, from ``links.yaml``, for ``preset: ndr`` in a topology file."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 
 
@@ -14,7 +14,7 @@ def link_document(name: object) -> dict[str, Any]:
 
     Raises InputError for a name that is not in the catalogue.
     """
-    catalogue = presets("links.yaml")
+    catalogue = load_presets("links.yaml")
     if not isinstance(name, str) or name not in catalogue:
         raise InputError(
             f"there is no link preset {name!r}{did_you_mean(str(name).lower(), catalogue)}; "

@@ -1,4 +1,4 @@
-"""Catalogue of model presets, from ``models.yaml``."""
+"""Catalogue of built-in models, from ``models.yaml``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.diagnostics import did_you_mean
 
 
@@ -16,9 +16,9 @@ def model_document(name: str) -> dict[str, Any]:
 
     Raises InputError for a name that is not in the catalogue.
     """
-    known = presets("models.yaml")
+    known = load_presets("models.yaml")
     if not isinstance(name, str) or name not in known:
-        near = preset_near(str(name))
+        near = find_model_preset(str(name))
         hint = f"; did you mean {near!r}?" if near else did_you_mean(str(name).lower(), known)
         raise InputError(
             f"there is no model preset {name!r}{hint}; known: {', '.join(known)}; or name the path of a config.json"
@@ -26,8 +26,8 @@ def model_document(name: str) -> dict[str, Any]:
     return {"name": name, **deepcopy(known[name])}
 
 
-def preset_near(name: str) -> str:
-    """Return the preset of a model's public name, as on Hugging Face; "" if there is none.
+def find_model_preset(name: str) -> str:
+    """Return the built-in model that matches a public name, as on Hugging Face; "" if there is none.
 
     The generation must agree: Llama 3.1 matches Llama 3, whose shapes it has, but Llama 2 does not.
 
@@ -36,13 +36,13 @@ def preset_near(name: str) -> str:
     >>> preset_near("Qwen/Qwen3-30B-A3B"), preset_near("my-org/my-model")
     ('qwen3-30b-a3b', '')
     """
-    own = _plain(name.rstrip("/").rpartition("/")[2])
-    by_name = {_plain(each): each for each in presets("models.yaml")}
+    own = _normalize_name(name.rstrip("/").rpartition("/")[2])
+    by_name = {_normalize_name(each): each for each in load_presets("models.yaml")}
     return by_name.get(own, "")
 
 
-def _plain(name: str) -> str:
-    """Return a model name's letters and digits without its maker, minor version and tuning suffixes.
+def _normalize_name(name: str) -> str:
+    """Return a model name's letters and digits, without maker, minor version and tuning suffixes.
 
     >>> _plain("Llama-3.1-70B-Instruct"), _plain("Llama-2-7b-hf")
     ('llama370b', 'llama27b')

@@ -17,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import parse_bytes, parse_bytes_per_second, parse_flop_per_second, parse_seconds
 from simcluster.documents.diagnostics import RuleError, did_you_mean, listed
 from simcluster.documents.reading import Document, read_document, validate
-from simcluster.documents.shipped import shipped_path
+from simcluster.documents.shipped import builtin_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.calibration.least_squares import Loss
 from simcluster.evidence.validation.measured_columns import FormulaText
@@ -146,7 +146,7 @@ def load_fits(path: str | Path | None = None) -> FitFile:
 
 def builtin_fits_path() -> Path:
     """Return the path of the built-in fit file."""
-    return shipped_path("scenarios/fits", "constants")
+    return builtin_path("scenarios/fits", "constants")
 
 
 def select_fits(file: FitFile, names: tuple[str, ...]) -> dict[str, FitDeclaration]:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt,
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number
 from simcluster.documents.diagnostics import Complaint, RuleError, listed, shown
-from simcluster.documents.expressions import Cell, name_of, parse_formula
+from simcluster.documents.expressions import Cell, formula_name, parse_formula
 from simcluster.documents.reading import read_document
 from simcluster.documents.spec import Spec
 from simcluster.planning.footprint import Footprint, StepCounts
@@ -146,7 +146,7 @@ class MeasuredColumn(Spec):
             return facts.model_flops
         if self.flop == "hardware":
             return facts.hardware_flops
-        found = parse_formula(str(self.flop)).value({name_of(name): cell for name, cell in cells.items()})
+        found = parse_formula(str(self.flop)).value({formula_name(name): cell for name, cell in cells.items()})
         if not is_number(found) or found <= 0:
             raise InputError(f"the formula {self.flop!r} gives {found!r} FLOP per step; it must be a number above zero")
         return float(found)

@@ -20,7 +20,7 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.evidence.validation.reports import Report, mean_score
 from simcluster.evidence.validation.study import StepStudy
-from simcluster.scenario.likely import ANY, SPANS, RunKind, of_kind
+from simcluster.scenario.likely import ANY, SPANS, RunKind, interval_of_kind
 
 LEVEL = 0.8
 MAX_STUDY_ROWS = 4.0
@@ -84,7 +84,7 @@ def are_within_intervals(residuals: Sequence[Residual]) -> list[bool]:
         study: interval_table([each for each in residuals if each.study != study])
         for study in dict.fromkeys(each.study for each in residuals)
     }
-    expected = [of_kind(each.kind, 1.0, tables[each.study]) for each in residuals]
+    expected = [interval_of_kind(each.kind, 1.0, tables[each.study]) for each in residuals]
     return [own.low <= math.exp(each.value) <= own.high for own, each in zip(expected, residuals, strict=True)]
 
 

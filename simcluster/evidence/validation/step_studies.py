@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.csv_numbers import Row, read_csv, texts_of
+from simcluster.documents.csv_numbers import Row, cell_texts, read_csv
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.documents.expressions import Formula, parse_formula, whole
+from simcluster.documents.expressions import Formula, int_if_whole, parse_formula
 from simcluster.evidence.validation.measured_columns import InlineTable, positive_cell
 from simcluster.evidence.validation.reports import Report, ScoredPoint, StudyPlan, make_report
 from simcluster.evidence.validation.study import (
@@ -31,7 +31,7 @@ from simcluster.evidence.validation.study import (
 from simcluster.planning.footprint import StepCounts
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.job import planned_footprints
-from simcluster.scenario.likely import RunKind, kind_of
+from simcluster.scenario.likely import RunKind, run_kind_of
 from simcluster.scenario.scenario import Base, Scenario
 from simcluster.step.simulate import simulate_scenario
 
@@ -65,7 +65,7 @@ def read_study_table(file: StudyFile, data: Path | None) -> tuple[Row, ...] | Mi
     table = file.study.table
     if isinstance(table, InlineTable):
         return tuple(
-            Row(number, dict(zip(table.header, map(whole, cells), strict=True)), texts_of(table.header, cells))
+            Row(number, dict(zip(table.header, map(int_if_whole, cells), strict=True)), cell_texts(table.header, cells))
             for number, cells in enumerate(table.rows, start=1)
         )
     if "/" in table:
@@ -164,7 +164,7 @@ class RowTask:
         if self.parts:
             breakdown = {name: seconds if name in self.parts else 0.0 for name, seconds in breakdown.items()}
             times = math.fsum(breakdown.values())
-        kind = kind_of(result.scenario, result.facts.model_flops)
+        kind = run_kind_of(result.scenario, result.facts.model_flops)
         known = launch_note(result.scenario)  # a measured run was launched, so this does not apply
         warnings = tuple(text for text in result.warnings() if text != known)
         return SimulatedRow(times, breakdown, result.facts.counts, warnings, kind)

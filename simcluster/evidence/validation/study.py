@@ -19,7 +19,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import Bytes
 from simcluster.documents.diagnostics import KeyPath, did_you_mean, listed
 from simcluster.documents.reading import Document, DocumentKinds, Mark, read_document, validate
-from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.documents.shipped import builtin_names, builtin_path
 from simcluster.documents.spec import ONE_OR_MORE, Spec
 from simcluster.evidence.validation.measured_columns import (
     FormulaText,
@@ -322,13 +322,13 @@ def load_study(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> S
 
 
 def _study_path(path: Path) -> Path:
-    names = shipped_names("scenarios/validation")
+    names = builtin_names("scenarios/validation")
     if not path.exists() and path.suffix and (path.stem in names or "*" in path.name):
         what = path.stem if path.stem in names else f"{names[0]} {names[1]} ..."
         raise InputError(f"{path}: no such file; built-in studies are found by name: simcluster validate {what}")
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
     if path.name in names:
-        return shipped_path("scenarios/validation", path.name)
+        return builtin_path("scenarios/validation", path.name)
     near = did_you_mean(path.name, names)
     raise InputError(f"{path}: no such file, and no built-in study{near}; there are {listed(names)}")

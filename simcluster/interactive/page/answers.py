@@ -14,7 +14,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import pause_gc
-from simcluster.documents.composing import edited
+from simcluster.documents.composing import edit_yaml
 from simcluster.documents.overrides import change_in_place
 from simcluster.documents.reading import parse_document, read_document
 from simcluster.interactive.controls.offers import described, remedies
@@ -85,7 +85,7 @@ def scenario_text(state: StudioState, folder: Path) -> str:
     if scenario.measured and scenario.measured.changed:  # the measured step is that of the base
         changes.append(("measured.changed", [*scenario.measured.changed]))
     if changes:
-        text = edited(text, lambda document: change_in_place(document, [*changes, ("name", scenario.title)]))
+        text = edit_yaml(text, lambda document: change_in_place(document, [*changes, ("name", scenario.title)]))
     try:
         same = Origin(parse_document(text, folder=folder)).changed({}).document() == wanted
     except InputError:

@@ -17,7 +17,7 @@ from simcluster.interactive.controls.offers import LegalChange, offered, value_o
 from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
 from simcluster.interactive.page.states import value_of_text
 from simcluster.results.result import Result
-from simcluster.scenario.effort import estimated_seconds
+from simcluster.scenario.effort import estimate_seconds
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import Markup, typeset
 from simcluster.step.simulate import simulate_scenario
@@ -117,7 +117,7 @@ def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict
 
 
 def _takes_long(scenario: Scenario) -> bool:
-    return estimated_seconds(scenario) > _MOST_SECONDS
+    return estimate_seconds(scenario) > _MOST_SECONDS
 
 
 def _percent_gain(result: Result, resource: str) -> str:

@@ -28,7 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from simcluster.base.errors import InputError
 from simcluster.base.written import write_text
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.interactive.page.answers import StateAsked, report_of, scenario_text
 from simcluster.interactive.page.pool import PlayStopped, StudioPool, Viewer
 from simcluster.interactive.page.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
@@ -106,7 +106,7 @@ class Studio:
         script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _read_asset("studio.css")
         beginning = {
             "state": self._first and self._first.to_json(),
-            "shipped": shipped_names("scenarios"),
+            "shipped": builtin_names("scenarios"),
             "files": self._folder.names(),
             "folder": self._folder.path.resolve().name,
         }

@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl, quote
 
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import shown
-from simcluster.documents.given_files import files_in
+from simcluster.documents.given_files import list_files
 from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import shipped_names, shipped_path
+from simcluster.documents.shipped import builtin_names, builtin_path
 from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
 from simcluster.scenario.scenario import Origin, Scenario
 
@@ -123,12 +123,12 @@ class Folder:
         path = self.file(base)
         if path is not None:
             return path
-        if base in shipped_names("scenarios"):
-            return shipped_path("scenarios", base)
+        if base in builtin_names("scenarios"):
+            return builtin_path("scenarios", base)
         if base.endswith((".yaml", ".yml")):
-            there = files_in(self.path) or "; give another folder with --folder"
+            there = list_files(self.path) or "; give another folder with --folder"
             raise InputError(f"{shown(base)}: there is no such file in the studio's folder {self.path.name}{there}")
-        return shipped_path("scenarios", base)
+        return builtin_path("scenarios", base)
 
 
 def scenario_of(state: StudioState, folder: Folder) -> Scenario:

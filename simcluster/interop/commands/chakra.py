@@ -12,7 +12,7 @@ from simcluster.base.texts import did_you_mean
 from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import cluster_overrides_of, overrides_of
-from simcluster.documents.given_files import decode, read_bytes
+from simcluster.documents.given_files import decode_utf8, read_bytes
 from simcluster.importers.astra_network import Dimension, is_astra_network, parse_network
 from simcluster.scenario.files import load_cluster
 from simcluster.scenario.scenario import load
@@ -56,7 +56,7 @@ def _load_cluster(args: argparse.Namespace, overrides: list[tuple[str, Any]]) ->
         overrides = [*overrides, ("device", args.device)]
     dimensions: Sequence[Dimension] = ()
     if Path(args.cluster).suffix in (".yml", ".yaml") and Path(args.cluster).is_file():
-        text = decode(read_bytes(args.cluster), args.cluster)
+        text = decode_utf8(read_bytes(args.cluster), args.cluster)
         dimensions = parse_network(text, args.cluster) if is_astra_network(text) else ()
     return load_cluster(args.cluster, overrides), dimensions
 

@@ -44,7 +44,7 @@ from simcluster.interop.kineto.chrome_trace import (
 )
 from simcluster.model.kernels import Kernel, KernelKind
 from simcluster.results.result import Result
-from simcluster.scenario.job import issue_of, passes_of
+from simcluster.scenario.job import host_costs_of, passes_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import Action
 from simcluster.schedules.actions import PASS_NAMES, Kind
@@ -84,7 +84,7 @@ def kernel_shares(result: Result) -> Mapping[SpanKey, list[tuple[KernelShare, ..
 
 def _time_shares(scenario: Scenario, kernels: Sequence[Kernel], attention: float) -> tuple[KernelShare, ...]:
     """Return the kernels with their time shares; ``attention`` scales attention kernels (packed documents)."""
-    device, gap = scenario.cluster.device, issue_of(scenario).gap
+    device, gap = scenario.cluster.device, host_costs_of(scenario).gap
     precision = scenario.training.precision.removesuffix("-mixed")
     times = [
         gap + kernel_seconds(device, one, precision=precision) * (attention if one.kind == "attention" else 1.0)

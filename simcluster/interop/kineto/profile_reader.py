@@ -20,7 +20,7 @@ import numpy as np
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import pause_gc
-from simcluster.documents.composing import of_json
+from simcluster.documents.composing import explain_json
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.packed import read_packed
 from simcluster.interop.kineto.communications import ProcessGroups, is_communication_kernel, parse_call
@@ -98,7 +98,7 @@ def _read_json(path: Path) -> Any:
         cut = problem.pos >= len(problem.doc.rstrip()) - 1 or "Unterminated" in problem.msg
         raise InputError(
             f"cannot read {path}: {'the file is cut' if cut else 'it is not JSON'} (line {problem.lineno}, byte "
-            f"{problem.pos}: {of_json(problem.msg).partition(';')[0]}); record or copy it again, or remove "
+            f"{problem.pos}: {explain_json(problem.msg).partition(';')[0]}); record or copy it again, or remove "
             "the file to replay the other ranks"
         ) from None
     except (RecursionError, ValueError):  # ValueError: an integer of thousands of digits

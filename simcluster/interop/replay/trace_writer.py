@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.written import open_atomic
-from simcluster.documents.packed import parquet_for
+from simcluster.documents.packed import import_pyarrow
 from simcluster.interop.replay import Straggling, measure, recorded
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
@@ -59,7 +59,7 @@ def trace_of_result(result: Result, name: str) -> Trace:
 
 def save_trace(trace: Trace, path: str | Path) -> None:
     """Write a trace as a Parquet file; raise InputError if pyarrow is missing or writing fails."""
-    arrow, parquet = parquet_for(path, "write")
+    arrow, parquet = import_pyarrow(path, "write")
     columns = {name: getattr(trace, name) for name in COLUMNS if name != "optype"}
     columns["optype"] = [trace.words[code] for code in trace.optype]
     table = arrow.table({name: columns[name] for name in COLUMNS})

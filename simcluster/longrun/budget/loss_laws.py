@@ -18,8 +18,8 @@ from pydantic import Field, StrictBool
 
 from simcluster.base.counts import format_count
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
-from simcluster.documents.diagnostics import did_you_mean, made
+from simcluster.documents.catalogue import load_presets
+from simcluster.documents.diagnostics import did_you_mean, validate_data
 from simcluster.documents.spec import Spec
 
 DEFAULT_LAW = "besiroglu"
@@ -215,7 +215,7 @@ def any_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw | Tok
     if isinstance(what, LossLaw | TokenLaw):
         return what
     if isinstance(what, str):
-        known = presets("loss_laws.yaml")
+        known = load_presets("loss_laws.yaml")
         named = {other: name for name, entry in known.items() for other in (name, *entry.get("also", ()))}
         if what.lower() not in named:
             raise InputError(
@@ -239,7 +239,7 @@ def loss_law(what: str | Mapping[str, Any] | LossLaw | TokenLaw) -> LossLaw:
 
 def law_names() -> tuple[str, ...]:
     """Return the names of the built-in loss laws, in the order of the catalogue."""
-    return tuple(presets("loss_laws.yaml"))
+    return tuple(load_presets("loss_laws.yaml"))
 
 
 _OWN = "{form: NDC, E: 1.8, A: 480, alpha: 0.35, B: 2100, beta: 0.37}"
@@ -249,7 +249,7 @@ def _make_law(document: Mapping[str, Any]) -> LossLaw | TokenLaw:
     form = document.get("form", "NDC")
     if form not in _FORMS:
         raise InputError(f"a loss law has form NDC, tokens or kaplan, got {form!r}; as in {_OWN}")
-    law = made(_FORMS[form], document, "loss law: ", f"; as in {_OWN}")
+    law = validate_data(_FORMS[form], document, "loss law: ", f"; as in {_OWN}")
     return law.as_law() if isinstance(law, KaplanConstants) else law
 
 

@@ -8,7 +8,7 @@ import json
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
 from simcluster.longrun.launch.first import first_scenario
-from simcluster.scenario.memory_plan import headroom_of
+from simcluster.scenario.memory_plan import parse_headroom
 from simcluster.scenario.schema import SCHEMA_FILE, scenario_schema
 from simcluster.show.blocks import Lines
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
         args.gpus,
         batch=args.batch,
         sequence_length=args.sequence_length,
-        headroom=headroom_of(args.headroom),
+        headroom=parse_headroom(args.headroom),
     )
     document = {"scenario": dict(found.document), "held_bytes": found.layout.held}
     if not args.output:

@@ -13,7 +13,7 @@ from simcluster.base.shown import Displayable
 from simcluster.base.tables import rows_to_frame
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import Changes, pairs_of
+from simcluster.documents.overrides import Changes, normalize_changes
 from simcluster.longrun.launch.launch import Launch, changes_only_run
 from simcluster.longrun.launch.points import BUDGET, OUTCOME, STATE
 from simcluster.longrun.launch.small import SmallVersion, small_version
@@ -45,7 +45,7 @@ def check(scenario: ScenarioLike, overrides: Changes = ()) -> LaunchCheck:
     ``overrides`` are changes of the scenario. A point that is unknown because the run cannot be simulated fails, with
     the reason. InputError for an invalid scenario.
     """
-    base, overrides = base_of(scenario, "check"), pairs_of(overrides)
+    base, overrides = base_of(scenario, "check"), normalize_changes(overrides)
 
     def again(values: Values) -> Scenario:
         return base.scenario((*overrides, *values.items()))

@@ -21,9 +21,9 @@ from simcluster.documents.reading import Document
 from simcluster.longrun.launch.layouts import FirstLayout, first_layout
 from simcluster.model.layers import parameters
 from simcluster.scenario.files import load_cluster, load_topology
-from simcluster.scenario.keys import description
-from simcluster.scenario.memory_plan import HEADROOM, recompute_words
-from simcluster.scenario.rules import rack_of, trays_filled_by
+from simcluster.scenario.keys import field_description
+from simcluster.scenario.memory_plan import HEADROOM, describe_recompute
+from simcluster.scenario.rules import count_full_trays, rack_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.scenario.schema import SCHEMA_FILE
 from simcluster.show.blocks import Answer, Lines
@@ -57,7 +57,7 @@ class FirstScenario(Displayable):
         of, device = self.scenario.parallel, self.scenario.cluster.device
         axes = [f"tp {of.tp}", f"pp {of.pp}", f"dp {of.dp}", *([f"ep {of.ep}"] if of.ep > 1 else [])]
         zero = f"ZeRO {of.zero}" if of.zero else "no ZeRO"
-        recompute = f"recompute {recompute_words(self.scenario.training)}"
+        recompute = f"recompute {describe_recompute(self.scenario.training)}"
         size = f"{self.layout.held / 1e9:.1f} of {device.memory / 1e9:.1f} GB on the fullest GPU"
         batch = f"batch {self.scenario.training.global_batch:,}"
         return f"{', '.join(axes)}, {zero}, {recompute}, {batch}: {size}"
@@ -90,7 +90,7 @@ class FirstScenario(Displayable):
             if not isinstance(value, Mapping):
                 yield from _section_lines({section: value}, Scenario, "")
                 continue
-            yield from _comment_lines(f"{section}:", description(Scenario, section), "")
+            yield from _comment_lines(f"{section}:", field_description(Scenario, section), "")
             part = self.scenario.cluster.topology if section == "cluster" else getattr(self.scenario, section)
             yield from _section_lines(value, type(part), "  ")
 
@@ -104,7 +104,9 @@ def _section_lines(section: Mapping[str, Any], model: Any, indent: str) -> Itera
     texts = {key: to_yaml({key: value}).strip() for key, value in section.items()}
     width = max(len(text) for text in texts.values())
     for key, text in texts.items():
-        yield from _comment_lines(f"{indent}{text.ljust(width)}", _OTHERS.get(key) or description(model, key), indent)
+        yield from _comment_lines(
+            f"{indent}{text.ljust(width)}", _OTHERS.get(key) or field_description(model, key), indent
+        )
 
 
 def _comment_lines(text: str, what: str, indent: str) -> Iterator[str]:
@@ -129,7 +131,9 @@ def _optional_lines() -> Iterator[str]:
     yield ""
     yield "# Examples of more keys; remove the first # to use one:"
     for section, value in _OPTIONAL:
-        yield from textwrap.wrap(description(Scenario, section), _WIDE, initial_indent="# ", subsequent_indent="# ")
+        yield from textwrap.wrap(
+            field_description(Scenario, section), _WIDE, initial_indent="# ", subsequent_indent="# "
+        )
         yield from (f"#{line}" for line in to_yaml({section: value}).splitlines())
 
 
@@ -209,7 +213,7 @@ def _cluster_document(name: str, gpus: int | None) -> tuple[dict[str, Any], int]
     nodes = getattr(topology, "nodes", None)
     if isinstance(nodes, int):
         rack = rack_of(topology)
-        trays = trays_filled_by(rack, gpus) if rack and gpus > machine else 0
+        trays = count_full_trays(rack, gpus) if rack and gpus > machine else 0
         if rack and trays:
             place["machine"] = {"trays": trays} if trays < rack.trays else {}
             machine = trays * rack.gpus

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
 from simcluster.model.layers import parameters
-from simcluster.scenario.fits import held
-from simcluster.scenario.memory_plan import HEADROOM, usable
-from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.fits import peak_bytes
+from simcluster.scenario.memory_plan import HEADROOM, usable_bytes
+from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
@@ -66,7 +66,7 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
     fitting, closest = _layouts_that_fit(base, batch, headroom)
     if fitting:
         best = min(fitting, key=_seconds_per_sequence)
-        return FirstLayout(_layout_values(best), held(best))
+        return FirstLayout(_layout_values(best), peak_bytes(best))
     what = f"{base.model.name or 'the model'} on {base.gpus} GPUs"
     if closest == math.inf:
         raise InputError(
@@ -80,14 +80,14 @@ def first_layout(base: Scenario, batch: int | None = None, *, headroom: float = 
 
 
 def _layouts_that_fit(base: Scenario, batch: int | None, headroom: float) -> tuple[list[Scenario], float]:
-    room, closest = usable(base.cluster.device.memory, headroom), math.inf
+    room, closest = usable_bytes(base.cluster.device.memory, headroom), math.inf
     found: dict[tuple[int, ...], Scenario] = {}
     for each in sorted(_candidates(base, batch))[:_MOST_TRIALS]:
         sizes = each.tp, each.pp, each.ep, each.zero
         changed = None if sizes in found else _apply_layout(base, each)
         if changed is None:
             continue
-        size = held(_shorten_step(changed))
+        size = peak_bytes(_shorten_step(changed))
         if size > room:
             closest = min(closest, size)
             continue
@@ -158,7 +158,7 @@ def _apply_layout(base: Scenario, tried: _Candidate) -> Scenario | None:
     sections = {"parallel": parallel, "pipeline": pipeline, "training": training, "overlap": overlap}
     changed = base.model_copy(update=sections)
     try:
-        return None if broken_rules(changed) else changed
+        return None if find_broken_rules(changed) else changed
     except InputError:
         return None
 

@@ -22,9 +22,14 @@ from simcluster.longrun.studies.build import run_section
 from simcluster.longrun.studies.run_closed_forms import RepairDemand, RollbackRates, best_steps, expected_shortage
 from simcluster.longrun.studies.train import stage_scenarios
 from simcluster.model.layers import parameters
-from simcluster.scenario.checkpoint_plan import bytes_per_parameter, checkpoint_bytes, host_memory_words, saved_in_host
+from simcluster.scenario.checkpoint_plan import (
+    bytes_per_parameter,
+    checkpoint_bytes,
+    describe_host_memory,
+    host_copy_bytes,
+)
 from simcluster.scenario.job import real_tokens_per_step
-from simcluster.scenario.memory_plan import recipe_of, recipe_words
+from simcluster.scenario.memory_plan import describe_recipe, recipe_of
 from simcluster.studies.whatif.remedies import Values, Verdict, graded
 
 _PADDING = 0.05, 0.30
@@ -250,9 +255,9 @@ def _check_resume(launch: Launch) -> Observation:
 
 def _check_host(launch: Launch) -> Observation:
     scenario, held = launch.scenario, launch.states.result.host_memory
-    words, warns = host_memory_words(scenario, held, launch.section.checkpoint)
+    words, warns = describe_host_memory(scenario, held, launch.section.checkpoint)
     there = scenario.cluster.topology.host_memory
-    short = there is not None and held + saved_in_host(scenario, launch.section.checkpoint) > there.size
+    short = there is not None and held + host_copy_bytes(scenario, launch.section.checkpoint) > there.size
     if not words:
         return Observation("pass", "the job keeps nothing in host memory")
     verdict: Verdict = "fail" if short else "warn" if warns else "pass"
@@ -292,7 +297,7 @@ def _check_recipe(launch: Launch) -> Observation:
     said = training.memory_recipe is not None
     tries: Values = {"training.memory_recipe": recipe_of(launch.scenario).name}
     return Observation(
-        "pass" if said else "warn", recipe_words(launch.scenario), "set training.memory_recipe", (tries,)
+        "pass" if said else "warn", describe_recipe(launch.scenario), "set training.memory_recipe", (tries,)
     )
 
 

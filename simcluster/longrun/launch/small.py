@@ -18,14 +18,14 @@ from typing import Any, NamedTuple
 from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.composing import to_yaml
-from simcluster.documents.shipped import shipped_names
+from simcluster.documents.shipped import builtin_names
 from simcluster.documents.suggestions import divisors
 from simcluster.faults import SequenceLengths
 from simcluster.model.transformer import Model, padded_vocab
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_topology
-from simcluster.scenario.fits import held
-from simcluster.scenario.memory_plan import usable
+from simcluster.scenario.fits import peak_bytes
+from simcluster.scenario.memory_plan import usable_bytes
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules.specs import Rows
 from simcluster.step.simulate import simulate_scenario
@@ -259,8 +259,8 @@ def _fit_layers(scenario: Scenario, layout: SmallLayout, changes: list[FieldChan
         except InputError as problem:
             smallest = " ".join(str(problem).split())
             continue
-        size, memory = held(small), small.cluster.device.memory
-        if size <= usable(memory):
+        size, memory = peak_bytes(small), small.cluster.device.memory
+        if size <= usable_bytes(memory):
             return small
         smallest = f"{each} layers per slice need {size / 1e9:.1f} GB of {memory / 1e9:.1f}"
     raise InputError(f"{scenario.name}: no version for one node: {smallest}")
@@ -293,7 +293,7 @@ def _model_document(model: Model) -> dict[str, Any]:
 def _cluster_document(scenario: Scenario) -> dict[str, Any]:
     topology = scenario.cluster.topology
     own = topology.model_dump(mode="json", exclude_none=True)
-    for name in shipped_names("topologies"):
+    for name in builtin_names("topologies"):
         shipped = load_topology(name)
         if type(shipped) is type(topology) and shipped.name == topology.name:
             other = shipped.model_dump(mode="json", exclude_none=True)

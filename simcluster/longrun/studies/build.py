@@ -17,7 +17,7 @@ from simcluster.longrun.run import DefectiveBatch, FailureMode, LongRun, Mainten
 from simcluster.longrun.scaling.request import tokens_to_loss
 from simcluster.longrun.studies.run_closed_forms import CheckpointCosts, parse_interval
 from simcluster.longrun.studies.states import DeviceClasses, StepStates
-from simcluster.scenario.checkpoint_plan import Weight, host_memory_words
+from simcluster.scenario.checkpoint_plan import CheckpointCost, describe_host_memory
 from simcluster.scenario.job import real_tokens_per_step
 from simcluster.scenario.run_failures import BadBatch, FailureSpec, WeibullLaw
 from simcluster.scenario.run_section import RestartPart, RunSpec
@@ -101,7 +101,7 @@ def goal_steps(scenario: Scenario, section: RunSpec) -> float:
     return math.inf if tokens is None else math.ceil(tokens / real_tokens_per_step(scenario))
 
 
-def _build_restart_phase(part: RestartPart, weight: Weight, gpus: int) -> RestartPhase:
+def _build_restart_phase(part: RestartPart, weight: CheckpointCost, gpus: int) -> RestartPhase:
     if part.takes == "auto":
         memory, storage = (FixedTime(seconds=f"{each!r} s") for each in (weight.load_memory, weight.load_storage))
         return RestartPhase(part.part, memory, storage, part.exposed)
@@ -208,15 +208,15 @@ def _simulate_paces(
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-_UNSAVED = Weight(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
+_UNSAVED = CheckpointCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, load_memory=0.0, load_storage=0.0)
 """Checkpoint cost of a run that writes none."""
 
 
-def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
+def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> CheckpointCost:
     spec = section.checkpoint
     weight = states.checkpoint_cost(spec)
     states.notes += weight.notes
-    told, _ = host_memory_words(states.scenario, states.result.host_memory, spec)
+    told, _ = describe_host_memory(states.scenario, states.result.host_memory, spec)
     states.notes += [told] if told else []
     if spec.slowed is not None:
         return weight
@@ -232,7 +232,7 @@ def _find_checkpoint_cost(section: RunSpec, states: StepStates) -> Weight:
 
 
 def _build_pattern(
-    section: RunSpec, states: StepStates, weight: Weight, causes: tuple[FailureMode, ...], goal: float
+    section: RunSpec, states: StepStates, weight: CheckpointCost, causes: tuple[FailureMode, ...], goal: float
 ) -> CheckpointPattern:
     spec = section.checkpoint
     storage = SnapshotCost(weight.stall, weight.write, weight.slowed)

@@ -16,7 +16,7 @@ from simcluster.base.shown import Displayable
 from simcluster.base.units import DAY, HOUR
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean
-from simcluster.documents.shipped import shipped_folder
+from simcluster.documents.shipped import builtin_folder
 from simcluster.longrun.ending import check_simulation_size
 from simcluster.longrun.eventlog import STANDS, EventLog, read_event_log
 from simcluster.longrun.events.record import TRAINING
@@ -185,7 +185,7 @@ def resolve_log_path(name: str | Path) -> Path:
     path = Path(name)
     if path.exists() or path.suffix or len(path.parts) != 1:
         return path
-    known = {each.stem: each for each in sorted((shipped_folder("scenarios") / "logs").glob("*.csv"))}
+    known = {each.stem: each for each in sorted((builtin_folder("scenarios") / "logs").glob("*.csv"))}
     if path.name in known:
         return known[path.name]
     raise InputError(

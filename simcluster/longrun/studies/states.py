@@ -16,7 +16,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.telling import report_phase
 from simcluster.faults import Fault, FaultSpec, placed
 from simcluster.results.result import Result
-from simcluster.scenario.checkpoint_plan import Weight, checkpoint_cost
+from simcluster.scenario.checkpoint_plan import CheckpointCost, checkpoint_cost
 from simcluster.scenario.loading import without_loader
 from simcluster.scenario.run_section import CheckpointSpec, ValidationSpec
 from simcluster.scenario.scenario import Scenario
@@ -221,7 +221,7 @@ class StepStates:
     asked: dict[str, float] = field(default_factory=dict)
     used: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    weights: dict[CheckpointSpec, Weight] = field(default_factory=dict, repr=False)
+    weights: dict[CheckpointSpec, CheckpointCost] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.scenario = self.scenario.model_copy(update={"checkpoint": None})  # steps between checkpoints
@@ -253,7 +253,7 @@ class StepStates:
         with report_phase(f"state 1 of the cluster ({_HEALTHY})"):
             return simulate_scenario(self.scenario)
 
-    def checkpoint_cost(self, spec: CheckpointSpec) -> Weight:
+    def checkpoint_cost(self, spec: CheckpointSpec) -> CheckpointCost:
         """Return the cost of a checkpoint, whatever its interval; InputError if its duration is not stated."""
         of_each = spec.model_copy(update={"every": "auto"})
         if of_each not in self.weights:

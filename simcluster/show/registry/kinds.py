@@ -21,11 +21,11 @@ from simcluster.base.units import format_bytes, format_bytes_per_second, parse_b
 from simcluster.collectives import ALGORITHMS
 from simcluster.devices.device import device_names, load_device
 from simcluster.documents.argument_types import checked
-from simcluster.documents.catalogue import catalogue_path, presets
+from simcluster.documents.catalogue import catalogue_path, load_presets
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.reading import read_document
-from simcluster.documents.shipped import shipped_folder, shipped_names
+from simcluster.documents.shipped import builtin_folder, builtin_names
 from simcluster.faults import FAULTS
 from simcluster.model.layers import parameters
 from simcluster.model.packing import PACKING
@@ -130,8 +130,8 @@ def plain_kind(kind: str) -> str:
 
 
 def _scenarios() -> Iterable[ShippedEntry]:
-    for name in shipped_names("scenarios"):
-        data = read_document(shipped_folder("scenarios") / f"{name}.yaml").data
+    for name in builtin_names("scenarios"):
+        data = read_document(builtin_folder("scenarios") / f"{name}.yaml").data
         yield ShippedEntry(name, str(data.get("name", name)), str(data.get("measured", {}).get("source", "")))
 
 
@@ -139,15 +139,15 @@ def _files(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
     """Return a function that lists files described by the comment at their head."""
 
     def entries() -> Iterable[ShippedEntry]:
-        for name in shipped_names(kind):
-            yield ShippedEntry(name, first_sentence(head_of(shipped_folder(kind) / f"{name}.yaml")))
+        for name in builtin_names(kind):
+            yield ShippedEntry(name, first_sentence(head_of(builtin_folder(kind) / f"{name}.yaml")))
 
     return entries
 
 
 def _models() -> Iterable[ShippedEntry]:
     sources = sources_above(catalogue_path("models.yaml"))
-    for name in presets("models.yaml"):
+    for name in load_presets("models.yaml"):
         model = Model.model_validate(model_document(name))
         count = parameters(model)
         experts = f", {model.moe.experts} experts, {model.moe.top_k} a token" if model.moe else ""
@@ -169,7 +169,7 @@ def _devices() -> Iterable[ShippedEntry]:
 
 
 def _links() -> Iterable[ShippedEntry]:
-    for name, entry in presets("links.yaml").items():
+    for name, entry in load_presets("links.yaml").items():
         rate = format_bytes_per_second(parse_bytes_per_second(entry["line_rate"]))
         what = f"{entry.get('medium', '')}, {rate} each way, {entry.get('efficiency', 1):.1%} of it reached"
         yield ShippedEntry(name, what, str(entry.get("source", "")))
@@ -192,7 +192,7 @@ def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
 
 def _software() -> Iterable[ShippedEntry]:
     yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
-    for name, entry in presets("software.yaml").items():
+    for name, entry in load_presets("software.yaml").items():
         parts = {key: value for key, value in entry.items() if key != "source"}
         texts = (f"{key} {', '.join(f'{name} {each}' for name, each in value.items())}" if isinstance(value, Mapping)
                  else f"{key} {value}" for key, value in parts.items())  # fmt: skip
@@ -265,11 +265,11 @@ KINDS: Mapping[str, KindOfThing] = {
 """Every list, in the order in which it is shown."""
 
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
-    "scenarios": lambda: shipped_names("scenarios"),
-    "models": lambda: presets("models.yaml"),
+    "scenarios": lambda: builtin_names("scenarios"),
+    "models": lambda: load_presets("models.yaml"),
     "devices": device_names,
-    "topologies": lambda: shipped_names("topologies"),
+    "topologies": lambda: builtin_names("topologies"),
     "schedules": lambda: SCHEDULES,
-    "laws": lambda: presets("loss_laws.yaml"),
+    "laws": lambda: load_presets("loss_laws.yaml"),
 }
 """Lists whose names cost less than their entries."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.documents.catalogue import presets
+from simcluster.documents.catalogue import load_presets
 from simcluster.documents.catalogue.devices import device_document
 from simcluster.documents.catalogue.models import model_document
 from simcluster.documents.composing import to_yaml
 from simcluster.documents.diagnostics import did_you_mean
 from simcluster.documents.overrides import Changes
 from simcluster.documents.reading import STDIN
-from simcluster.documents.shipped import shipped_path
+from simcluster.documents.shipped import builtin_path
 from simcluster.faults import FAULTS
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
@@ -68,7 +68,7 @@ def text_of_entry(name: str, kind: str | None = None, *, full: bool = False, cha
         raise InputError(f"{name!r} is one of the {of}: --full and changes are for scenarios and topologies")
     if of in ("scenarios", "topologies", "studies"):
         folder = "scenarios/validation" if of == "studies" else of
-        return shipped_path(folder, name).read_text(encoding="utf-8")
+        return builtin_path(folder, name).read_text(encoding="utf-8")
     entry = next(each for each in entries_of(of) if each.name == name)
     source = [f"# Source: {entry.source}"] if entry.source else []
     about = [f"# {entry.name}: {entry.what}", *source, f"# Named in: {KINDS[of].named}"]
@@ -80,7 +80,7 @@ def _section(section: str, data: Callable[[str], Mapping[str, Any]]) -> Callable
 
 
 def _of_catalogue(file: str) -> Callable[[str], Iterable[str]]:
-    return lambda name: [to_yaml({name: presets(file)[name]})]
+    return lambda name: [to_yaml({name: load_presets(file)[name]})]
 
 
 def _device(name: str) -> Iterable[str]:
@@ -89,7 +89,7 @@ def _device(name: str) -> Iterable[str]:
 
 
 def _software(name: str) -> Iterable[str]:
-    return [] if name == "ideal" else _section("software", lambda each: presets("software.yaml")[each])(name)
+    return [] if name == "ideal" else _section("software", lambda each: load_presets("software.yaml")[each])(name)
 
 
 def _fault(name: str) -> Iterable[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.scenario.likely import Validated, nearest
+from simcluster.scenario.likely import StudyErrors, similar_studies
 from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
 from simcluster.show.report.entry import MEMORY, Entry
@@ -200,7 +200,7 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
 def _validated(entries: Sequence[Entry]) -> list[Markup]:
     """Return the likely interval of measured times and the validated studies that it rests on, nearest first."""
     content: list[Markup] = []
-    tables: dict[tuple[Validated, ...], list[str]] = {}
+    tables: dict[tuple[StudyErrors, ...], list[str]] = {}
     for entry in entries:
         if entry.scenario is None:
             continue
@@ -209,11 +209,11 @@ def _validated(entries: Sequence[Entry]) -> list[Markup]:
         aside = f" ({fact.aside})" if fact.aside else ""
         text = f"{fact.name.capitalize()}: {fact.value}{fact.tail}{aside}."
         content.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
-        tables.setdefault(nearest(entry.scenario, entry.model_flops), []).append(entry.name)
+        tables.setdefault(similar_studies(entry.scenario, entry.model_flops), []).append(entry.name)
     return content + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
 
 
-def _studies(rows: Sequence[Validated], names: Sequence[str]) -> Markup:
+def _studies(rows: Sequence[StudyErrors], names: Sequence[str]) -> Markup:
     shown = rows[:_NEAREST]
     studies = len({row.study for row in rows})
     caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"

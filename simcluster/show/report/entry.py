@@ -22,7 +22,7 @@ from simcluster.results.numbers import METRICS
 from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.results.timeline import COLUMNS, Spans
-from simcluster.scenario.likely import Likely, likely
+from simcluster.scenario.likely import LikelyInterval, predict_interval
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly_spaced
@@ -118,9 +118,9 @@ class Entry:
         return self.scenario.cluster.device.memory if self.scenario else 0.0
 
     @cached_property
-    def likely(self) -> Likely | None:
+    def likely(self) -> LikelyInterval | None:
         """The likely interval of a measured step time; None if the scenario cannot be read."""
-        return likely(self.scenario, self.model_flops, self.account.step_time) if self.scenario else None
+        return predict_interval(self.scenario, self.model_flops, self.account.step_time) if self.scenario else None
 
     @property
     def model_flops(self) -> float:

@@ -13,7 +13,7 @@ from simcluster.base.units import format_seconds
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import columns_of
 from simcluster.results.result import Result
-from simcluster.scenario.likely import Likely
+from simcluster.scenario.likely import LikelyInterval
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Fact, Figures
 from simcluster.show.cells import PARTS, format_metric, signed_change
@@ -200,7 +200,7 @@ def first_figures(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
     return block_html(Figures([*_rates(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)]))
 
 
-def _rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Likely | None) -> list[Fact]:
+def _rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
     first, *others = rate_facts(numbers, scenario, likely)
     return [first if first.aside else Fact(first.name, first.value, aside="predicted, not measured"), *others]
 

@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from simcluster.planning.works import Transfer
-from simcluster.scenario.job import methods_of
+from simcluster.scenario.job import collective_methods
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
 from simcluster.schedules import SCHEDULES, play
@@ -58,7 +58,7 @@ class Bounds:
     def __init__(self, base: Scenario, layouts: Sequence[Layout]) -> None:
         """Prepare the bounds of these ``layouts``, and no others."""
         self.base = base
-        self._methods = methods_of(base)
+        self._methods = collective_methods(base)
         self._known: dict[object, Any] = {}
         self._drawn: Drawn = {}
         self._near: dict[object, dict[LayerShape, Layout]] = {}  # layouts of all shapes that share tp groups

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from simcluster.model.recipes import state_bytes
-from simcluster.planning.residency import residencies
-from simcluster.scenario.fits import held
+from simcluster.planning.residency import block_residencies
+from simcluster.scenario.fits import peak_bytes
 from simcluster.scenario.memory_plan import recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES
@@ -51,7 +51,7 @@ class LayoutMemory:
         """
         name = layout.unordered
         if name not in self._most:
-            self._most[name] = held(layout.on(self._base))
+            self._most[name] = peak_bytes(layout.on(self._base))
         return self._most[name]
 
     def _find_stages(self, schedule: str, pp: int, chunks: int) -> list[tuple[int, tuple[int, ...], Holdings]]:
@@ -80,7 +80,7 @@ class LayoutMemory:
             return 0.0
         name = layout.tp, shape_of_layout(layout)
         if name not in self._known:
-            blocks = residencies(self._base.model, shape_of(layout.on(self._base)))
+            blocks = block_residencies(self._base.model, shape_of(layout.on(self._base)))
             layers = range(self._base.model.layers)
             self._known[name] = min(map(blocks.kept, layers))
         return self._known[name]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simcluster.base.errors import InputError
-from simcluster.scenario.fits import held
+from simcluster.scenario.fits import peak_bytes
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.search.evaluation import Row
 
@@ -34,7 +34,7 @@ def own_layout(base: Scenario, row: Row, score: Callable[[int, float], float]) -
     """
     if row["status"] != "ok":
         raise InputError(str(row["error"]))
-    return OwnLayout(score(base.gpus, row["step_time_s"]), held(base), row)
+    return OwnLayout(score(base.gpus, row["step_time_s"]), peak_bytes(base), row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ def _rung(base: Scenario, words: str, changes: dict[str, Any]) -> Rung:
         relation = "<" if batch < many else "is not divisible by"
         return Rung(words, changes, None, f"batch {batch:,} {relation} {many:,} replicas")
     try:
-        return Rung(words, changes, held(from_document(base.document(), changes)))
+        return Rung(words, changes, peak_bytes(from_document(base.document(), changes)))
     except InputError as error:
         return Rung(words, changes, None, str(error).rpartition(": ")[2])

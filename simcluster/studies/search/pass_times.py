@@ -23,8 +23,8 @@ from simcluster.planning.job import Job
 from simcluster.planning.ops import Op, Segment
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
-from simcluster.planning.works import Collective, Compute, Host
-from simcluster.scenario.job import batch_of, job_of, methods_of
+from simcluster.planning.works import Collective, Compute, HostWork
+from simcluster.scenario.job import batch_of, collective_methods, job_of
 from simcluster.scenario.memory_plan import shape_of
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules.actions import Kind
@@ -162,7 +162,7 @@ def least_segment_seconds(segment: Segment, least: Mapping[Collective, float], a
         work = op.work
         if isinstance(work, Collective):
             seconds = least[work]
-        elif type(work) not in (Compute, Host):
+        elif type(work) not in (Compute, HostWork):
             what = f"{type(work).__name__} ({op.name}); compare some, as in simcluster compare SCENARIO --vary tp=1,2"
             raise InputError(f"plan: layouts are searched without {what}")
         else:
@@ -180,7 +180,7 @@ def least_over_tp(base: Scenario, layout: Layout, calls: Sequence[Collective]) -
         return {}
     fastest = _tp_is_fastest(layout)  # then its groups do not depend on the other axes
     plan = Plan(tp=layout.tp, dp=layout.gpus // layout.tp) if fastest else layout.plan
-    of_stages = least_seconds([wanted] * plan.pp, plan, base.cluster.built, methods_of(base))
+    of_stages = least_seconds([wanted] * plan.pp, plan, base.cluster.built, collective_methods(base))
     return {call: min(least[call] for least in of_stages) for call in wanted}
 
 

@@ -17,7 +17,7 @@ from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.documents.own_words import trust_text
 from simcluster.results.result import VERSION
-from simcluster.scenario.advice import launch_words
+from simcluster.scenario.advice import describe_zero_support
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.studies.search.anytime import AnytimeSearch
@@ -79,7 +79,7 @@ class Ranked(NamedTuple):
     def note(self, base: Scenario) -> str:
         """Return which frameworks can launch the layout, if few can; else ""."""
         layout = self.layout
-        return launch_words(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
+        return describe_zero_support(layout.zero, layout.pp, layout.dp, reshards=base.fsdp.reshard_after_forward)
 
     def to_dict(self, base: Scenario) -> dict[str, Any]:
         """Return the layout as JSON-ready values; None for numbers that a stopped search did not reach."""

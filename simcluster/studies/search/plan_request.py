@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, get_args
 from simcluster.base.errors import InputError
 from simcluster.base.units import is_number, parse_bytes, parse_seconds
 from simcluster.documents.diagnostics import did_you_mean, listed
-from simcluster.scenario.fits import remedies
-from simcluster.scenario.memory_plan import HEADROOM, check_headroom, headroom_of, usable
+from simcluster.scenario.fits import find_memory_remedies
+from simcluster.scenario.memory_plan import HEADROOM, check_headroom, parse_headroom, usable_bytes
 from simcluster.scenario.scenario import Scenario
 from simcluster.studies.scopes import PLAN
 from simcluster.studies.search.frontier import BoundCache, Frontier
@@ -93,7 +93,7 @@ class MemoryLimit(NamedTuple):
     @property
     def usable(self) -> float:
         """Bytes that a layout may use on each GPU."""
-        return usable(self.whole, self.headroom)
+        return usable_bytes(self.whole, self.headroom)
 
     def __str__(self) -> str:
         free = f" with {100 * self.headroom:.4g} % of it kept free" if self.headroom else ""
@@ -109,7 +109,7 @@ def memory_limit(base: Scenario, wanted: str | float | None, headroom: float | s
     if headroom is None:
         part = 0.0 if wanted is not None else HEADROOM
     else:
-        part = headroom_of(headroom) if isinstance(headroom, str) else check_headroom(headroom, headroom)
+        part = parse_headroom(headroom) if isinstance(headroom, str) else check_headroom(headroom, headroom)
     if wanted is None:
         return MemoryLimit(device.memory, part)
     size = parse_bytes(wanted) if isinstance(wanted, str) else float(wanted)
@@ -176,7 +176,7 @@ def nothing_found(base: Scenario, known: BoundCache, frontier: Frontier, limit: 
         return f"{text}; it fits with headroom 0 (--headroom 0)"
     if limit.whole < base.cluster.device.memory:
         return f"{text}; allow more memory, or more GPUs"
-    found = remedies(layout.on(base), capacity)
+    found = find_memory_remedies(layout.on(base), capacity)
     if found.found:
         return f"{text}; it would fit with {' '.join(found.found[0].overrides())}"
     return f"{text}; {found.short}"

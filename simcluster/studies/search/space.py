@@ -17,8 +17,8 @@ from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import did_you_mean, listed, shown
 from simcluster.documents.suggestions import divisors
 from simcluster.model.transformer import Recompute
-from simcluster.scenario.model_rules import schedule_rules, stage_rules
-from simcluster.scenario.rules import broken_rules
+from simcluster.scenario.model_rules import check_schedule_name, check_stage_layers
+from simcluster.scenario.rules import find_broken_rules
 from simcluster.scenario.scenario import Scenario
 from simcluster.schedules import SCHEDULES, schedules_with
 from simcluster.studies.search.layout import Layout, own_layout, same_program
@@ -289,7 +289,7 @@ class LayoutRules:
         pipeline = base.pipeline.model_copy(update={"schedule": schedule, "chunks": chunks})
         parallel = base.parallel.model_copy(update={"tp": 1, "pp": pp})
         probe = base.model_copy(update={"parallel": parallel, "pipeline": pipeline})
-        for path, _ in (*schedule_rules(probe), *stage_rules(probe)):
+        for path, _ in (*check_schedule_name(probe), *check_stage_layers(probe)):
             return CAUSE[".".join(map(str, path))]
         route = SCHEDULES[schedule].route
         uneven = route and pipeline.layers_per_stage == "even" and base.model.layers % len(route(pp, chunks))
@@ -311,4 +311,4 @@ class LayoutRules:
 
 def broken_keys(scenario: Scenario) -> list[str]:
     """Return the keys of a scenario that break a rule."""
-    return [".".join(map(str, path)) for path, _ in broken_rules(scenario)]
+    return [".".join(map(str, path)) for path, _ in find_broken_rules(scenario)]

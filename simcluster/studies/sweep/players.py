@@ -17,7 +17,7 @@ from functools import partial
 from numbers import Integral
 
 from simcluster.base.processes import WorkerPool, require_processes
-from simcluster.documents.diagnostics import refuse
+from simcluster.documents.diagnostics import reject_argument
 from simcluster.studies.sweep.dask_cluster import on_dask
 from simcluster.studies.sweep.playing import (
     KILLED,
@@ -160,7 +160,7 @@ def players_of(executor: Executor | int | str | None) -> Iterator[Players]:
             yield Players(executor=cluster, at_once=workers, lookout=lookout)
     elif not callable(getattr(executor, "submit", None)):
         takes = 'a number of processes, an executor of concurrent.futures, or "dask://HOST:PORT"'
-        refuse(executor, "executor", takes)
+        reject_argument(executor, "executor", takes)
     else:
         assert not isinstance(executor, int)
         yield Players(executor=executor, at_once=int(getattr(executor, "_max_workers", 0) or 4))

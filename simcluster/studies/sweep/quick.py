@@ -24,9 +24,9 @@ from simcluster.planning.footprint import Facts
 from simcluster.planning.job import Job
 from simcluster.planning.ops import MAIN, Op
 from simcluster.planning.program_builder import ProgramBuilder
-from simcluster.planning.replicas import Replicas
+from simcluster.planning.replicas import ReplicaBuilder
 from simcluster.planning.segments import Pass
-from simcluster.planning.works import Collective, Compute, Host, Transfer
+from simcluster.planning.works import Collective, Compute, HostWork, Transfer
 from simcluster.results.numbers import timed_numbers
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of, interference_of, job_of, passes_of, send_bytes_of
@@ -315,7 +315,7 @@ class _Stages:
 def proved(ops: Iterable[Op]) -> None:
     """Raise NotQuickError for ops whose kind of work the quick step is not proved for."""
     for op in ops:
-        if type(op.work) not in (Compute, Collective, Host):
+        if type(op.work) not in (Compute, Collective, HostWork):
             raise NotQuickError(f"quick steps are not proved for {type(op.work).__name__}")
 
 
@@ -328,7 +328,7 @@ def _ends(job: Job) -> list[list[tuple[Hashable, Op]]]:
         held = tuple([(len(each.layers), each.embedding, each.lm_head) for each in parts])
         if held not in known:
             builder = ProgramBuilder(stage, pipelined=job.plan.pp > 1)
-            Replicas(job, builder).finish(0)
+            ReplicaBuilder(job, builder).finish(0)
             lanes = builder.program().lanes
             if list(lanes) != [MAIN]:
                 raise NotQuickError("something overlaps with the end of a step")

@@ -12,9 +12,9 @@ from simcluster.documents.reading import read_document
 from simcluster.scenario.advice import launch_note
 from simcluster.scenario.contents import Contents
 from simcluster.scenario.data import record_changes
-from simcluster.scenario.effects import notes_without_effect, refuse_without_effect
-from simcluster.scenario.fits import held
-from simcluster.scenario.memory_plan import mark
+from simcluster.scenario.effects import idle_field_notes, reject_idle_fields
+from simcluster.scenario.fits import peak_bytes
+from simcluster.scenario.memory_plan import fit_mark
 from simcluster.scenario.scenario import Scenario, Variant, load, scenario_path
 from simcluster.scenario.short_forms import reset_chunks
 from simcluster.schedules import SCHEDULES
@@ -91,7 +91,7 @@ def _changed(base: _BaseRead, given: list[tuple[str, Any]]) -> Scenario:
         own = {path.partition(".")[2]: value for path, value in changes if path.startswith(f"{name}.")}
         found[name] = base.section(name, own)
     scenario = Scenario.model_validate(found)  # parts that were checked already
-    refuse_without_effect(scenario, given)
+    reject_idle_fields(scenario, given)
     return scenario
 
 
@@ -157,9 +157,9 @@ def fastest(swept: Swept, table: pd.DataFrame, headroom: float, top: int) -> Fas
         number, memory = int(row["variant"]), row.get("peak_memory_bytes")
         scenario = changed(swept.sweep.variant(number))
         if memory is None or memory != memory:
-            memory = held(scenario)
-        notes = [note for note in (launch_note(scenario), *notes_without_effect(scenario)) if note]
-        found = Room(number, memory, mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))
+            memory = peak_bytes(scenario)
+        notes = [note for note in (launch_note(scenario), *idle_field_notes(scenario)) if note]
+        found = Room(number, memory, fit_mark(memory, scenario.cluster.device.memory, headroom), "; ".join(notes))
         if not found.mark:
             rows.append(found)
         elif not rows:

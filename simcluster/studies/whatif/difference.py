@@ -20,7 +20,7 @@ from simcluster.results.longer import SlowerOps
 from simcluster.results.raised import UpgradeLimit, limit_between
 from simcluster.results.result import Result
 from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, slower_ranks
-from simcluster.scenario.memory_plan import change_words, recipe_of
+from simcluster.scenario.memory_plan import describe_change, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
@@ -246,9 +246,8 @@ class RecipeChange:
     def in_words(self) -> str:
         """Describe the change in one or two sentences."""
         why = ", which follows from the precision" if self.default else ""
-        text = (
-            f"Another recipe, {self.after.name} for {self.before.name}{why}: {change_words(self.before, self.after)}."
-        )
+        change = describe_change(self.before, self.after)
+        text = f"Another recipe, {self.after.name} for {self.before.name}{why}: {change}."
         if self.alone is None:
             return text
         sense = "longer" if self.alone > 0 else "less"

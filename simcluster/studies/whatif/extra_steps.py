@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simcluster.scenario.checkpoint_plan import checkpoint_cost, checkpoint_of
+from simcluster.scenario.checkpoint_plan import checkpoint_cost, checkpoint_spec
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
@@ -20,7 +20,7 @@ def with_steps_beside(scenario: Scenario) -> Scenario:
     """
     if scenario.checkpoint is None or scenario.steps > 1:
         return scenario
-    write = checkpoint_cost(scenario, checkpoint_of(scenario)).write
+    write = checkpoint_cost(scenario, checkpoint_spec(scenario)).write
     alone = simulate_scenario(scenario.model_copy(update={"checkpoint": None})).step_time
     overlapped = min(MOST, max(1, math.ceil(write / alone)))
     return scenario.model_copy(update={"steps": scenario.checkpoint.after + 1 + overlapped})

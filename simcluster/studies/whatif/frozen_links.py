@@ -19,8 +19,8 @@ from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.planning.ops import StageProgram
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
-from simcluster.scenario.effort import estimated_seconds
-from simcluster.scenario.job import disturbances_of, slowness
+from simcluster.scenario.effort import estimate_seconds
+from simcluster.scenario.job import disturbances_of, rank_slowdowns
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.scopes import REPLICAS
@@ -62,7 +62,7 @@ def frozen_links(scenario: Scenario, base: Result | None = None, cases: int = 2)
 
 def soon_told(scenario: Scenario) -> bool:
     """Return whether a random replica can be simulated exactly within a fraction of a second."""
-    return estimated_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
+    return estimate_seconds(scenario.model_copy(update={"replicas": 1})) <= _MOST_SECONDS
 
 
 def _frozen(run: Scenario, base: Result) -> float:
@@ -88,7 +88,7 @@ def _computation(
 ) -> list[Floats]:  # fmt: skip
     """Return the seconds of each stage's ops on each rank, [op, rank], with nothing concurrent."""
     cluster = apply_permanent_faults(scenario.faults, scenario.cluster.built, scenario.seed)
-    disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(slowness(scenario))
+    disturbed, slow = disturbances_of(scenario, base.job.plan, cluster), np.array(rank_slowdowns(scenario))
     found = []
     for stage, (ops, ranks) in enumerate(zip(sweep.ops, sweep.stage_ranks, strict=True)):
         retimed = (disturbed.retimed_program(rank, programs[stage]) for rank in ranks.tolist())

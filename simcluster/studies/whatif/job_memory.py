@@ -12,7 +12,7 @@ from simcluster.base.tables import rows_to_frame
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Footprint
 from simcluster.planning.kept_parts import PeakTensor, list_peak_tensors
-from simcluster.planning.residency import residencies
+from simcluster.planning.residency import block_residencies
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import recipe_document, shape_of
 from simcluster.scenario.scenario import Base, Scenario
@@ -102,7 +102,7 @@ def job_memory(scenario: ResultLike) -> JobMemory:
     fullest = max(range(len(stages)), key=lambda stage: stages[stage].total)
     kept: tuple[PeakTensor, ...] = ()
     if not scenario.memory.offload.activations:
-        blocks = residencies(scenario.model, shape_of(scenario))
+        blocks = block_residencies(scenario.model, shape_of(scenario))
         kept = tuple(list_peak_tensors(blocks, result.job.schedule, result.job.slices, fullest))
     return JobMemory(scenario, stages, scenario.cluster.device.memory, rungs, fullest, kept)
 

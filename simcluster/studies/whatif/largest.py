@@ -16,9 +16,9 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import Changes, pairs_of
+from simcluster.documents.overrides import Changes, normalize_changes
 from simcluster.documents.suggestions import divisors
-from simcluster.scenario.fits import held, waiting_bytes
+from simcluster.scenario.fits import peak_bytes, waiting_bytes
 from simcluster.scenario.given import ScenarioLike, base_of
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario
@@ -91,7 +91,7 @@ def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Large
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
-    tries = _Tries(base_of(scenario, "largest"), tuple(pairs_of(overrides)), path)
+    tries = _Tries(base_of(scenario, "largest"), tuple(normalize_changes(overrides)), path)
     low, high = tries.narrowed(*tries.bracket())
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(
@@ -207,7 +207,7 @@ class _Tries:
         yield from sorted(values, key=lambda each: (abs(each - near), each))[:_MOST_SCANNED]
 
     def _plan(self, value: int, scenario: Scenario) -> None:
-        self._planned[value] = size = held(scenario)
+        self._planned[value] = size = peak_bytes(scenario)
         for other, bytes_there in self._planned.items():
             if (value - other) * (size - bytes_there) < -1e-9 * abs(value - other) * size:
                 less, more = sorted((value, other))

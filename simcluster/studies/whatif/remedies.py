@@ -18,7 +18,7 @@ from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
 from simcluster.results.result import Result
 from simcluster.scenario.effort import affordable_steps
-from simcluster.scenario.fits import applied
+from simcluster.scenario.fits import apply_changes
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.simulate import simulate_scenario
 
@@ -94,7 +94,7 @@ class Trials:
         None if a rule forbids it, it does not fit, or no tries are left.
         """
         base = self._base.scenario
-        changed = applied(base, values)
+        changed = apply_changes(base, values)
         if changed is None:
             return None
 
