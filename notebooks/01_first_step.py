@@ -19,7 +19,7 @@
 # %%
 import simcluster
 
-scenario = simcluster.load("gpt3_175b_64xa100")  # a built-in name, or the path of a YAML file
+scenario = simcluster.scenario("gpt3_175b_64xa100")  # a built-in name, or the path of a YAML file
 result = simcluster.simulate(scenario)
 print(f"predicted {result.step_time:.2f} s, measured {scenario.measured.step_time:.2f} s")
 
@@ -86,7 +86,7 @@ result.gantt(ranks=[0], window=(0.1, 0.112), width=12)
 # The same step with one chunk a stage (plain 1F1B): the pipeline fills in bigger pieces, so more of it is bubble.
 
 # %%
-plain = simcluster.simulate(simcluster.load("gpt3_175b_64xa100", {"pipeline.schedule": "1f1b"}))
+plain = simcluster.simulate("gpt3_175b_64xa100", {"pipeline.schedule": "1f1b"})
 table = simcluster.compare([result, plain], names=["interleaved", "1f1b"])
 table[["step_time_s", "difference_s", "mfu", "bubble_fraction", "exposed_tp", "exposed_pp", "bubble"]].round(3)
 
@@ -101,7 +101,7 @@ simcluster.plots.compare_gantts([("interleaved", result), ("1f1b", plain)], widt
 
 # %%
 fault = {"kind": "slow_gpu", "rank": 60, "slowdown": 1.2}
-slow = simcluster.simulate(simcluster.load("gpt3_175b_64xa100", {"faults": [fault]}))
+slow = simcluster.simulate("gpt3_175b_64xa100", {"faults": [fault]})
 print(f"{slow.step_time:.2f} s, {slow.step_time / result.step_time:.3f} times as long")
 for wait in [wait for wait in slow.waits if wait.culprit == 60][:3]:
     print(f"rank {wait.rank} waited {wait.seconds:.2f} s for rank {wait.culprit} ({wait.where})")
@@ -113,7 +113,7 @@ for wait in [wait for wait in slow.waits if wait.culprit == 60][:3]:
 # GPipe holds all 64 of them.
 
 # %%
-gpipe = simcluster.simulate(simcluster.load("gpt3_175b_64xa100", {"pipeline.schedule": "gpipe"}))
+gpipe = simcluster.simulate("gpt3_175b_64xa100", {"pipeline.schedule": "gpipe"})
 for name, each in {"interleaved": result, "1f1b": plain, "gpipe": gpipe}.items():
     print(f"{name:>12} {each.memory.total / 1e9:6.1f} GB, activations {each.memory.activations / 1e9:5.1f} GB", each.warnings())
 assert plain.memory.activations < result.memory.activations < gpipe.memory.activations

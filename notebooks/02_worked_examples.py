@@ -29,15 +29,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 import simcluster
-from simcluster import Costs, simulate_costs
-from simcluster.studies.bench.collective import collective_times
-from simcluster.studies.bench.collective_loads import limit_of
-from simcluster.model.flops import model_flops_per_sequence, torchtitan_flops_per_sequence
-from simcluster.model.layers import RankShape
-from simcluster.model.memory import activation_parts
-from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.layers import parameters, stage_parameters_per_tp_rank
-from simcluster.topology import parse_topology
+from simcluster import Costs, collective_times, formulas, simulate_costs
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)
 rows = []
@@ -71,7 +63,7 @@ def flat(gpus, rate, latency="0 s"):
     """GPUs with one port each on an ideal switch: the textbook's network."""
     link = {"line_rate": rate, "source": "ideal"}
     document = {"kind": "flat", "device": "h100", "gpus": gpus, "link": link, "path_latency": latency}
-    return parse_topology(document).build()
+    return simcluster.load_cluster(document)
 
 
 # %% [markdown]
@@ -91,7 +83,7 @@ for gpus, size, rate in [(8, 14e9, 600e9), (16, 200e6, 100e9)]:
     what = f"all-reduce of {size / 1e9:g} GB on {gpus} GPUs of {rate / 1e9:g} GB/s"
     add(what, ring_seconds(gpus, size, rate), played.duration, "ms", 1e-3)
 
-sent = limit_of(flat(64, "50 GB/s"), [range(64)], "all_reduce", 20e9).load  # bytes on the busiest port
+sent = formulas.busiest_links(flat(64, "50 GB/s"), [range(64)], "all_reduce", 20e9).load  # bytes on the busiest port
 add("sent per GPU, all-reduce of 20 GB on 64 GPUs", 2 * 63 / 64 * 20e9, sent, "GB", 1e9)
 
 for gpus, rate, alpha in [(8, 450e9, 1e-6), (64, 50e9, 5e-6), (256, 50e9, 5e-6), (1024, 50e9, 5e-6)]:
@@ -140,14 +132,14 @@ table(start)
 
 # %%
 def dp_bytes(zero, **changes):
-    result = simcluster.simulate(simcluster.load("tiny_dp", {"parallel.zero": zero, **changes}))
+    result = simcluster.simulate("tiny_dp", {"parallel.zero": zero, **changes})
     dp = result.timeline_of(0).query("stream == 'dp' and name != 'gradient_norm'")
     passes = dp["kind"].map({"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1})
     return float((dp["bytes"] * passes).sum()) * 3 / 4  # a ring of 4 sends 3/4 of the buffer per pass
 
 
 start = len(rows)
-model = parameters(simcluster.load("tiny_dp").model)
+model = formulas.parameters(simcluster.scenario("tiny_dp").model)
 weights = model.total
 add("ZeRO-1 traffic over plain DP, same size for gradients and weights", 1.0, dp_bytes(1) / dp_bytes(0), differs=True,
     note="gradients have 4 bytes here and weights 2, so (4 + 2) / (4 + 4)")
@@ -182,7 +174,7 @@ training: {global_batch: 1, precision: fp16-mixed}
 
 def tp_of_layers(sequence_parallel):
     """Bytes that each GPU sends in every tp collective of the 96 layers."""
-    result = simcluster.simulate(simcluster.load_text(TP_JOB % sequence_parallel))
+    result = simcluster.simulate(TP_JOB % sequence_parallel)
     tp = result.timeline.query("stream == 'tp' and (name.str.startswith('attention') or name.str.startswith('mlp'))")
     return tp["bytes"] * tp["kind"].map({"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}) * 7 / 8
 
@@ -206,7 +198,7 @@ table(start)
 
 # %%
 start = len(rows)
-selene = simcluster.load("gpt3_175b_64xa100").cluster.built
+selene = simcluster.scenario("gpt3_175b_64xa100").cluster.built
 for where, gpus, rate, alpha in [("in one machine", range(8), 240e9, 3.4e-6), ("across 8 machines", range(0, 64, 8), 23.7e9, 14e-6)]:
     played = collective_times(selene, gpus, "all_reduce", 100e6, nccl="none")  # the links alone, as the formula
     add(f"all-reduce of 100 MB on 8 A100 {where}", ring_seconds(8, 100e6, rate, alpha), played.duration, "ms", 1e-3)
@@ -223,13 +215,13 @@ table(start)
 
 # %%
 start = len(rows)
-job = simcluster.simulate(simcluster.load("gpt3_175b_64xa100"))
+job = simcluster.simulate("gpt3_175b_64xa100")
 sends = job.timeline.query("stream == 'pp' and kind == 'send'")["bytes"]
 boundary = 1 * 2048 * 12288 * 2 / 8
 add("one stage boundary, one microbatch: b s h x 2 bytes / tp", boundary, float(sends.max()), "MB", 1e6)
 add("all boundaries and microbatches, both ways, per tp rank", 2 * 64 * 23 * boundary, float(sends.sum()), "GB", 1e9)
 add("GPUs = dp x cp x tp x pp", 1 * 1 * 8 * 8, float(job.to_dict()["gpus"]))
-llama = simcluster.simulate(simcluster.load("slow_gpu", {"faults": []}))
+llama = simcluster.simulate("slow_gpu", {"faults": []})
 microbatches = llama.timeline.query("kind == 'forward'")["microbatch"].nunique()
 add("Llama job: global batch = micro batch x microbatches x dp", 1 * 16 * 2,
     float(llama.scenario.training.micro_batch * microbatches * llama.scenario.parallel.dp), "sequences")
@@ -243,7 +235,7 @@ model: {layers: 1, hidden_size: 4096, heads: 32, vocab_size: 32000, sequence_len
 parallel: {dp: 8, ep: 8}
 training: {global_batch: 8}
 """
-experts = simcluster.simulate(simcluster.load_text(MOE_JOB)).timeline.query("kind == 'all_to_all'")["bytes"]
+experts = simcluster.simulate(MOE_JOB).timeline.query("kind == 'all_to_all'")["bytes"]
 add("expert parallel 8, top-8: sent per GPU and all-to-all, 8192 tokens of 4096, bf16", 7 / 8 * 8192 * 8 * 4096 * 2,
     7 / 8 * float(experts.max()), "MB", 1e6)
 table(start)
@@ -333,7 +325,7 @@ simcluster.plots.gantt(real, width=10, rows="stage", title="The worked step: 2 s
 # %%
 def replicas(rate, overlapped):
     changes = {"cluster.link.line_rate": f"{rate:g} GB/s", "overlap.grad_reduce": overlapped}
-    return simcluster.simulate(simcluster.load("tiny_dp", changes))
+    return simcluster.simulate("tiny_dp", changes)
 
 
 def finish_of_buckets(result):
@@ -395,7 +387,7 @@ add("a stage in the middle: the same", (7 + 35.2) / 39, slow_middle.step_time / 
     note="some of it hides in the bubble that a middle stage has anyway")
 add("175B step: its parts add up", sum(job.times.breakdown.values()), job.step_time, "s")
 stalls = [{"kind": "host_stall", "cause": cause, "seconds": time} for cause, time in (("data_loading", "5 ms"), ("checkpoint", "20 ms"))]
-free, stalled = (simcluster.simulate(simcluster.load("tiny_dp", {"faults": each})) for each in ([], stalls))
+free, stalled = (simcluster.simulate("tiny_dp", {"faults": each}) for each in ([], stalls))
 add("tiny model, 5 ms for data and 20 ms for a checkpoint in every step", free.step_time + 0.025, stalled.step_time, "ms", 1e-3)
 table(start)
 
@@ -407,7 +399,7 @@ table(start)
 
 # %%
 def state(billions, recipe, **sharding):
-    return state_bytes(billions * 1e9, recipe_named(recipe), **sharding).total
+    return formulas.state_bytes(billions * 1e9, formulas.recipe_named(recipe), **sharding).total
 
 
 start = len(rows)
@@ -419,14 +411,14 @@ for zero, each in [(1, 4 + 8 / 8), (2, 2 + 10 / 8), (3, 12 / 8)]:
     add(f"13B, bf16-12, ZeRO-{zero} on 8 GPUs, each", 13e9 * each, state(13, "bf16-12", zero=zero, dp=8), "GB", 1e9)
 
 shard = 175e9 / (8 * 4)
-held = state_bytes(shard, recipe_named("bf16-12"), zero=2, dp=8)
+held = formulas.state_bytes(shard, formulas.recipe_named("bf16-12"), zero=2, dp=8)
 add("175B on 256 GPUs, TP 8, PP 4, DP 8, ZeRO-2, bf16-12: weights", 2 * shard, held.parameters, "GB", 1e9)
 add("its optimizer state", 8 * shard / 8, held.optimizer, "GB", 1e9)
 add("its gradients", 2 * shard / 8, held.gradients, "GB", 1e9)
 add("its model state in all, per GPU", (2 + 10 / 8) * shard, held.total, "GB", 1e9)
 gpt3 = job.scenario.model
-first = stage_parameters_per_tp_rank(gpt3, 8, layers=24, first=True, last=False)
-add("the same on the first stage", (2 + 10 / 8) * shard, state_bytes(first, recipe_named("bf16-12"), zero=2, dp=8).total,
+first = formulas.stage_parameters_per_tp_rank(gpt3, 8, layers=24, first=True, last=False)
+add("the same on the first stage", (2 + 10 / 8) * shard, formulas.state_bytes(first, formulas.recipe_named("bf16-12"), zero=2, dp=8).total,
     "GB", 1e9, differs=True, note="that stage has the embedding too, and every tp rank all norms and positions")
 table(start)
 
@@ -447,8 +439,8 @@ for what, bytes_by_formula, options in [
     ("tp 8, sequence parallel, selective recompute", sbh / 8 * 34, {"tp": 8, "sequence_parallel": True, "recompute": "selective"}),
     ("tp 8, full recompute", 2 * sbh, {"tp": 8, "recompute": "full"}),
 ]:
-    shape = RankShape(1, attention="unfused", dropout=True, **options)
-    add(f"175B, one layer, {what}", bytes_by_formula, sum(activation_parts(gpt3, shape).values()), "MB", 1e6)
+    shape = formulas.RankShape(1, attention="unfused", dropout=True, **options)
+    add(f"175B, one layer, {what}", bytes_by_formula, sum(formulas.activation_parts(gpt3, shape).values()), "MB", 1e6)
 
 in_chunks = 2 * 7 + 2 * 8 + 1  # of interleaved 1F1B on stage 0: P + (P-1)/v stages, in chunks of 4 layers
 kept = in_chunks * 4 * sbh / 8 * 34
@@ -457,8 +449,8 @@ add("the 175B job: chunks in flight x 4 layers x bytes", kept, activations, "GB"
     note="stage 0 also keeps the embedding's dropout masks")
 masks = 16 * sbh / 8  # one byte an element; 16 of the 31 chunks in flight are then the first
 add("with those masks", kept + masks, activations, "GB", 1e9)
-offloaded = simcluster.simulate(simcluster.load("llama3_70b_16xh100_offload", {"training.global_batch": 2}))
-share = stage_parameters_per_tp_rank(offloaded.scenario.model, 8, layers=80, first=True, last=True) / 2  # of two replicas
+offloaded = simcluster.simulate("llama3_70b_16xh100_offload", {"training.global_batch": 2})
+share = formulas.stage_parameters_per_tp_rank(offloaded.scenario.model, 8, layers=80, first=True, last=True) / 2  # of two replicas
 add("70B, TP 8, DP 2, optimizer in the host: 12 bytes a parameter there and back, each GPU", 2 * 12 * share,
     sum(copies["bytes"] for copies in offloaded.host_copies.values()), "GB", 1e9)
 table(start)
@@ -476,22 +468,22 @@ per_layer = 2048 * (24 * 12288**2 + 4 * 2048 * 12288 / 2)  # forward: matmuls, a
 head = 2 * 2048 * 12288 * 51200
 add("GPT-3 parameters: 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h)) + 2 h",
     12 * 96 * 12288**2 * (1 + 13 / (12 * 12288) + (51200 + 2048) / (12 * 96 * 12288)) + 2 * 12288,
-    float(parameters(gpt3).total), "billion", 1e9)
-add("GPT-3, FLOP of a sequence: 3 x forward", 3 * (96 * per_layer + head), model_flops_per_sequence(gpt3), "PFLOP", 1e15)
-add("GPT-3, FLOP of a sequence: 6 N D", 6 * parameters(gpt3).total * 2048, model_flops_per_sequence(gpt3), "PFLOP", 1e15,
+    float(formulas.parameters(gpt3).total), "billion", 1e9)
+add("GPT-3, FLOP of a sequence: 3 x forward", 3 * (96 * per_layer + head), formulas.model_flops_per_sequence(gpt3), "PFLOP", 1e15)
+add("GPT-3, FLOP of a sequence: 6 N D", 6 * formulas.parameters(gpt3).total * 2048, formulas.model_flops_per_sequence(gpt3), "PFLOP", 1e15,
     differs=True, note="6 N D counts embeddings, which are looked up, and no attention square")
 
 shape = llama.scenario.model
 linear = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14336) + 4096 * 128256
 add("Llama 3 8B, FLOP per token, half the square (Megatron-LM)", 6 * linear + 6 * 32 * 4096 * 8192,
-    model_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
+    formulas.model_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
 whole_square = 6 * (linear + 65 * 4096) + 12 * 32 * 4096 * 8192  # and its 65 norms, as if they were matmuls
 add("Llama 3 8B, FLOP per token, whole square (torchtitan)", whole_square,
-    torchtitan_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
+    formulas.torchtitan_flops_per_sequence(shape) / 8192, "GFLOP", 1e9)
 add("MFU of one and the same run, by the two", llama.mfu * whole_square / (6 * linear + 6 * 32 * 4096 * 8192), llama.mfu, "%", 0.01,
     differs=True, note="same run, same seconds; the JSON names its convention")
 
-full = simcluster.simulate(simcluster.load("gpt3_175b_64xa100_full_recompute")).to_dict()
+full = simcluster.simulate("gpt3_175b_64xa100_full_recompute").to_dict()
 add("full recompute: HFU / MFU = 4/3", 4 / 3, full["hfu"] / full["mfu"], differs=True, note="the LM head is not recomputed")
 layers = 96 * per_layer
 add("(4 layers + 3 head) / (3 layers + 3 head)", (4 * layers + 3 * head) / (3 * layers + 3 * head), full["hfu"] / full["mfu"])
@@ -500,16 +492,16 @@ table(start)
 # %% [markdown]
 # ## The long run: time, money, failures
 #
-# Time and money follow from a rate and a total (`simcluster.walls`). What a simulation adds is the rate: the MFU that a
+# Time and money follow from a rate and a total (`simcluster.estimate_training`). What a simulation adds is the rate: the MFU that a
 # formula has to guess. Failures are simulated: a job that saves for 60 s, fails every 3 hours, and takes 10 minutes to
 # start again, in which it may be struck, too. ± is half of the 95 % interval.
 
 # %%
 start = len(rows)
 DAY = 86400
-alone = simcluster.walls("175B", "300B", gpus=1)
-small = simcluster.walls("7B", "2T", gpus=1, mfu="50%", price=2)
-spent = simcluster.walls("70B", budget="$10M", price=2, mfu="35%", achievable="50%")
+alone = simcluster.estimate_training("175B", "300B", gpus=1)
+small = simcluster.estimate_training("7B", "2T", gpus=1, mfu="50%", price=2)
+spent = simcluster.estimate_training("70B", budget="$10M", price=2, mfu="35%", achievable="50%")
 add("175B, 300B tokens, one GPU at its peak of 989 TFLOP/s", 6 * 175e9 * 300e9 / 989e12, alone.days * DAY, "days", DAY)
 add("7B, 2T tokens, one GPU at 50 % of it", 6 * 7e9 * 2e12 / (0.5 * 989e12), small.days * DAY, "days", DAY)
 add("the same at $2 a GPU-hour", 6 * 7e9 * 2e12 / (0.5 * 989e12) / 3600 * 2, small.dollars, "dollars")
@@ -517,7 +509,7 @@ add("$10M spent at 35 % MFU where 50 % was possible: lost", 10 * (1 - 0.35 / 0.5
 
 saving, between, restart = 60, 3 * 3600, 600
 young = math.sqrt(2 * saving * between)
-weeks = simcluster.train(simcluster.load("tiny_dp", {"run": {
+weeks = simcluster.train(simcluster.scenario("tiny_dp", {"run": {
     "days": "30 d",
     "failures": [{"name": "fault", "of": "job", "mtbf": f"{between} s", "detect": "0 s"}],
     "restart": [{"part": "restart", "takes": f"{restart} s"}],
@@ -553,7 +545,7 @@ wrong("a worked step, PP 2", "9 × max(F, B) = 1.98 s, and 2.06 s with sends",
 wrong("its speedup over one stage", "1.32 ×", f"{whole_model.step_time / real.step_time:.3f} ×",
       "the time of one stage's layers stood for that of the whole model")
 
-half = {kind: limit_of(flat(64, "50 GB/s"), [range(64)], kind, 20e9).load for kind in ("all_gather", "reduce_scatter", "all_reduce")}
+half = {kind: formulas.busiest_links(flat(64, "50 GB/s"), [range(64)], kind, 20e9).load for kind in ("all_gather", "reduce_scatter", "all_reduce")}
 sharded = 2 * half["all_gather"] + half["reduce_scatter"]
 assert math.isclose(half["all_reduce"], half["all_gather"] + half["reduce_scatter"])
 wrong("ZeRO-3, 10B parameters, 64 GPUs", "1.9 GB a GPU and step, a twentieth of data parallelism",
@@ -563,13 +555,13 @@ wrong("the 2 in 2 (N-1)/N", "it is for send and receive",
       f"reduce-scatter {half['reduce_scatter'] / 1e9:.2f} GB + all-gather {half['all_gather'] / 1e9:.2f} GB, all of it sent",
       "a ring has two phases; what is received comes on top, on the other half of a duplex link")
 
-eighth, shards = (simcluster.state_ladder("70B", recipe="bf16-12", dp=gpus).stages[3].bytes / 1e9 for gpus in (8, 64))
+eighth, shards = (simcluster.zero_stages("70B", recipe="bf16-12", dp=gpus).stages[3].bytes / 1e9 for gpus in (8, 64))
 wrong("70B, 12 bytes, ZeRO-3 on 8 GPUs", "105 GB across the GPUs, 13 GB each",
       f"{eighth:.0f} GB each; {shards:.1f} GB on 64 GPUs", "divided by 8 twice")
-held = sum(llama.memory_of(rank).parameters for rank in range(32)) / (2 * parameters(llama.scenario.model).total)
+held = sum(llama.memory_of(rank).parameters for rank in range(32)) / (2 * formulas.parameters(llama.scenario.model).total)
 wrong("TP 4, PP 4, DP 2: a GPU stores", "1/(TP × DP) of the model",
       f"1/{32 / held:.1f}: the 32 GPUs hold {held:.2f} models", "a misprint for 1/(TP × PP): replicas hold copies")
-each = {gpus: limit_of(flat(gpus, "50 GB/s"), [range(gpus)], "all_reduce", 1.0).load for gpus in (2, 4, 8, 64)}
+each = {gpus: formulas.busiest_links(flat(gpus, "50 GB/s"), [range(gpus)], "all_reduce", 1.0).load for gpus in (2, 4, 8, 64)}
 wrong("TP: bytes of an all-reduce of S", "they grow as the square of the group",
       ", ".join(f"{sent:.2f} S on {gpus} GPUs" for gpus, sent in each.items()),
       "2 (N-1)/N S a GPU is flat; what grows is the number of machines that a group crosses")
@@ -584,14 +576,14 @@ wrong("blocking all-reduces", "they double the step",
 fourth = {"cluster": {"topology": "dgx_a100", "nodes": 32}, "gpus": 256, "model": {"preset": "gpt3-175b"},
           "parallel": {"tp": 8, "pp": 4, "sequence_parallel": True}, "overlap": {"grad_reduce": True},
           "training": {"global_batch": 256, "memory_recipe": "bf16-12"}}  # fmt: skip
-first, second = (simcluster.simulate(simcluster.load("tiny_3d", {"faults": None, **fourth, "parallel.zero": zero})) for zero in (1, 2))
+first, second = (simcluster.simulate("tiny_3d", {"faults": None, **fourth, "parallel.zero": zero}) for zero in (1, 2))
 wrong("175B on 256 GPUs, TP 8, PP 4", "ZeRO-2 is reasonable",
       f"{second.step_time:.2f} s, {second.step_time / first.step_time - 1:.0%} more than ZeRO-1, which fits in "
       f"{first.memory.total / 1e9:.1f} of 80 GB", "under a pipeline ZeRO-2 reduces gradients in every microbatch")
 wrong("P = 8: a bubble below 5 %", "K = 133 microbatches",
       f"{pipeline(microbatches=133).times.bubble_fraction:.2%} at 133, {pipeline(microbatches=134).times.bubble_fraction:.2%} at 134",
       "133 gives 5 % exactly, which is not below")
-least = [stage.smallest_dp for stage in simcluster.state_ladder("13B", recipe="mixed-16", device="a100-80gb").stages]
+least = [stage.smallest_dp for stage in simcluster.zero_stages("13B", recipe="mixed-16", device="a100-80gb").stages]
 wrong("13B, 16 bytes, GPUs of 80 GB", "at least 3", ", ".join(f"{gpus} with ZeRO-{zero}" for zero, gpus in enumerate(least) if gpus),
       "3 hold 208 GB only where all of it is sharded; replicated parts need more GPUs, and without ZeRO no number is enough")
 assert slower < most < 5 / 3 and second.step_time > 1.4 * first.step_time and abs(held - 2) < 0.01

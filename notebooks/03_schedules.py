@@ -33,7 +33,7 @@ import simcluster
 
 # %%
 names = ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "dualpipe-v", "chimera"]
-played = simcluster.play_schedules(names, stages=4, microbatches=8)
+played = simcluster.simulate_schedules(names, stages=4, microbatches=8)
 simcluster.plots.schedules(played, columns=2, width=14)
 
 # %% [markdown]
@@ -85,7 +85,7 @@ figure.tight_layout()
 schedules = ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"]
 results = {
     name: simcluster.simulate(
-        simcluster.load(
+        simcluster.scenario(
             "gpt3_175b_64xa100", {"pipeline.schedule": name, "pipeline.chunks": 3 if name == "interleaved" else 1}
         )
     )
@@ -124,7 +124,7 @@ simcluster.plots.memory(results["zb-v"], ranks=[0, 56])
 # planned anew, checked against every rule, and counted.
 
 # %%
-tight = simcluster.load("gpt3_175b_64xa100", {"training.recompute": "none"})
+tight = simcluster.scenario("gpt3_175b_64xa100", {"training.recompute": "none"})
 over = simcluster.simulate(tight)
 print(f"{over.memory.total / 1e9:.1f} GB of {tight.cluster.device.memory / 1e9:.0f} GB")
 for remedy in over.to_dict()["fits_with"]["remedies"]:
@@ -144,7 +144,7 @@ switches = {
     "reductions block": {"overlap.grad_reduce": False},
     "both block": {"overlap.param_gather": False, "overlap.grad_reduce": False},
 }
-sharded = {name: simcluster.simulate(simcluster.load("hsdp_7b_128xa100", changes)) for name, changes in switches.items()}
+sharded = {name: simcluster.simulate("hsdp_7b_128xa100", changes) for name, changes in switches.items()}
 simcluster.plots.overlap(list(sharded.items()))
 
 # %%
@@ -178,5 +178,5 @@ simcluster.plots.critical(results["interleaved"])
 # %%
 large = {"pipeline.schedule": "1f1b", "pipeline.chunks": 1, "model.vocab_size": 256_000}
 for layers in ["even", "auto"]:
-    each = simcluster.simulate(simcluster.load("gpt3_175b_64xa100", {**large, "pipeline.layers_per_stage": layers}))
+    each = simcluster.simulate("gpt3_175b_64xa100", {**large, "pipeline.layers_per_stage": layers})
     print(f"{layers:>5}: {each.step_time:.2f} s, bubble {each.times.bubble_fraction:.1%}")

@@ -18,19 +18,14 @@
 
 # %%
 # %matplotlib inline
-import tempfile
-from pathlib import Path
-
 import pandas as pd
 from IPython.display import Markdown
 
 import simcluster
-from simcluster.interop.recorded import load_trace, measure
-from simcluster.interop.recorded.written import write_trace
 
 PRICE = 2.50  # dollars for an hour of one H100: an assumption; put yours here
 
-job = simcluster.load("slow_gpu", {"training.global_batch": 16, "overlap.tensor": False})
+job = simcluster.scenario("slow_gpu", {"training.global_batch": 16, "overlap.tensor": False})
 result = simcluster.simulate(job)
 pd.Series({"step (s)": result.step_time, "without the fault (s)": result.without_faults}, name=job.name).round(3)
 
@@ -110,7 +105,7 @@ pd.Series(
 # Every answer is a run.
 
 # %%
-tried = simcluster.what_pays(result)
+tried = simcluster.mitigations(result)
 pd.DataFrame(
     [
         {
@@ -148,7 +143,7 @@ jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.1}}
 slow = {"kind": "slow_gpu", "rank": 29, "slowdown": 1.2}
 changes = {"training.global_batch": 16, "overlap.tensor": False, "replicas": 200}
 healthy, broken = (
-    simcluster.monte_carlo(simcluster.load("slow_gpu", {**changes, "faults": faults}))
+    simcluster.monte_carlo(simcluster.scenario("slow_gpu", {**changes, "faults": faults}))
     for faults in ([jitter], [jitter, slow])
 )
 difference = simcluster.compare_replicas(healthy, broken)
@@ -180,10 +175,7 @@ simcluster.plots.replicas(broken, title="one slow GPU, and every kernel jitters 
 # recorded ones: all but one worker's, one stage's, one replica's.
 
 # %%
-with tempfile.TemporaryDirectory() as folder:
-    path = Path(folder) / "job.parquet"
-    write_trace(result, path)
-    recorded = measure(load_trace(path))
+recorded = simcluster.replay_trace(result)
 pd.Series(
     {
         "S": recorded.slowdown,

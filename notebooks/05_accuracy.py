@@ -27,11 +27,9 @@ from IPython.display import Markdown
 
 import simcluster
 from simcluster import plots
-from simcluster.evidence.validation import load_study, validate_studies
 
 STUDIES = ["korthikanti_table4", "megascale_table2", "megatron_h100_weak", "fms_fsdp", "bloom_prequel"]  # some of them
-files = [load_study(name) for name in STUDIES]
-reports = validate_studies(files)
+reports = simcluster.validate_studies(STUDIES)
 
 
 def percent(fraction):
@@ -124,9 +122,9 @@ ABLATIONS = {
     "sends that do not block": {"overlap.pipeline": True},
     "tensor-parallel collectives all exposed": {"overlap.tensor": False},
 }
-measured = simcluster.load("gpt3_175b_64xa100").measured.step_time
+measured = simcluster.scenario("gpt3_175b_64xa100").measured.step_time
 steps = {
-    name: simcluster.simulate(simcluster.load("gpt3_175b_64xa100", changes)).step_time for name, changes in ABLATIONS.items()
+    name: simcluster.simulate("gpt3_175b_64xa100", changes).step_time for name, changes in ABLATIONS.items()
 }
 pd.DataFrame(
     {"step (s)": {name: round(step, 2) for name, step in steps.items()},

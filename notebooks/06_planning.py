@@ -22,9 +22,6 @@ import pandas as pd
 from IPython.display import Markdown
 
 import simcluster
-from simcluster.results.loads import link_table
-from simcluster.scenario.scenario import from_document
-from simcluster.studies.whatif.preflight import preflight
 
 TOKENS = 300e9  # of the whole training
 PRICE = 2.50  # dollars for an hour of one GPU: an assumption; put yours here
@@ -38,7 +35,7 @@ idea = {
     "training": {"global_batch": 512, "micro_batch": 1},
     "overlap": {"grad_reduce": True, "param_gather": True},
 }
-first = simcluster.simulate(from_document(idea))
+first = simcluster.simulate(idea)
 
 
 def bill(result):
@@ -124,7 +121,7 @@ Markdown(
 )
 
 # %%
-better = from_document({**idea, "name": "tp 4"}, {"parallel.tp": 4})
+better = simcluster.scenario({**idea, "name": "tp 4"}, {"parallel.tp": 4})
 second = simcluster.simulate(better)
 found = simcluster.diff(first, second)
 print(found.in_words())
@@ -153,7 +150,7 @@ pays = simcluster.sensitivity(second, ["flops", "nvlink", "between_machines"])
 simcluster.plots.sensitivity(pays, title="tp 4")
 
 # %%
-twice = {name: simcluster.simulate(from_document(better.document(), {f"cluster.scale.{name}": 2}))
+twice = {name: simcluster.simulate(better.document(), {f"cluster.scale.{name}": 2})
          for name in ("network", "between_machines")}  # fmt: skip
 gain = {name: 1 - result.step_time / second.step_time for name, result in twice.items()}
 each = {one.resource: one for one in pays}
@@ -175,7 +172,7 @@ Markdown(
 simcluster.plots.link_levels(second)
 
 # %%
-links = link_table(second)
+links = second.link_table
 ports = links[links["link_from"].str.contains("nic") & links["link_to"].str.contains("leaf")]
 spines = links[links["link_from"].str.contains("spine")]
 seconds, hidden = wire(second, "dp")
@@ -194,7 +191,7 @@ Markdown(
 # simulated what would fix it. `simcluster check scenario.yaml --strict` in a launch script stops a job that fails.
 
 # %%
-points = preflight(second)
+points = simcluster.check(second).points
 pd.DataFrame([{"point": point.name, "verdict": point.verdict, "found": point.found,
                "fix, simulated": "" if point.remedy is None else str(point.remedy.values)} for point in points])  # fmt: skip
 
@@ -205,9 +202,9 @@ failed = "; ".join(f"{point.name}, {point.found}" for point in points if point.v
 Markdown(f"Not passed: {failed}. We take what it has tried: {', '.join(f'{path} {fixes[path]}' for path in fixes)}.")
 
 # %%
-launch = simcluster.simulate(from_document({**idea, "name": "launch"}, {"parallel.tp": 4, **fixes}))
-overlap = {"overlap.tensor": True}  # also tried for tp 8: its tensor parallelism is exposed (`preflight(first)`)
-other = simcluster.simulate(from_document({**idea, "name": "tp 8, with its own"}, {**fixes, **overlap}))
+launch = simcluster.simulate({**idea, "name": "launch"}, {"parallel.tp": 4, **fixes})
+overlap = {"overlap.tensor": True}  # also tried for tp 8: its tensor parallelism is exposed (`check(first)`)
+other = simcluster.simulate({**idea, "name": "tp 8, with its own"}, {**fixes, **overlap})
 pd.DataFrame({result.scenario.name: bill(result) for result in (first, second, other, launch)}).T
 
 # %%
@@ -230,7 +227,7 @@ simcluster.plots.compare_gantts([("first idea", first), ("launch", launch)], win
 # %%
 def on(nodes):
     """The job as launched, on other numbers of machines."""
-    return from_document(idea, {"cluster.nodes": nodes, "parallel.tp": 4, **fixes})
+    return simcluster.scenario(idea, {"cluster.nodes": nodes, "parallel.tp": 4, **fixes})
 
 
 table = simcluster.compare([on(64), launch, on(256)], ["512 GPUs", "1,024 GPUs", "2,048 GPUs"])

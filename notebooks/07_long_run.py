@@ -51,7 +51,7 @@ RUN = {
 
 def train(changes=None):
     """The run with other values at dotted paths, as on the command line: --run.checkpoint.every "10 min"."""
-    return simcluster.train(simcluster.load("tiny_3d", {"run": RUN, **(changes or {})}))
+    return simcluster.train(simcluster.scenario("tiny_3d", {"run": RUN, **(changes or {})}))
 
 
 planned = train()

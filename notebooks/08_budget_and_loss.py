@@ -29,7 +29,7 @@ import pandas as pd
 from IPython.display import Markdown
 
 import simcluster
-from simcluster import load, scaling, state_ladder, walls
+from simcluster import compute_optimal, estimate_training, formulas, scenario, zero_stages
 
 pd.set_option("display.max_colwidth", None, "display.max_rows", None)
 BUDGET, PRICE = 100_000, 2
@@ -42,7 +42,7 @@ BUDGET, PRICE = 100_000, 2
 # MFU, is a guess for now: 40 %.
 
 # %%
-wall = walls("13B", "1T", gpus=64, mfu="40%", price=PRICE, budget=BUDGET)
+wall = estimate_training("13B", "1T", gpus=64, mfu="40%", price=PRICE, budget=BUDGET)
 print(wall.summary())
 
 # %% [markdown]
@@ -52,7 +52,7 @@ print(wall.summary())
 # model learns too little from each token, a larger one sees too few of them. Each curve below is one budget.
 
 # %%
-found = scaling(compute=wall.bought_flops, price=PRICE, mfu="40%", parameters="13B")
+found = compute_optimal(compute=wall.bought_flops, price=PRICE, mfu="40%", parameters="13B")
 simcluster.plots.isoflop(found)
 
 # %%
@@ -80,7 +80,7 @@ Markdown(
 
 # %%
 LOSS = 2.06
-goal = scaling(loss=LOSS, parameters="13B", serve=1e12, price=PRICE, mfu="40%")
+goal = compute_optimal(loss=LOSS, parameters="13B", serve=1e12, price=PRICE, mfu="40%")
 serving = goal.serving
 columns = {"parameters": 1e9, "tokens": 1e9, "training_flop": 1e22, "all_flop": 1e22}
 names = ["parameters (B)", "tokens (B)", "training (1e22 FLOP)", "with serving (1e22 FLOP)"]
@@ -101,7 +101,7 @@ Markdown(
 # names. ZeRO shards them over the replicas, stage by stage: the optimizer's, then gradients, then the weights themselves.
 
 # %%
-ladder = pd.DataFrame(state_ladder("13B", dp=32, device="h100").to_dict()["zero"]).set_index("zero")
+ladder = pd.DataFrame(zero_stages("13B", dp=32, device="h100").to_dict()["zero"]).set_index("zero")
 gb = ladder[["bytes", "redundant_bytes", "largest_parameters"]] / 1e9
 gb.columns = ["GB per GPU", "of all GPUs' redundant (GB)", "largest model (B)"]
 gb.assign(**{"fits in 80 GB": ladder["fits"], "fewest replicas": ladder["smallest_dp"].astype("Int64")}).round(1)
@@ -119,7 +119,7 @@ parallel: {tp: 2, dp: 32, sequence_parallel: true, zero: 1}
 training: {global_batch: 256, micro_batch: 2}
 overlap: {tensor: true, grad_reduce: true, param_gather: true}
 """
-job = simcluster.load_text(JOB)
+job = simcluster.scenario(JOB)
 rungs = simcluster.job_memory(job).rungs
 pd.DataFrame({f"ZeRO-{rung.zero}" + " (ours)" * rung.own: {"GB on the fullest GPU": rung.held.total / 1e9, "ms a step": 1e3 * rung.step_time}
               for rung in rungs}).T.round(1)  # fmt: skip
@@ -135,7 +135,7 @@ Markdown(
 )
 
 # %%
-print(simcluster.largest(job, "training.micro_batch").summary())
+print(simcluster.largest_that_fits(job, "training.micro_batch").summary())
 
 # %% [markdown]
 # ## What a step takes
@@ -147,7 +147,7 @@ step = simcluster.simulate(job)
 pd.DataFrame({"ms a step": {name: 1e3 * seconds for name, seconds in step.times.breakdown.items() if seconds}}).round(1).T
 
 # %%
-other = simcluster.simulate(simcluster.load_text(JOB, {"parallel": {"dp": 64, "zero": 3}, "overlap.tensor": False}))
+other = simcluster.simulate(JOB, {"parallel": {"dp": 64, "zero": 3}, "overlap.tensor": False})
 assert other.fits and other.mfu > step.mfu > 0.4
 Markdown(
     f"A step of {job.tokens_per_step:,} tokens takes {step.step_time:.3f} s: an MFU of {step.mfu:.1%}, better than the guess, "
@@ -173,7 +173,7 @@ packed.round(4)
 # %%
 alone = {"cluster.nodes": 1, "parallel.tp": 8, "parallel.dp": 1, "training.global_batch": 8}
 DATA = {"documents": {"kind": "lognormal", "median": 1000, "sigma": 1.6}, "unique": "300B"}
-played = {rule: simcluster.simulate(simcluster.load_text(JOB, {**alone, "data": {**DATA, "packing": rule}})) for rule in ("pad", "balanced")}
+played = {rule: simcluster.simulate(JOB, {**alone, "data": {**DATA, "packing": rule}}) for rule in ("pad", "balanced")}
 numbers = {rule: result.to_dict() for rule, result in played.items()}
 real = pd.DataFrame({rule: {"real tokens (%)": 100 * each["real_token_fraction"], "MFU (%)": 100 * each["mfu"],
                             "MFU of real tokens (%)": 100 * each["real_mfu"], "real tokens/s": each["real_tokens_per_s"]}
@@ -183,7 +183,7 @@ real.round(1)
 # %%
 pad, balanced = (numbers[rule] for rule in played)
 assert pad["real_token_fraction"] < 0.6 < balanced["real_token_fraction"]
-epochs = scaling(parameters="13B", loss=LOSS, unique="300B")
+epochs = compute_optimal(parameters="13B", loss=LOSS, unique="300B")
 Markdown(
     f"Padding keeps the GPUs as busy (MFU {pad['mfu']:.0%} against {balanced['mfu']:.0%}) and trains on "
     f"{pad['real_tokens_per_s'] / balanced['real_tokens_per_s']:.0%} of the tokens. And if there are only 300B of them, each is "
@@ -199,7 +199,7 @@ Markdown(
 # *simulated* step of each size.
 
 # %%
-grown = scaling(job, loss=LOSS, price=PRICE, vary={"cluster.nodes": [8, 32, 128]})
+grown = compute_optimal(job, loss=LOSS, price=PRICE, vary={"cluster.nodes": [8, 32, 128]})
 sizes = grown.batches
 pd.DataFrame({"GPUs": sizes["gpus"], "batch (M tokens)": sizes["batch"] / 1e6, "of the critical one": sizes["of_critical"],
               "tokens (B)": sizes["tokens"] / 1e9, "days": sizes["days"], "dollars": sizes["dollars"]}).round(2)  # fmt: skip
@@ -234,7 +234,7 @@ RUN = {
     "achievable_mfu": other.mfu,
     "played": 30,
 }
-run = simcluster.train(simcluster.load_text(JOB, {"run": RUN}))
+run = simcluster.train(simcluster.scenario(JOB, {"run": RUN}))
 simcluster.plots.fates({"the run": run})
 
 # %%
@@ -257,20 +257,11 @@ Markdown(
 # ## Every exercise, and the call that answers it
 #
 # The worked numbers and exercises of a course on distributed training. Each answer is what the call next to it gives, here
-# and now. `known` are the closed forms that the simulator is held against; [notebook 02](02_worked_examples.ipynb) simulates
+# and now. `formulas` has the closed forms that the simulator is held against; [notebook 02](02_worked_examples.ipynb) simulates
 # what is a step or a collective, next to its formula, and has a page on where the textbook is wrong.
 
 # %%
-from simcluster import Costs, compare_packing, kernels, simulate, simulate_costs
-from simcluster.studies.bench.collective import collective_times
-from simcluster.studies.bench.collective_loads import limit_of
-from simcluster.longrun.budget.critical_batch import CriticalBatch, kaplan_critical_batch
-from simcluster.longrun.budget.loss_laws import loss_law
-from simcluster.longrun import closed_forms as known
-from simcluster.longrun.catalogue import watched_failures
-from simcluster.model.recipes import recipe_named, state_bytes
-from simcluster.model.packing import LognormalLengths, mean_of_padded
-from simcluster.topology import parse_topology
+from simcluster import Costs, collective_times, compare_packing, kernels, load_cluster, simulate, simulate_costs
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -291,59 +282,59 @@ def answers(rows):
 
 # %%
 answers([
-    ("GPT-3 on one GPU at its peak of 989 TFLOP/s", "walls('175B', '300B', gpus=1).days", "{:,.1f} days"),
-    ("its FLOP", "walls('175B', '300B').flops", "{:.3g}"),
-    ("7B on 2T tokens, one GPU at 50 %", "walls('7B', '2T', mfu='50%', gpus=1).days", "{:,.1f} days"),
-    ("the same in GPU-hours", "walls('7B', '2T', mfu='50%').gpu_hours", "{:,.0f}"),
-    ("in dollars, at $2", "walls('7B', '2T', mfu='50%', price=2).dollars", "${:,.0f}"),
-    ("GPUs to be done in 30 days", "walls('7B', '2T', mfu='50%', days=30).gpus_needed", "{}"),
-    ("days on 1,024 GPUs", "walls('7B', '2T', mfu='50%', gpus=1024).days", "{:.2f}"),
-    ("70B on 15T tokens at 40 %: GPU-days", "walls('70B', '15T', mfu='40%').gpu_hours / 24", "{:,.0f}"),
-    ("its dollars", "walls('70B', '15T', mfu='40%', price=2).dollars / 1e6", "${:.3f} M"),
-    ("days on 1,024 GPUs", "walls('70B', '15T', mfu='40%', gpus=1024).days", "{:.1f}"),
-    ("$10M at $2 and 35 %: FLOP bought", "walls('70B', budget='$10M', price=2, mfu='35%').bought_flops", "{:.5g}"),
-    ("lost against 50 %", "walls('70B', budget='$10M', price=2, mfu='35%', achievable='50%').lost_dollars / 1e6", "${:.1f} M"),
-    ("more training there", "walls('70B', budget='$10M', price=2, mfu='35%', achievable='50%').more_training", "{:.1%}"),
-    ("lost against the peak", "walls('70B', budget='$10M', price=2, mfu='35%', achievable=1.0).wasted", "{:.0%}"),
-    ("burnt at 40 % MFU", "walls('70B', '15T', mfu='40%', price=2, achievable=1.0).wasted", "{:.0%}"),
-    ("effective batch, in tokens", "[load(name).tokens_per_step for name in ('gpt3_175b_64xa100', 'tiny_dp')]", "{:,}"),
+    ("GPT-3 on one GPU at its peak of 989 TFLOP/s", "estimate_training('175B', '300B', gpus=1).days", "{:,.1f} days"),
+    ("its FLOP", "estimate_training('175B', '300B').flops", "{:.3g}"),
+    ("7B on 2T tokens, one GPU at 50 %", "estimate_training('7B', '2T', mfu='50%', gpus=1).days", "{:,.1f} days"),
+    ("the same in GPU-hours", "estimate_training('7B', '2T', mfu='50%').gpu_hours", "{:,.0f}"),
+    ("in dollars, at $2", "estimate_training('7B', '2T', mfu='50%', price=2).dollars", "${:,.0f}"),
+    ("GPUs to be done in 30 days", "estimate_training('7B', '2T', mfu='50%', days=30).gpus_needed", "{}"),
+    ("days on 1,024 GPUs", "estimate_training('7B', '2T', mfu='50%', gpus=1024).days", "{:.2f}"),
+    ("70B on 15T tokens at 40 %: GPU-days", "estimate_training('70B', '15T', mfu='40%').gpu_hours / 24", "{:,.0f}"),
+    ("its dollars", "estimate_training('70B', '15T', mfu='40%', price=2).dollars / 1e6", "${:.3f} M"),
+    ("days on 1,024 GPUs", "estimate_training('70B', '15T', mfu='40%', gpus=1024).days", "{:.1f}"),
+    ("$10M at $2 and 35 %: FLOP bought", "estimate_training('70B', budget='$10M', price=2, mfu='35%').bought_flops", "{:.5g}"),
+    ("lost against 50 %", "estimate_training('70B', budget='$10M', price=2, mfu='35%', achievable='50%').lost_dollars / 1e6", "${:.1f} M"),
+    ("more training there", "estimate_training('70B', budget='$10M', price=2, mfu='35%', achievable='50%').more_training", "{:.1%}"),
+    ("lost against the peak", "estimate_training('70B', budget='$10M', price=2, mfu='35%', achievable=1.0).wasted", "{:.0%}"),
+    ("burnt at 40 % MFU", "estimate_training('70B', '15T', mfu='40%', price=2, achievable=1.0).wasted", "{:.0%}"),
+    ("effective batch, in tokens", "[scenario(name).tokens_per_step for name in ('gpt3_175b_64xa100', 'tiny_dp')]", "{:,}"),
 ])
 
 # %% [markdown]
 # ### Checkpoints, failures, spares
 
 # %%
-llama3 = {each.name: each for each in watched_failures()}["llama3"]
+llama3 = {each.name: each for each in formulas.watched_failures()}["llama3"]
 saved = [(60, 10800, 600), (30, 11135, 300), (300, 3600, 600)]  # seconds: a checkpoint, between failures, a restart
 
 
 def checkpoint_gb(billions, recipe):
     """Weights and the optimizer's state; gradients are not saved."""
-    held = state_bytes(billions * 1e9, recipe_named(recipe))
+    held = formulas.state_bytes(billions * 1e9, formulas.recipe_named(recipe))
     return (held.parameters + held.optimizer) / 1e9
 
 
 def interval(checkpoint, gpus):
     """The best interval (s) of a job that fails as often as Llama 3 did."""
-    return known.best_interval(checkpoint, 1 / llama3.rate(gpus))
+    return formulas.best_interval(checkpoint, 1 / llama3.rate(gpus))
 
 
 def goodput(checkpoint, gpus):
     """At that interval, with restarts of 300 s."""
-    return known.efficiency(interval(checkpoint, gpus), checkpoint, 300, 0, llama3.rate(gpus))
+    return formulas.efficiency(interval(checkpoint, gpus), checkpoint, 300, 0, llama3.rate(gpus))
 
 
 answers([
     ("GB of a checkpoint, 10 B a parameter: 7, 70, 175, 405B", "[checkpoint_gb(n, 'bf16-12') for n in (7, 70, 175, 405)]", "{:,.0f}"),
     ("the same with a master copy, 14 B", "[checkpoint_gb(n, 'mixed-16') for n in (7, 70, 175, 405)]", "{:,.0f}"),
     ("60 s after every K steps of 13.71 s, a failure in 3 h: lost at K = 10, 50, 83, 100, 200",
-     "[1 - known.first_order_efficiency(13.71 * K, 60, 0, 3 * HOUR) for K in (10, 50, 83, 100, 200)]", "{:.2%}"),
-    ("the best K", "known.young(60, 3 * HOUR) / 13.71", "{:.2f}"),
-    ("Young's interval: (C, M, R) = (60, 10800, 600), (30, 11135, 300), (300, 3600, 600) s", "[known.young(C, M) for C, M, R in saved]", "{:.1f} s"),
-    ("Daly's", "[known.daly(C, M) for C, M, R in saved]", "{:.1f} s"),
-    ("the exact optimum", "[known.best_interval(C, M) for C, M, R in saved]", "{:.1f} s"),
-    ("goodput at it", "[known.efficiency(known.best_interval(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
-    ("goodput at Young's", "[known.efficiency(known.young(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
+     "[1 - formulas.first_order_efficiency(13.71 * K, 60, 0, 3 * HOUR) for K in (10, 50, 83, 100, 200)]", "{:.2%}"),
+    ("the best K", "formulas.young(60, 3 * HOUR) / 13.71", "{:.2f}"),
+    ("Young's interval: (C, M, R) = (60, 10800, 600), (30, 11135, 300), (300, 3600, 600) s", "[formulas.young(C, M) for C, M, R in saved]", "{:.1f} s"),
+    ("Daly's", "[formulas.daly(C, M) for C, M, R in saved]", "{:.1f} s"),
+    ("the exact optimum", "[formulas.best_interval(C, M) for C, M, R in saved]", "{:.1f} s"),
+    ("goodput at it", "[formulas.efficiency(formulas.best_interval(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
+    ("goodput at Young's", "[formulas.efficiency(formulas.young(C, M), C, R, 0, 1 / M) for C, M, R in saved]", "{:.5f}"),
     ("hours between failures, as Llama 3 saw them: 64, 1,024, 8,192, 16,384, 131,072 GPUs",
      "[1 / llama3.rate(n) / HOUR for n in (64, 1024, 8192, 16384, 131072)]", "{:.4g}"),
     ("failures a day on 16,384", "llama3.rate(16384) * DAY", "{:.2f}"),
@@ -353,8 +344,8 @@ answers([
     ("goodput", "[goodput(C, 16384) for C in (2.835, 56.7)]", "{:.5f}"),
     ("on 131,072, at 2 TB/s", "goodput(2.835, 131072)", "{:.5f}"),
     ("more machines down than spares, repairs of 4 h: 0, 1, 2, 4 spares",
-     "[known.none_left(n, llama3.rate(16384) * 4 * HOUR) for n in (0, 1, 2, 4)]", "{:.4f}"),
-    ("repairs of 24 h: 8, 16 spares", "[known.none_left(n, llama3.rate(16384) * DAY) for n in (8, 16)]", "{:.4f}"),
+     "[formulas.none_left(n, llama3.rate(16384) * 4 * HOUR) for n in (0, 1, 2, 4)]", "{:.4f}"),
+    ("repairs of 24 h: 8, 16 spares", "[formulas.none_left(n, llama3.rate(16384) * DAY) for n in (8, 16)]", "{:.4f}"),
 ])
 
 # %% [markdown]
@@ -362,17 +353,17 @@ answers([
 
 # %%
 answers([
-    ("70B, 13B: 2 + 2 + 12 bytes", "[state_bytes(n, recipe_named('mixed-16')).total / 1e9 for n in (70e9, 13e9)]", "{:,.0f} GB"),
-    ("13B, 12 bytes, 8 GPUs, ZeRO 0 to 3", "[stage.bytes / 1e9 for stage in state_ladder('13B', recipe='bf16-12', dp=8).stages]", "{:.4g} GB"),
-    ("70B on 64 GPUs", "[stage.bytes / 1e9 for stage in state_ladder('70B', recipe='bf16-12', dp=64).stages]", "{:.5g} GB"),
-    ("held by all 64 without ZeRO", "state_ladder('70B', recipe='bf16-12', dp=64).stages[0].total / 1e12", "{:.2f} TB"),
-    ("fewest GPUs of 80 GB, 16 bytes: 7B, ZeRO 0 to 3", "[stage.smallest_dp for stage in state_ladder('7B', recipe='mixed-16').stages]", "{}"),
-    ("13B", "[stage.smallest_dp for stage in state_ladder('13B', recipe='mixed-16').stages]", "{}"),
-    ("70B, 175B, 405B with ZeRO-3", "[state_ladder(n, recipe='mixed-16').stages[3].smallest_dp for n in ('70B', '175B', '405B')]", "{}"),
-    ("12 bytes: 13B, ZeRO 0 to 3", "[stage.smallest_dp for stage in state_ladder('13B', recipe='bf16-12').stages]", "{}"),
-    ("70B, 175B with ZeRO-3", "[state_ladder(n, recipe='bf16-12').stages[3].smallest_dp for n in ('70B', '175B')]", "{}"),
-    ("largest model on 8 GPUs, 12 bytes, ZeRO 0 to 3", "[stage.largest / 1e9 for stage in state_ladder('13B', recipe='bf16-12', dp=8).stages]", "{:.3g}B"),
-    ("175B, TP 8, PP 4, DP 8, ZeRO-2", "state_bytes(175e9 / 32, recipe_named('bf16-12'), zero=2, dp=8).total / 1e9", "{:.2f} GB"),
+    ("70B, 13B: 2 + 2 + 12 bytes", "[formulas.state_bytes(n, formulas.recipe_named('mixed-16')).total / 1e9 for n in (70e9, 13e9)]", "{:,.0f} GB"),
+    ("13B, 12 bytes, 8 GPUs, ZeRO 0 to 3", "[stage.bytes / 1e9 for stage in zero_stages('13B', recipe='bf16-12', dp=8).stages]", "{:.4g} GB"),
+    ("70B on 64 GPUs", "[stage.bytes / 1e9 for stage in zero_stages('70B', recipe='bf16-12', dp=64).stages]", "{:.5g} GB"),
+    ("held by all 64 without ZeRO", "zero_stages('70B', recipe='bf16-12', dp=64).stages[0].total / 1e12", "{:.2f} TB"),
+    ("fewest GPUs of 80 GB, 16 bytes: 7B, ZeRO 0 to 3", "[stage.smallest_dp for stage in zero_stages('7B', recipe='mixed-16').stages]", "{}"),
+    ("13B", "[stage.smallest_dp for stage in zero_stages('13B', recipe='mixed-16').stages]", "{}"),
+    ("70B, 175B, 405B with ZeRO-3", "[zero_stages(n, recipe='mixed-16').stages[3].smallest_dp for n in ('70B', '175B', '405B')]", "{}"),
+    ("12 bytes: 13B, ZeRO 0 to 3", "[stage.smallest_dp for stage in zero_stages('13B', recipe='bf16-12').stages]", "{}"),
+    ("70B, 175B with ZeRO-3", "[zero_stages(n, recipe='bf16-12').stages[3].smallest_dp for n in ('70B', '175B')]", "{}"),
+    ("largest model on 8 GPUs, 12 bytes, ZeRO 0 to 3", "[stage.largest / 1e9 for stage in zero_stages('13B', recipe='bf16-12', dp=8).stages]", "{:.3g}B"),
+    ("175B, TP 8, PP 4, DP 8, ZeRO-2", "formulas.state_bytes(175e9 / 32, formulas.recipe_named('bf16-12'), zero=2, dp=8).total / 1e9", "{:.2f} GB"),
 ])
 
 # %% [markdown]
@@ -380,12 +371,12 @@ answers([
 
 # %%
 four = [(1000, 1.6, 8192), (1000, 1.0, 8192), (500, 1.0, 2048), (500, 1.0, 4096)]
-laws_of_lengths = [(LognormalLengths(kind="lognormal", median=median, sigma=sigma), s) for median, sigma, s in four]
+laws_of_lengths = [(formulas.LognormalLengths(kind="lognormal", median=median, sigma=sigma), s) for median, sigma, s in four]
 answers([
     ("real tokens: pad, cut, first fit, first fit decreasing", "list(compare_packing(lengths, 2048)['utilization'][:4])", "{:.5f}"),
     ("sequences", "list(compare_packing(lengths, 2048)['sequences'][:4])", "{}"),
     ("attention left with document masks", "compare_packing(lengths, 2048).loc['first_fit_decreasing', 'attention']", "{:.4f}"),
-    ("lognormal documents, padded: (median, sigma, s) = (1000, 1.6, 8192), (1000, 1, 8192), (500, 1, 2048), (500, 1, 4096)", "[mean_of_padded(law, s) / s for law, s in laws_of_lengths]", "{:.4f}"),
+    ("lognormal documents, padded: (median, sigma, s) = (1000, 1.6, 8192), (1000, 1, 8192), (500, 1, 2048), (500, 1, 4096)", "[formulas.mean_of_padded(law, s) / s for law, s in laws_of_lengths]", "{:.4f}"),
     ("2T tokens at 1,024 x 8,192: steps", "compare_packing([8192], 8192, batch=1024, tokens=2e12).loc['cut', 'steps']", "{:,}"),
     ("0.89 of it real", "compare_packing(4 * lengths, 8192, batch=1024, tokens=2e12).loc['cut', 'steps']", "{:,}"),
     ("epochs, 0.5T of them unique", "compare_packing(lengths, 2048, tokens=2e12, unique=0.5e12).loc['cut', 'epochs']", "{:g}"),
@@ -395,23 +386,23 @@ answers([
 # ### Loss
 
 # %%
-refit, fitted, printed = (loss_law(name) for name in ("besiroglu", "hoffmann", "hoffmann-printed"))
+refit, fitted, printed = (formulas.loss_law(name) for name in ("besiroglu", "hoffmann", "hoffmann-printed"))
 budgets = (8.4e22, 3.15e23, 5.76e23)  # 7B x 2T, GPT-3, Gopher
 answers([
     ("best model for 7B x 2T, GPT-3's and Gopher's FLOP, refit", "[refit.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
     ("its loss", "[refit.optimum(C).loss for C in budgets]", "{:.4f}"),
     ("Hoffmann, as fitted", "[fitted.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
     ("Hoffmann, as printed", "[printed.optimum(C).parameters / 1e9 for C in budgets]", "{:.2f}B"),
-    ("20 tokens per parameter", "[scaling(compute=C).laws.loc['20 tokens per parameter', 'parameters'] / 1e9 for C in budgets]", "{:.1f}B"),
+    ("20 tokens per parameter", "[compute_optimal(compute=C).laws.loc['20 tokens per parameter', 'parameters'] / 1e9 for C in budgets]", "{:.1f}B"),
     ("7B on 2T; 175B on 300B; 70B on 1.4T", "[refit.loss(n, d) for n, d in ((7e9, 2e12), (175e9, 300e9), (70e9, 1.4e12))]", "{:.4f}"),
     ("7B to a loss of 2.2, 2.1, 2.05, 2.0 (printed)", "[printed.tokens_to(loss, 7e9) / 1e9 for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.1f}B"),
-    ("that in H100-days at 40 %", "[walls('7B', printed.tokens_to(loss, 7e9), mfu='40%', gpus=1).days for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.0f}"),
+    ("that in H100-days at 40 %", "[estimate_training('7B', printed.tokens_to(loss, 7e9), mfu='40%', gpus=1).days for loss in (2.2, 2.1, 2.05, 2.0)]", "{:,.0f}"),
     ("7B to a loss of 1.87", "printed.tokens_to(1.87, 7e9)", "{} tokens: never"),
     ("its floor", "printed.floor(7e9)", "{:.4f}"),
     ("served 0, 1T, 10T, 100T tokens at 2.0: best size", "[printed.cheapest(2.0, served).parameters / 1e9 for served in (0, 1e12, 1e13, 1e14)]", "{:.2f}B"),
-    ("steps over the least, at 1/4, 1, 2, 4, 8 of the critical batch", "[CriticalBatch(1e6, 1e12).steps_at(part * 1e6) / 1e6 for part in (1 / 4, 1, 2, 4, 8)]", "{:.3f}"),
-    ("tokens over the least", "[CriticalBatch(1e6, 1e12).tokens_at(part * 1e6) / 1e12 for part in (1 / 4, 1, 2, 4, 8)]", "{:g}"),
-    ("Kaplan's critical batch at the floor of 7, 70, 175, 405B", "[kaplan_critical_batch(loss_law('kaplan').floor(n * 1e9)) / 1e6 for n in (7, 70, 175, 405)]", "{:.2f} M"),
+    ("steps over the least, at 1/4, 1, 2, 4, 8 of the critical batch", "[formulas.CriticalBatch(1e6, 1e12).steps_at(part * 1e6) / 1e6 for part in (1 / 4, 1, 2, 4, 8)]", "{:.3f}"),
+    ("tokens over the least", "[formulas.CriticalBatch(1e6, 1e12).tokens_at(part * 1e6) / 1e12 for part in (1 / 4, 1, 2, 4, 8)]", "{:g}"),
+    ("Kaplan's critical batch at the floor of 7, 70, 175, 405B", "[formulas.kaplan_critical_batch(formulas.loss_law('kaplan').floor(n * 1e9)) / 1e6 for n in (7, 70, 175, 405)]", "{:.2f} M"),
 ])
 
 # %% [markdown]
@@ -421,18 +412,18 @@ answers([
 def ideal(gpus, rate="50 GB/s"):
     """GPUs with one port each on an ideal switch."""
     link = {"line_rate": rate, "source": "ideal"}
-    return parse_topology({"kind": "flat", "device": "h100", "gpus": gpus, "link": link, "path_latency": "0 s"}).build()
+    return load_cluster({"kind": "flat", "device": "h100", "gpus": gpus, "link": link, "path_latency": "0 s"})
 
 
 def sent(kind, size, gpus):
     """GB that a GPU sends in a collective of a number of bytes."""
-    return limit_of(ideal(gpus), [range(gpus)], kind, size).load / 1e9
+    return formulas.busiest_links(ideal(gpus), [range(gpus)], kind, size).load / 1e9
 
 
 given = Costs(forward=0.1, backward=0.2, tensor_parallel=0.01, collectives=2, send=0.005)
 stalls = [{"kind": "host_stall", "cause": cause, "seconds": time} for cause, time in (("data_loading", "5 ms"), ("checkpoint", "20 ms"))]
 measured = {"step_time": f"{1.1 * step.step_time} s", "source": "ours"}
-gpt3 = {row.name: row for row in kernels(load("gpt3_175b_64xa100"))}
+gpt3 = {row.name: row for row in kernels(scenario("gpt3_175b_64xa100"))}
 answers([
     ("all-reduce of 14 GB on 8 GPUs of 600 GB/s", "1e3 * collective_times(ideal(8, '600 GB/s'), range(8), 'all_reduce', 14e9).duration", "{:.1f} ms"),
     ("200 MB on 16 of 100 GB/s", "1e3 * collective_times(ideal(16, '100 GB/s'), range(16), 'all_reduce', 2e8).duration", "{:.2f} ms"),
@@ -441,17 +432,17 @@ answers([
     ("TP 8, b s = h = 8192: one all-reduce", "1e3 * sent('all_reduce', 2 * 8192**2, 8)", "{:.0f} MB"),
     ("96 layers", "96 * 4 * sent('all_reduce', 2 * 8192**2, 8)", "{:.3f} GB"),
     ("32 layers of 4096", "32 * 4 * sent('all_reduce', 2 * 4096**2, 8)", "{:.3f} GB"),
-    ("the tiny job with 5 ms for data and 20 ms for a checkpoint in each step", "1e3 * simulate(load('tiny_dp', {'faults': stalls})).step_time", "{:.3f} ms"),
+    ("the tiny job with 5 ms for data and 20 ms for a checkpoint in each step", "1e3 * simulate(scenario('tiny_dp', {'faults': stalls})).step_time", "{:.3f} ms"),
     ("1F1B, P = 8, K = 32: bubble", "simulate_costs(Costs(forward=1, backward=2), stages=8, microbatches=32).times.bubble_fraction", "{:.1%}"),
     ("K = 133, 134", "[simulate_costs(Costs(forward=1, backward=2), stages=8, microbatches=K).times.bubble_fraction for K in (133, 134)]", "{:.2%}"),
     ("TP 4, PP 2, K = 8, F 100, B 200, 10 and 5 ms", "simulate_costs(given, stages=2, microbatches=8, tp=4).step_time", "{:.2f} s"),
     ("GPT-3, TP 8: a rank's kernels, m x k -> n", "[f'{name} {gpt3[name].m} x {gpt3[name].k} -> {gpt3[name].n} ({gpt3[name].split})' for name in ('qkv', 'projection', 'mlp_up', 'mlp_down')]", "{}"),
-    ("our step took 1.1 times as long: its MFU", "simulate(simcluster.load_text(JOB, {'measured': measured})).to_dict()['measured']['mfu']", "{:.1%}"),
+    ("our step took 1.1 times as long: its MFU", "simulate(simcluster.scenario(JOB, {'measured': measured})).to_dict()['measured']['mfu']", "{:.1%}"),
 ])
 
 # %% [markdown]
 # What is a study rather than a number has a separate notebook or command: layouts and the launch checklist
 # ([06](06_planning.ipynb), `simcluster plan`, `check`), failures week by week ([07](07_long_run.ipynb), `train`, `advise`),
-# and the way to a loss of a job of yours: `simcluster scaling SCENARIO --loss 2.05 --price 2 --vary cluster.nodes=8,32`.
+# and the way to a loss of a job of yours: `simcluster budget loss SCENARIO --loss 2.05 --price 2 --vary cluster.nodes=8,32`.
 # GPT-3's year on 64 A100, with its failures and dollars, is one command, too:
 # `simcluster train gpt3_175b_64xa100 --run.tokens 300B --run.failures llama3 --run.checkpoint.to "100 GB/s" --run.price 2`.

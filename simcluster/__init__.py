@@ -1,11 +1,10 @@
-"""Replay one training step of a large model on a GPU cluster, as events.
+"""Simulate training steps of large models on GPU clusters, as events.
 
-    scenario = simcluster.scenario("gpt3_175b_64xa100", {"parallel.tp": 4})
-    result = simcluster.simulate(scenario)
-    table = simcluster.compare({"tp 4": result, "as shipped": "gpt3_175b_64xa100"})
+    result = simcluster.simulate("gpt3_175b_64xa100", parallel__tp=4)
+    table = simcluster.compare({"tp 4": result, "built-in": "gpt3_175b_64xa100"})
 
-Wherever a scenario is wanted its shipped name, its path, a dict (what a file holds) or a Scenario will do.
-Names are imported when first used, so that ``import simcluster`` costs nothing.
+A function that takes a scenario accepts a built-in name, a path, a dict (the content of a file) or a Scenario
+(``simcluster.scenario``). Names are imported when first used, which keeps ``import simcluster`` fast.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from simcluster.base.old_names import find_old_names
+from simcluster.base.old_names import RENAMED, find_old_names, renamed
 from simcluster.base.version import VERSION
 
 if TYPE_CHECKING:
+    from simcluster import formulas as formulas
     from simcluster import plots as plots
     from simcluster.base.errors import InputError as InputError
-    from simcluster.base.telling import however_long as however_long
+    from simcluster.base.telling import no_time_limit as no_time_limit
+    from simcluster.evidence.validation.study_runs import validate_studies as validate_studies
     from simcluster.interactive.notebook.studio import studio as studio
     from simcluster.interop.export.trace_export import write_trace as write_trace
+    from simcluster.interop.replay import replay_trace as replay_trace
     from simcluster.interop.trace_comparison.trace_difference import diff as diff
-    from simcluster.longrun.budget.walls import walls as walls
+    from simcluster.longrun.budget.walls import estimate_training as estimate_training
     from simcluster.longrun.launch.check import check as check
     from simcluster.longrun.launch.first import first_scenario as first_scenario
-    from simcluster.longrun.scaling.scale import scaling as scaling
+    from simcluster.longrun.scaling.scale import compute_optimal as compute_optimal
     from simcluster.longrun.studies.comparing import compare_policies as compare_policies
     from simcluster.longrun.studies.replays import replay_failures as replay_failures
     from simcluster.longrun.studies.train import train as train
@@ -38,28 +40,26 @@ if TYPE_CHECKING:
     from simcluster.scenario.files import load_cluster as load_cluster
     from simcluster.scenario.given import scenario as scenario
     from simcluster.scenario.scenario import Scenario as Scenario
-    from simcluster.scenario.scenario import load as load
-    from simcluster.scenario.scenario import load_text as load_text
     from simcluster.scenario.schema import scenario_schema as scenario_schema
-    from simcluster.schedules.comparison import play_schedules as play_schedules
-    from simcluster.show.registry.kinds import names as names
+    from simcluster.schedules.comparison import simulate_schedules as simulate_schedules
+    from simcluster.show.registry.kinds import list_names as list_names
     from simcluster.show.report_file import report as report
     from simcluster.step.simulate import simulate as simulate
     from simcluster.studies.bench.collective import collective_times as collective_times
     from simcluster.studies.bench.given_times import Costs as Costs
     from simcluster.studies.bench.given_times import simulate_costs as simulate_costs
     from simcluster.studies.kernels import kernels as kernels
-    from simcluster.studies.multi_job import simulate_together as simulate_together
+    from simcluster.studies.multi_job import simulate_jobs as simulate_jobs
     from simcluster.studies.packings import compare_packing as compare_packing
     from simcluster.studies.search.plan import plan as plan
-    from simcluster.studies.state_ladder import state_ladder as state_ladder
+    from simcluster.studies.state_ladder import zero_stages as zero_stages
     from simcluster.studies.sweep.sweep import sweep as sweep
     from simcluster.studies.variations import compare as compare
     from simcluster.studies.variations import differences as differences
     from simcluster.studies.whatif.free import what_if_free as what_if_free
     from simcluster.studies.whatif.job_memory import job_memory as job_memory
-    from simcluster.studies.whatif.largest import largest as largest
-    from simcluster.studies.whatif.mitigations import what_pays as what_pays
+    from simcluster.studies.whatif.largest import largest_that_fits as largest_that_fits
+    from simcluster.studies.whatif.mitigations import mitigations as mitigations
     from simcluster.studies.whatif.montecarlo import monte_carlo as monte_carlo
     from simcluster.studies.whatif.sensitivities import inflation as inflation
     from simcluster.studies.whatif.sensitivities import sensitivity as sensitivity
@@ -69,61 +69,64 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOME = {
-    "Costs": "simcluster.studies.bench.given_times",
-    "InputError": "simcluster.base.errors",
-    "Result": "simcluster.results.result",
-    "Scenario": "simcluster.scenario.scenario",
     "check": "simcluster.longrun.launch.check",
     "collective_times": "simcluster.studies.bench.collective",
     "compare": "simcluster.studies.variations",
     "compare_packing": "simcluster.studies.packings",
     "compare_policies": "simcluster.longrun.studies.comparing",
     "compare_replicas": "simcluster.results.distribution",
+    "compute_optimal": "simcluster.longrun.scaling.scale",
+    "Costs": "simcluster.studies.bench.given_times",
     "diff": "simcluster.interop.trace_comparison.trace_difference",
     "differences": "simcluster.studies.variations",
+    "estimate_training": "simcluster.longrun.budget.walls",
     "first_scenario": "simcluster.longrun.launch.first",
-    "however_long": "simcluster.base.telling",
+    "formulas": "simcluster.formulas",
     "inflation": "simcluster.studies.whatif.sensitivities",
+    "InputError": "simcluster.base.errors",
     "job_memory": "simcluster.studies.whatif.job_memory",
     "kernels": "simcluster.studies.kernels",
-    "largest": "simcluster.studies.whatif.largest",
-    "load": "simcluster.scenario.scenario",
+    "largest_that_fits": "simcluster.studies.whatif.largest",
+    "list_names": "simcluster.show.registry.kinds",
     "load_cluster": "simcluster.scenario.files",
-    "load_text": "simcluster.scenario.scenario",
+    "mitigations": "simcluster.studies.whatif.mitigations",
     "monte_carlo": "simcluster.studies.whatif.montecarlo",
-    "names": "simcluster.show.registry.kinds",
-    "play_schedules": "simcluster.schedules.comparison",
+    "no_time_limit": "simcluster.base.telling",
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.plots",
-    "report": "simcluster.show.report_file",
-    "scenario_schema": "simcluster.scenario.schema",
-    "scaling": "simcluster.longrun.scaling.scale",
+    "replay_trace": "simcluster.interop.replay",
     "replay_failures": "simcluster.longrun.studies.replays",
+    "report": "simcluster.show.report_file",
+    "Result": "simcluster.results.result",
+    "Scenario": "simcluster.scenario.scenario",
     "scenario": "simcluster.scenario.given",
+    "scenario_schema": "simcluster.scenario.schema",
     "sensitivity": "simcluster.studies.whatif.sensitivities",
     "simulate": "simcluster.step.simulate",
     "simulate_costs": "simcluster.studies.bench.given_times",
-    "simulate_together": "simcluster.studies.multi_job",
-    "state_ladder": "simcluster.studies.state_ladder",
+    "simulate_jobs": "simcluster.studies.multi_job",
+    "simulate_schedules": "simcluster.schedules.comparison",
     "stragglers": "simcluster.studies.whatif.straggling",
     "studio": "simcluster.interactive.notebook.studio",
     "sweep": "simcluster.studies.sweep.sweep",
     "train": "simcluster.longrun.studies.train",
     "train_stages": "simcluster.longrun.studies.train",
-    "walls": "simcluster.longrun.budget.walls",
-    "write_trace": "simcluster.interop.export.trace_export",
+    "validate_studies": "simcluster.evidence.validation.study_runs",
     "what_if_free": "simcluster.studies.whatif.free",
-    "what_pays": "simcluster.studies.whatif.mitigations",
+    "write_trace": "simcluster.interop.export.trace_export",
+    "zero_stages": "simcluster.studies.state_ladder",
 }
 
 __all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> object:
+    if name in RENAMED:
+        return renamed(name)
     if name not in _HOME:
         raise AttributeError(f"module 'simcluster' has no attribute {name!r}")
     module = import_module(_HOME[name])
-    return module if name == "plots" else getattr(module, name)
+    return module if name in ("formulas", "plots") else getattr(module, name)
 
 
 def __dir__() -> list[str]:
@@ -134,7 +137,7 @@ class _Package(ModuleType):
     """``simulate`` and ``compare`` are functions here although submodules bear their names, whoever imports those."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name == "plots" or name not in _HOME:
+        if name in ("formulas", "plots") or name not in _HOME:
             super().__setattr__(name, value)
 
 

@@ -160,7 +160,7 @@ def test_heavy_libraries_are_imported_when_needed() -> None:
 PLAN = (ROOT / "ARCHITECTURE.md").read_text()
 FLOORS = {name: int(floor) for floor, name in re.findall(r"^\| (\d+) \| `(\w+)/` \|", PLAN, re.M)}
 """Packages, and the door, by the floor that ARCHITECTURE.md says they lie on."""
-DOOR = {"", "__main__", "plots"}  # the faces of the package, of the command and of pictures
+DOOR = {"", "__main__", "formulas", "plots"}  # the faces of the package, of the command, of formulas and of pictures
 
 
 def summary_of(package: str) -> str:
@@ -381,6 +381,13 @@ def test_public_names() -> None:
         assert getattr(simcluster, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         simcluster.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.py")), ids=lambda path: path.stem)
+def test_notebooks_import_public_names_only(notebook: Path) -> None:
+    code = notebook.read_text()
+    assert not re.findall(r"^\s*(?:from|import) simcluster\.", code, re.M)
+    assert set(re.findall(r"\bsimcluster\.(\w+)", code)) <= {*simcluster.__all__, "__version__"}
 
 
 def test_functions_stay_functions_whoever_imports_the_modules_of_that_name() -> None:

@@ -21,7 +21,7 @@ from simcluster.scenario.scenario import Scenario
 from simcluster.show.gantt import gantt
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-TAKE_NOTHING = {"scenario_schema", "however_long"}
+TAKE_NOTHING = {"scenario_schema", "no_time_limit"}
 FUNCTIONS = {
     **{name: one for name in simcluster.__all__ if inspect.isfunction(one := getattr(simcluster, name))},
     **{name: getattr(simcluster.plots, name) for name in simcluster.plots.__all__},
@@ -99,7 +99,7 @@ def test_every_function_refuses_an_argument_that_it_does_not_have(name: str) -> 
         (lambda: search(8, gpus=8), "search: multiple values for argument 'gpus'; it takes gpus, "),
         (
             lambda: search(8, one=3),
-            "search: one must be a Scenario, got int: 3; pass what simcluster.load(...)",
+            "search: one must be a Scenario, got int: 3; pass what simcluster.scenario(...)",
         ),
         (lambda: simulate_costs(1.0, stages=2, microbatches=4), "costs must be a Costs or a list, got float: 1.0"),
         (lambda: simcluster.compare_packing("x", 4096), "documents: lengths are whole numbers of tokens"),

@@ -17,7 +17,7 @@ from simcluster.collectives import ALGORITHMS, CollectiveEntry, Hop, Phase, Ring
 from simcluster.collectives.group import rings_along
 from simcluster.scenario.files import load_cluster
 from simcluster.studies.bench.collective import collective_times, concurrent_times, num_transfers
-from simcluster.studies.bench.collective_loads import limit_of
+from simcluster.studies.bench.collective_loads import busiest_links
 from simcluster.topology import Cluster, parse_topology
 from simcluster.traffic.traffic import group_of, group_rings, patterns
 
@@ -201,7 +201,7 @@ def test_64_rings_at_once_over_a_2_to_1_tree() -> None:
     steps = concurrent_times(cluster, groups, "all_reduce", GIB, detail="steps")
     assert {f"{time.duration * 1e3:.6f}" for time in (*flow, *steps)} == {"75.245928"}
     assert [time.finishes for time in flow] == [time.finishes for time in steps]
-    limit = limit_of(cluster, groups, "all_reduce", GIB)
+    limit = busiest_links(cluster, groups, "all_reduce", GIB)
     assert (limit.ends, limit.links, limit.load) == ("leaf -> spine", 256, 2 * 14 / 8 * GIB)
     alone = collective_times(cluster, groups[0], "all_reduce", GIB).duration
     assert f"{alone * 1e3:.6f}" == f"{14 * (6e-6 + GIB / 8 / 50e9) * 1e3:.6f}"
@@ -255,7 +255,7 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(ranks: int, size: int, deta
         for kind in ("all_reduce", "reduce_scatter", "all_gather")
     }
     assert seconds["all_reduce"] == seconds["reduce_scatter"] + seconds["all_gather"]
-    loads = {kind: limit_of(cluster, [range(ranks)], kind, size).load for kind in seconds}
+    loads = {kind: busiest_links(cluster, [range(ranks)], kind, size).load for kind in seconds}
     assert loads["all_reduce"] == loads["reduce_scatter"] + loads["all_gather"]
 
 

@@ -56,7 +56,7 @@ def test_columns_are_keys_of_the_result_json_and_older_names_are_understood() ->
 
 
 def test_results_paths_and_scenarios_may_be_mixed() -> None:
-    scenario = simcluster.load("tiny_dp")
+    scenario = simcluster.scenario("tiny_dp")
     table = simcluster.compare([scenario, simcluster.simulate(scenario), "tiny_dp"])
     assert table["step_time_s"].nunique() == 1
     assert table.index.is_unique
@@ -138,7 +138,7 @@ def test_run_writes_what_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureF
         ("--timeline", "t.csv"), ("--links", "l.csv"), ("--gantt", "g.svg"), ("--json", "r.json"))}  # fmt: skip
     assert main(["run", "tiny_3d", *(word for pair in names.items() for word in pair)]) == 0
     assert "where the step went" in capsys.readouterr().out
-    result = simcluster.simulate(simcluster.load("tiny_3d"))
+    result = simcluster.simulate(simcluster.scenario("tiny_3d"))
     assert json.loads((tmp_path / "r.json").read_text()) == json.loads(json.dumps(result.to_dict()))
     pd.testing.assert_frame_equal(
         pd.read_csv(tmp_path / "t.csv", keep_default_na=False), result.timeline, check_dtype=False

@@ -42,7 +42,7 @@ def words_text() -> str:
     from simcluster.scenario.keys import scenario_keys
     from simcluster.schedules import SCHEDULES
     from simcluster.show.registry.kinds import KINDS
-    from simcluster.show.registry.kinds import names as names_of
+    from simcluster.show.registry.kinds import list_names as names_of
     from simcluster.studies.whatif.sensitivities import RESOURCES
     from simcluster.traffic.nccl.platforms import platform_names
 

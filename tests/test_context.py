@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import InputError, load, simulate
+from simcluster import InputError, simulate
 from simcluster.model.context import context_of, fused_core
 from simcluster.model.kernels import Kernel
 from simcluster.model.layer_sections import local_sizes
@@ -19,6 +19,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
+from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate_scenario
 
 MODEL = Model(

@@ -187,5 +187,5 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_is_public(tmp_path: Path) -> None:
     path = saved(tmp_path, "a.json")
-    assert read_result(path).values["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d")).step_time
+    assert read_result(path).values["step_time_s"] == simcluster.simulate(simcluster.scenario("tiny_3d")).step_time
     assert simcluster.diff(path, "tiny_3d").seconds == 0

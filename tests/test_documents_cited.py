@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from simcluster import load, simulate
+from simcluster import simulate
 from simcluster.longrun.studies.amortised import amortised_answer
 from simcluster.results.distribution import Distribution
 from simcluster.results.timeline import COLUMNS
+from simcluster.scenario.scenario import load
 from simcluster.studies.whatif.free import what_if_free
 from simcluster.studies.whatif.montecarlo import monte_carlo
 from simcluster.studies.whatif.verification import verify

@@ -61,7 +61,7 @@ def test_a_slip_of_the_finger_is_refused_at_once(override: str, says: str, capsy
 
 def test_who_says_so_gets_it() -> None:
     changes = {"steps": 100_000, "training.global_batch": 800}
-    with simcluster.however_long():
+    with simcluster.no_time_limit():
         scenario = load("tiny_3d", changes)
     assert estimate_seconds(scenario) > DEFAULT_ESTIMATE_LIMIT
     with pytest.raises(InputError, match="steps"):
@@ -116,7 +116,7 @@ def test_ranks_that_the_network_makes_different_ask_before_they_begin(tiny: Tiny
             InputError, match=rf"cluster: {unlike} of its 8 ranks differ .* use fewer ranks, .* add --yes"
         ):
             simcluster.simulate(scenario)
-        with simcluster.however_long():
+        with simcluster.no_time_limit():
             assert simcluster.simulate(scenario).step_time == result.step_time
 
 

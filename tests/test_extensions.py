@@ -327,10 +327,10 @@ def test_a_schedule(added: Added, tiny: Tiny, capsys: pytest.CaptureFixture[str]
     assert simulate(scenario).step_time == simulate(scenario, engine="reference").step_time
     quick = quickly(Variant(Base("gpt3_175b_64xa100"), (("pipeline.schedule", "eager-1f1b"),)))
     assert quick["how"] == "quick"
-    full = simulate(simcluster.load("gpt3_175b_64xa100", {"pipeline.schedule": "eager-1f1b"}))
+    full = simulate(simcluster.scenario("gpt3_175b_64xa100", {"pipeline.schedule": "eager-1f1b"}))
     assert quick["step_time_s"] == full.step_time
     vary = {**FEW, "pipeline.schedule": ["eager-1f1b"]}
-    found = plan(simcluster.load("tiny_3d", {"training.global_batch": 8}), 8, top=1, vary=vary)
+    found = plan(simcluster.scenario("tiny_3d", {"training.global_batch": 8}), 8, top=1, vary=vary)
     assert found.best[0].layout.schedule == "eager-1f1b"
     for shape in test_schedules.SHAPES:
         if shape[2] == 1:

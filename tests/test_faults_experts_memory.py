@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import InputError, Scenario, load, simulate
+from simcluster import InputError, Scenario, simulate
 from simcluster.collectives.relayed import TokenRoutes
 from simcluster.faults import placed
 from simcluster.faults.expert_loads import scale_memory
@@ -20,8 +20,8 @@ from simcluster.planning.ops import MemoryChange
 from simcluster.results.result import Result
 from simcluster.scenario.fits import apply_changes, find_memory_remedies, peak_bytes
 from simcluster.scenario.job import planned_footprints
-from simcluster.scenario.scenario import from_document
-from simcluster.studies.multi_job import Placed, simulate_together
+from simcluster.scenario.scenario import from_document, load
+from simcluster.studies.multi_job import Placed, simulate_jobs
 from simcluster.studies.sweep.quick import quick_step
 from simcluster.studies.sweep.stage_network import NotQuickError
 from simcluster.studies.whatif.montecarlo import monte_carlo, without_chance
@@ -208,7 +208,7 @@ def test_jobs_that_share_a_cluster_hold_what_they_hold_alone() -> None:
     hot, even = scenario(HOT), scenario()
     cluster = scenario(cluster={"gpus": 16}, parallel={"ep": 8, "dp": 16}, training={"global_batch": 16}, gpus=16)
     jobs = [Placed(even, tuple(range(8))), Placed(hot, tuple(range(8, 16)))]
-    found = [each.result.memory for each in simulate_together(jobs, cluster.cluster.built)]
+    found = [each.result.memory for each in simulate_jobs(jobs, cluster.cluster.built)]
     assert found == [simulate(even).memory, simulate(hot).memory]
     assert found[0].total < found[1].total
 

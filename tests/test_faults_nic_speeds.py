@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.faults.speeds import NicSpeeds
 from simcluster.scenario.scenario import load_text
 from simcluster.step.simulate import simulate
-from simcluster.studies.multi_job import simulate_together
+from simcluster.studies.multi_job import simulate_jobs
 from simcluster.topology import Cluster
 
 TWO: dict[str, Any] = {
@@ -94,4 +94,4 @@ def test_jobs_that_share_a_cluster_have_tables_with_their_own_numbers(tiny: Tiny
     cluster = tiny(**job).cluster.built
     assert NicSpeeds.model_validate(table).in_cluster(range(4, 8), [1]).table == ((1, 0.25),)
     with pytest.raises(InputError, match="use a table for jobs that share nodes"):
-        simulate_together([(tiny(**job), range(4)), (tiny(**job, faults=[law]), range(4, 8))], cluster)
+        simulate_jobs([(tiny(**job), range(4)), (tiny(**job, faults=[law]), range(4, 8))], cluster)

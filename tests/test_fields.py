@@ -120,7 +120,7 @@ def test_a_degree_of_one_is_noted_in_every_answer() -> None:
     """As in simcluster compare tiny_3d --vary parallel.pp=1,2."""
     given = {"pipeline.p2p": "rendezvous", "parallel": {"tp": 2, "dp": 2, "pp": 1}, "gpus": 4}
     told = "without effect: pipeline.p2p, since parallel.pp is 1"
-    result = simcluster.simulate(simcluster.load("tiny_3d", given))
+    result = simcluster.simulate(simcluster.scenario("tiny_3d", given))
     assert told in [note.text for note in result.notes()]
     assert told in [note["text"] for note in result.to_dict()["notes"]]
     assert f"note: {told}" in str(result)

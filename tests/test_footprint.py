@@ -90,7 +90,7 @@ def test_gpt3_175b_is_the_papers_formula() -> None:
     mask of the embedding, s b h / t each, as well (section 4.3).  At the peak of all memory the core of the last layer
     is back (5 a s / h of it) and its MLP, 21 of the 34, gone.
     """
-    result = simcluster.simulate(simcluster.load(SCENARIOS / "gpt3_175b_64xa100.yaml"))
+    result = simcluster.simulate(simcluster.scenario(SCENARIOS / "gpt3_175b_64xa100.yaml"))
     s, b, h, t, P, v, L = 2048, 1, 12288, 8, 8, 3, 96
     per_layer = 34 * s * b * h / t
     assert per_layer == pytest.approx(0.1070e9, rel=1e-3)

@@ -24,7 +24,7 @@ JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 
 @pytest.mark.parametrize("name", builtin_names("scenarios"))
 def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
-    scenario = simcluster.load(name)
+    scenario = simcluster.scenario(name)
     line = layout_words(scenario)
     sizes = {axis: int(size) for axis, size in re.findall(r"(?:^|, |x )(tp|cp|pp|dp|ep|etp) (\d+)", line)}
     assert math.prod(sizes.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == scenario.gpus, line
@@ -32,15 +32,15 @@ def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
 
 
 def test_every_axis_is_named() -> None:
-    assert "cp 16" in layout_words(simcluster.load("llama3_405b_128k_16384xh100"))
-    assert layout_words(simcluster.load("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
+    assert "cp 16" in layout_words(simcluster.scenario("llama3_405b_128k_16384xh100"))
+    assert layout_words(simcluster.scenario("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
     whole = {"parallel.tp": 4, "parallel.sequence_parallel": True, "parallel.dp": 8, "parallel.etp": 1}
-    assert layout_words(simcluster.load("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
+    assert layout_words(simcluster.scenario("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
 
 
 def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"parallel.cp": 2, "parallel.dp": 1}
-    result = simcluster.simulate(simcluster.load("tiny_3d", changes))
+    result = simcluster.simulate(simcluster.scenario("tiny_3d", changes))
     line = layout_words(result.scenario)
     assert "cp 2 (ring)" in line
     assert line in str(result)
@@ -71,7 +71,7 @@ def test_titles_say_which_faults_are_played(
     titles: list[str] = []
     monkeypatch.setattr(Figure, "suptitle", lambda self, title, **_: titles.append(title))
     scenario, options = str(tmp_path / "s.yaml"), ["--replicas", "4", "--histogram", str(tmp_path / "h.png")]
-    document = simcluster.load("tiny_dp", {"faults": [{"kind": "slow_gpu", "rank": 2, "factor": 1.2}]}).document()
+    document = simcluster.scenario("tiny_dp", {"faults": [{"kind": "slow_gpu", "rank": 2, "factor": 1.2}]}).document()
     Path(scenario).write_text(json.dumps(document), encoding="utf-8")
     slow, jitter = "slow gpu, rank 2, slowdown 1.2", "jitter, factor lognormal sigma 0.05"
     assert main(["run", scenario, "--set", f"faults+=[{JITTER}]", *options]) == 0
@@ -91,10 +91,10 @@ def test_titles_say_which_faults_are_played(
 
 
 def test_faults_can_be_added_from_python_and_in_a_study() -> None:
-    own = simcluster.load("slow_gpu").faults
-    added = simcluster.load("slow_gpu", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}]})
+    own = simcluster.scenario("slow_gpu").faults
+    added = simcluster.scenario("slow_gpu", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 1.5}]})
     assert added.faults[:1] == own
-    assert added.faults == simcluster.load("slow_gpu", ["faults+={kind: slow_gpu, rank: 0, factor: 1.5}"]).faults
+    assert added.faults == simcluster.scenario("slow_gpu", ["faults+={kind: slow_gpu, rank: 0, factor: 1.5}"]).faults
     assert describe_faults(added.faults) == "slow gpu, rank 29, slowdown 1.2; slow gpu, rank 0, slowdown 1.5"
     rows = simcluster.sweep("tiny_3d", {"faults+": [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]})
     assert rows["straggler_slowdown"].gt(1.01).all()

@@ -41,10 +41,10 @@ def test_no_headroom(text: str) -> None:
 def test_run_and_check_warn_from_the_same_part_on(memory: dict[str, object]) -> None:
     """Also where the scenario itself states buffers: they are bytes as others, and the same part is left free."""
     base = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batch": 4, "overlap": {}, "memory": memory}
-    needs = peak_bytes(simcluster.load("tiny_dp", base))
+    needs = peak_bytes(simcluster.scenario("tiny_dp", base))
     for share, warned in ((1 - HEADROOM - 0.001, False), (1 - HEADROOM + 0.001, True)):
         device = {"base": "a100-80gb", "memory": f"{needs / share / GB} GB"}
-        result = simcluster.simulate(simcluster.load("tiny_dp", {**base, "cluster.device": device}))
+        result = simcluster.simulate(simcluster.scenario("tiny_dp", {**base, "cluster.device": device}))
         assert any(text.startswith("tight: ") for text in result.warnings()) == warned
         (point,) = (each for each in preflight(result) if each.name == "memory headroom")
         assert (point.verdict == "warn") == warned
@@ -62,7 +62,7 @@ def test_the_fastest_of_a_sweep_leave_the_headroom(
 ) -> None:
     """Micro batches of a job on one GPU: larger ones are faster, hold more, and leave less than is asked or nothing."""
     base = {"gpus": 1, "parallel.dp": 1, "training.global_batch": 4, "overlap.grad_reduce": False}
-    scenarios = [simcluster.load("tiny_dp", {**base, "training.micro_batch": size}) for size in MICRO]
+    scenarios = [simcluster.scenario("tiny_dp", {**base, "training.micro_batch": size}) for size in MICRO]
     results = [simcluster.simulate(each) for each in scenarios]
     sizes = [peak_bytes(each) for each in scenarios] if quick else [each.memory.total for each in results]
     steps = [each.step_time for each in results]

@@ -13,7 +13,7 @@ from simcluster.base.errors import InputError
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 from simcluster.studies.whatif.job_memory import job_memory, parts_of
-from simcluster.studies.whatif.largest import largest
+from simcluster.studies.whatif.largest import largest_that_fits
 
 SMALL = {"cluster.scale.memory": 0.008}  # 640 MB, so that few values fit
 
@@ -40,7 +40,7 @@ def test_it_is_the_largest_of_all(path: str, values: range, part: float) -> None
         except InputError:
             continue
         fits[value] = played.fits, played.memory.total
-    found = largest("tiny_3d", path, in_memory(part))
+    found = largest_that_fits("tiny_3d", path, in_memory(part))
     good = [value for value, (verdict, _) in fits.items() if verdict]
     assert sorted(fits) == sorted(good) + [value for value in fits if value not in good]  # fitting ones come first
     assert found.value == (max(good) if good else None)
@@ -55,7 +55,7 @@ def test_it_is_the_largest_of_all(path: str, values: range, part: float) -> None
 
 def test_gpt3_on_64_a100() -> None:
     """Micro batch 2, as nothing is left for 4; 3 does not divide the batch; 120 layers, 24 being a multiple of all."""
-    found = simcluster.largest("gpt3_175b_64xa100", "training.micro_batch")
+    found = simcluster.largest_that_fits("gpt3_175b_64xa100", "training.micro_batch")
     assert (found.own, found.value, found.next_value, list(found.skipped)) == (1, 2, 4, [3])
     assert found.skipped[3].startswith("training.global_batch: 64 is not a multiple of dp 1 x micro_batch 3")
     assert found.scenario is not None
@@ -69,15 +69,15 @@ def test_gpt3_on_64_a100() -> None:
 def test_divisors_that_are_far_apart(batch: int, own: int, value: int, after: int | None) -> None:
     """Micro batches must divide 1,280, which 512 does not, and 34, of which 17 is the next behind 2."""
     changes = [("training.global_batch", batch), ("training.micro_batch", own)]
-    found = largest("tiny_dp", "training.micro_batch", changes)
+    found = largest_that_fits("tiny_dp", "training.micro_batch", changes)
     assert (found.value, found.next_value) == (value, after)
 
 
 def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
     scenario = load("tiny_3d", SMALL)
-    found = largest(scenario, "training.micro_batch").to_dict()
-    assert found == largest(scenario.document(), "training.micro_batch").to_dict()
-    assert found == largest("tiny_3d", "training.micro_batch", list(SMALL.items())).to_dict()
+    found = largest_that_fits(scenario, "training.micro_batch").to_dict()
+    assert found == largest_that_fits(scenario.document(), "training.micro_batch").to_dict()
+    assert found == largest_that_fits("tiny_3d", "training.micro_batch", list(SMALL.items())).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_scenario_a_mapping_and_a_name_are_one() -> None:
 )
 def test_what_has_no_largest_value(path: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        largest("tiny_dp", path)
+        largest_that_fits("tiny_dp", path)
 
 
 def test_where_more_is_less() -> None:
     with pytest.raises(InputError, match=r"pipeline\.chunks: memory does not grow with it"):
-        largest("gpt3_175b_64xa100", "pipeline.chunks")
+        largest_that_fits("gpt3_175b_64xa100", "pipeline.chunks")
 
 
 # --- what a job holds -------------------------------------------------------------------------------------------------

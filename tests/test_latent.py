@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simcluster import InputError, load, simulate
+from simcluster import InputError, simulate
 from simcluster.model.flops import layer_flops
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, attention_block, parameters
@@ -19,6 +19,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.ops import Segment
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
+from simcluster.scenario.scenario import load
 
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 FIELDS: dict[str, Any] = {

@@ -86,7 +86,7 @@ RUN: dict[str, Any] = {
 @cache
 def states() -> StepStates:
     """Of a tiny job, played once for all tests."""
-    return StepStates(simcluster.load("tiny_3d"))
+    return StepStates(simcluster.scenario("tiny_3d"))
 
 
 def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[Launch, Any]:
@@ -94,7 +94,7 @@ def launch(changes: Mapping[str, Any] | None = None, **run: Any) -> tuple[Launch
     document: dict[str, Any] = {"run": {**RUN, **run}, **(changes or {})}
 
     def again(values: Mapping[str, Any]) -> Scenario:
-        return simcluster.load("tiny_3d", document | dict(values))
+        return simcluster.scenario("tiny_3d", document | dict(values))
 
     return Launch.from_scenario(again({}), states=states()), again
 
@@ -112,7 +112,7 @@ def often(seconds: float) -> str:
 
 
 def test_tokens_and_budget_by_hand() -> None:
-    scenario = simcluster.load("tiny_3d")
+    scenario = simcluster.scenario("tiny_3d")
     tokens = scenario.training.global_batch * scenario.model.sequence_length
     assert f"{tokens:,} = {scenario.training.global_batch}" in point("tokens a step").found
     budget = point("budget")
@@ -221,7 +221,7 @@ def test_validation_takes_its_share() -> None:
 def test_a_loader_that_does_not_keep_up_is_told() -> None:
     step = states().healthy_step_time
     for seconds, verdict in ((0.9 * step, "pass"), (1.05 * step, "warn"), (2 * step, "fail")):
-        scenario = simcluster.load("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
+        scenario = simcluster.scenario("tiny_3d", {"run": RUN, "data": {"loader": {"batch": f"{seconds!r} s"}}})
         (check,) = [each for each in RUN_CHECKS if each.name == "data loader"]
         found = check.evaluate(Launch.from_scenario(scenario), launch()[1])
         assert found is not None
@@ -268,7 +268,7 @@ def test_check_tells_once_what_cannot_be_known() -> None:
 
 
 def test_a_scenario_its_name_and_its_document_give_the_same() -> None:
-    scenario = simcluster.load("tiny_dp")
+    scenario = simcluster.scenario("tiny_dp")
     found = [simcluster.check(each) for each in ("tiny_dp", scenario, scenario.document())]
     assert found[0].to_dict()["points"] == found[1].to_dict()["points"] == found[2].to_dict()["points"]
     assert found[0].verdict == found[1].verdict
@@ -280,7 +280,7 @@ def test_the_command_writes_the_small_version(tmp_path: Path, capsys: pytest.Cap
     assert main(["check", "tiny_3d", "--small", str(path)]) == 0
     told = capsys.readouterr().out
     assert f"wrote {path}: 2 GPUs of one node (tp 2, pp 1, dp 1), 2 of 4 layers: expect " in told
-    small = simcluster.load(path)
+    small = simcluster.scenario(path)
     result = simcluster.simulate(small)
     assert f"{result.memory.total / 1e9:.1f} GB on the fullest GPU, MFU {result.mfu:.1%}" in told
     assert f"# As simulated: expect {told.rpartition('expect ')[2].strip()}." in path.read_text()

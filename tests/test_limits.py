@@ -43,7 +43,7 @@ def test_kernels_of_a_step_are_its_compute(job: str, tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d", "gpt3_175b_64xa100"])
 def test_nothing_is_above_its_roof(name: str) -> None:
-    found = roofline(simcluster.simulate(simcluster.load(name)))
+    found = roofline(simcluster.simulate(simcluster.scenario(name)))
     for kernel in found.kernels:
         assert kernel.flops <= kernel.seconds * found.peak
         assert kernel.bytes <= kernel.seconds * found.memory or kernel.flops
@@ -55,7 +55,7 @@ def test_nothing_is_above_its_roof(name: str) -> None:
 
 
 def test_bytes_on_the_wire_are_those_of_the_bus() -> None:
-    result = simcluster.simulate(simcluster.load("tiny_dp"))
+    result = simcluster.simulate(simcluster.scenario("tiny_dp"))
     (wire,) = roofline(result).wires
     gradients = sum(result.timeline.query("kind == 'all_reduce' and rank == 0")["bytes"])
     assert (wire.axis, wire.kind) == ("dp", "all_reduce")
@@ -129,7 +129,7 @@ def test_compare_draws_scaling(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d"])
 def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
-    result = simcluster.simulate(simcluster.load(name))
+    result = simcluster.simulate(simcluster.scenario(name))
     cluster, table = result.scenario.cluster.built, link_table(result)
     levels = levels_of(result)
     assert sum(level.links for level in levels) == len(cluster.links)
@@ -176,7 +176,7 @@ def test_a_step_without_communication_is_drawn(tiny: Tiny) -> None:
 
 
 def test_texts_of_a_roofline_stay_inside() -> None:
-    figure = plots.roofline(simcluster.simulate(simcluster.load("tiny_3d")))
+    figure = plots.roofline(simcluster.simulate(simcluster.scenario("tiny_3d")))
     figure.draw_without_rendering()
     whole = figure.bbox
     for axes in figure.axes:
@@ -186,7 +186,7 @@ def test_texts_of_a_roofline_stay_inside() -> None:
 
 
 def test_links_and_errors_are_public() -> None:
-    result = simcluster.simulate(simcluster.load("tiny_3d"))
+    result = simcluster.simulate(simcluster.scenario("tiny_3d"))
     assert len(plots.links(result, n=3).axes) >= 2
     from simcluster.evidence.validation import load_study, validate_studies
 
@@ -195,7 +195,7 @@ def test_links_and_errors_are_public() -> None:
 
 def test_roofline_is_of_one_rank() -> None:
     small, large = (
-        roofline(simcluster.simulate(simcluster.load("tiny_dp", {"gpus": gpus, "training.global_batch": 8 * gpus})))
+        roofline(simcluster.simulate(simcluster.scenario("tiny_dp", {"gpus": gpus, "training.global_batch": 8 * gpus})))
         for gpus in (2, 4)
     )
     assert isinstance(small, Roofline)

@@ -17,7 +17,7 @@ from simcluster.longrun.studies.states import StepStates
 from simcluster.scenario.run_times import ExponentialTime, FixedTime
 from simcluster.scenario.scenario import Scenario, from_document, load
 from simcluster.step.simulate import simulate
-from simcluster.studies.multi_job import Placed, simulate_together
+from simcluster.studies.multi_job import Placed, simulate_jobs
 from simcluster.studies.whatif.mitigations import dropped, fewer_of, step_of, with_ranks, without_machine
 
 PODS = {
@@ -55,7 +55,7 @@ def test_any_replica_may_be_the_one_that_leaves() -> None:
     for gone in range(4):
         gpus = [gpu for gpu in range(16) if gpu // 2 % 4 != gone]
         placed = Placed(with_ranks(scenario, 3, gpus), tuple(gpus))
-        (alone,) = simulate_together([placed], scenario.cluster.built, folded=False)
+        (alone,) = simulate_jobs([placed], scenario.cluster.built, folded=False)
         found.append(alone.step_time)
     one = fewer_of(scenario, 1)
     assert one is not None
@@ -73,7 +73,7 @@ def test_a_machine_that_is_dropped_takes_its_replica_along() -> None:
     assert moved is not None
     assert note == same
     assert step_of(left) == pytest.approx(simulate(moved).step_time, rel=0.05)
-    (alone,) = simulate_together([Placed(left.scenario, left.gpus)], job().cluster.built, folded=False)
+    (alone,) = simulate_jobs([Placed(left.scenario, left.gpus)], job().cluster.built, folded=False)
     assert step_of(left) == alone.step_time
     other, _ = dropped(job(faults=[slow, slow | {"rank": 7}]), 2)  # one goes on with a slow GPU: ranks move up
     assert other is not None

@@ -17,13 +17,13 @@ from simcluster.studies.whatif.sensitivities import Sensitivity, gap_causes, sen
 
 def test_mfu_goes_with_the_step() -> None:
     """7.5 s where 8.229 s were expected: 41.4 % (41.45) become 45.5 %; tokens and HFU in the same proportion."""
-    plain = simulate(simcluster.load("tiny_dp"))
+    plain = simulate(simcluster.scenario("tiny_dp"))
     flops = 0.4145 * 8.229 * plain.facts.ranks * plain.facts.peak_flops
     expected = MeasuredStep.of(7.5, replace(plain.facts, model_flops=flops), 8.229)
     assert f"{expected.mfu:.1%}" == "45.5%"
     part = 7.5 / 8.229
     told = {"measured": {"step_time": f"{part * plain.step_time!r} s", "source": "us"}}
-    found = simulate(simcluster.load("tiny_dp", told)).measured
+    found = simulate(simcluster.scenario("tiny_dp", told)).measured
     assert found is not None
     assert plain.measured is None
     assert found.mfu == pytest.approx(plain.mfu / part)
@@ -33,10 +33,10 @@ def test_mfu_goes_with_the_step() -> None:
 
 
 def test_tokens_per_second_are_another_way_to_say_it(capsys: pytest.CaptureFixture[str]) -> None:
-    found = simulate(simcluster.load("tiny_dp", {"measured.tokens_per_s": "1.9M"}))
+    found = simulate(simcluster.scenario("tiny_dp", {"measured.tokens_per_s": "1.9M"}))
     assert found.measured is not None
     assert found.measured.step_time == pytest.approx(32_768 / 1.9e6)
-    again = simcluster.load_text(json.dumps(found.scenario.document()))
+    again = simcluster.scenario(json.dumps(found.scenario.document()))
     assert again == found.scenario
     assert cli.main(["run", "tiny_dp", "--measured.tokens_per_s", "1.9M"]) == 0
     text = capsys.readouterr().out
@@ -57,18 +57,18 @@ def test_tokens_per_second_are_another_way_to_say_it(capsys: pytest.CaptureFixtu
 )
 def test_one_of_both(told: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        simcluster.load("tiny_dp", {"measured": told})
+        simcluster.scenario("tiny_dp", {"measured": told})
 
 
 def test_each_cause_closes_the_gap_as_far_as_it_is_linear() -> None:
     """Played with the factor that is named, the step is the measured one; what the step does not use is no cause."""
-    base = simulate_scenario(simcluster.load("tiny_dp"))
+    base = simulate_scenario(simcluster.scenario("tiny_dp"))
     found = sensitivity(base, ("flops", "network", "nvlink"))
     gap = 0.05 * base.step_time
     causes = {cause.resource: cause for cause in gap_causes(found, gap)}
     assert set(causes) == {"flops", "network"}
     for name, cause in causes.items():
-        played = simulate(simcluster.load("tiny_dp", {f"cluster.scale.{name}": cause.factor}))
+        played = simulate(simcluster.scenario("tiny_dp", {f"cluster.scale.{name}": cause.factor}))
         assert played.step_time - base.step_time == pytest.approx(gap, rel=0.03)
 
 

@@ -369,7 +369,7 @@ def test_what_is_freed_at_an_instant_makes_room_for_what_comes_at_it() -> None:
 
 def test_gpt3_175b_peaks_on_its_first_stage() -> None:
     """34 s b h / t a layer times L / P (P + (P - 1) / v) in flight: arXiv:2205.05198 section 4.2 and table 2."""
-    result = simcluster.simulate(simcluster.load(SCENARIOS / "gpt3_175b_64xa100.yaml"))
+    result = simcluster.simulate(simcluster.scenario(SCENARIOS / "gpt3_175b_64xa100.yaml"))
     s, h, t, P, v, L = 2048, 12288, 8, 8, 3, 96
     masks = s * h / t * 2 * P
     kept = 34 * s * h / t * L / P * (P + (P - 1) / v) / P * P

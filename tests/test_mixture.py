@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import InputError, Scenario, load, simulate
+from simcluster import InputError, Scenario, simulate
 from simcluster.model.flops import layer_flops, model_flops_per_sequence
 from simcluster.model.kernels import Kernel
 from simcluster.model.layers import RankShape, parameters
@@ -25,6 +25,7 @@ from simcluster.planning.owned_parameters import parameters_of_layers, parameter
 from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass, Passes
 from simcluster.planning.works import Collective
+from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate_scenario
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 512, "shared_experts": 1, "first_dense_layers": 1}

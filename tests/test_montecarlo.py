@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster import load, simulate
+from simcluster import simulate
 from simcluster.base.errors import InputError
 from simcluster.results.distribution import Distribution, compare_replicas, half_width
+from simcluster.scenario.scenario import load
 from simcluster.studies.whatif import replica_sweep
 from simcluster.studies.whatif.montecarlo import monte_carlo, one_replica, without_chance
 

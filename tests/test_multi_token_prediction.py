@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simcluster import InputError, load, simulate
+from simcluster import InputError, simulate
 from simcluster.documents.catalogue.models import model_document
 from simcluster.model.choices import RECOMPUTE_MODULES
 from simcluster.model.flops import layer_flops, lm_head_flops, model_flops_per_sequence
@@ -16,6 +16,7 @@ from simcluster.model.layers import LAYER_KINDS, RankShape, parameters
 from simcluster.model.transformer import Model
 from simcluster.planning.segments import Pass, Passes
 from simcluster.scenario.job import planned_footprints
+from simcluster.scenario.scenario import load
 
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "first_dense_layers": 1}
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}

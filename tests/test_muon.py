@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_inputs_megatron import GPT_345M, imported
 from test_reference import compare_scenario
 
-from simcluster import InputError, Scenario, load, simulate
+from simcluster import InputError, Scenario, simulate
 from simcluster.devices.device import kernels_seconds, load_device, memory_seconds
 from simcluster.documents.catalogue.models import model_document
 from simcluster.model.layers import expert_parameters_per_rank, layer_matrices, layer_parameters_per_tp_rank
@@ -22,6 +22,7 @@ from simcluster.planning.muon import MuonOptimizer, newton_schulz
 from simcluster.planning.optimizer import UpdateJob
 from simcluster.planning.owned_parameters import OwnedParameters
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.scenario import load
 from simcluster.studies.search.memory import LayoutMemory
 from simcluster.studies.search.space import space_of
 

@@ -22,7 +22,7 @@ DUALPIPE = {"pipeline": {"schedule": "dualpipe"}, "parallel": {"tp": 4, "pp": 2,
 
 def job(**changes: Any) -> Scenario:
     """tiny_3d with changes of dotted paths."""
-    return simcluster.load("tiny_3d", {"training.global_batch": 16, "training.micro_batch": 1, **changes})
+    return simcluster.scenario("tiny_3d", {"training.global_batch": 16, "training.micro_batch": 1, **changes})
 
 
 def played(**changes: Any) -> Result:
@@ -125,6 +125,6 @@ def test_a_software_that_cannot_is_named_first() -> None:
 
 def test_a_run_that_was_measured_was_launched() -> None:
     """A row of a study keeps its other warnings: the program that it measured could."""
-    base = simcluster.load("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
+    base = simcluster.scenario("tiny_3d").document() | {"parallel": {"pp": 2, "dp": 4, "zero": 2}}
     row = RowTask(base, Path(), ()).simulate()
     assert [warning for warning in row.warnings if "DeepSpeed refuses" in warning] == []

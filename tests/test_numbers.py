@@ -36,7 +36,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def result() -> Result:
-    return simcluster.simulate(simcluster.load("tiny_3d", SMALL))
+    return simcluster.simulate(simcluster.scenario("tiny_3d", SMALL))
 
 
 def test_a_new_metric_is_in_the_result(registered: str, result: Result) -> None:
@@ -61,7 +61,7 @@ def test_a_new_metric_is_in_a_sweep(registered: str, tmp_path: Path, capsys: pyt
 
 def test_a_new_metric_is_in_a_plan(registered: str) -> None:
     vary = {"parallel.tp": [2], "parallel.pp": [2], "training.micro_batch": [1], "training.recompute": ["none"]}
-    found = plan(simcluster.load("tiny_3d", SMALL), 8, top=1, vary={**vary, "pipeline.schedule": ["1f1b"]})
+    found = plan(simcluster.scenario("tiny_3d", SMALL), 8, top=1, vary={**vary, "pipeline.schedule": ["1f1b"]})
     assert found.best[0].to_dict(found.base)[registered] > 0
 
 
@@ -138,7 +138,7 @@ def test_a_metric_without_a_heading_is_in_no_table() -> None:
 
 def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer of another kind has no such kernel, and a run is printed without the line."""
-    scenario = simcluster.load("tiny_dp")
+    scenario = simcluster.scenario("tiny_dp")
     assert attention.attention_reached(scenario) is not None
     bare = attention.kinds_of_layer(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
     bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))

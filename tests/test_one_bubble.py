@@ -93,7 +93,7 @@ def test_everything_prints_the_same_bubble(capsys: pytest.CaptureFixture[str], t
     """Four stages whose gradients are reduced in the middle of the pipeline, one GPU slow: text, JSON, tables, page."""
     overrides = ["parallel.zero=2", "faults=[{kind: slow_gpu, rank: 1, factor: 1.5}]"]
     options = [word for text in overrides for word in ("--set", text)]
-    result = simulate(simcluster.load("tiny_3d", overrides))
+    result = simulate(simcluster.scenario("tiny_3d", overrides))
     share = result.times.breakdown["bubble"] / result.step_time
     written = f"{share:.1%}"
     assert main(["run", "tiny_3d", *options]) == 0

@@ -12,13 +12,14 @@ import pytest
 from conftest import tiny_scenario
 from test_reference import compare_scenario
 
-from simcluster import InputError, Scenario, load, simulate
+from simcluster import InputError, Scenario, simulate
 from simcluster.documents.catalogue.models import model_document
 from simcluster.model.recipes import RECIPES
 from simcluster.model.transformer import Model
 from simcluster.planning.optimizer import Optimizer, UpdateJob, optimizer_class
 from simcluster.planning.optimizers import OPTIMIZERS
 from simcluster.planning.parallel import Plan
+from simcluster.scenario.scenario import load
 from simcluster.scenario.training_section import Training
 from simcluster.studies.scopes import PLAN, QUICK
 

@@ -198,7 +198,7 @@ def test_groups_that_share_a_nic_contend_with_each_other(tiny: Tiny) -> None:
 
 def test_free_seconds_of_a_group_drawn_whole() -> None:
     """They are read from classes of links: as many as from the links of the group, one by one."""
-    run = simulate(simcluster.load("llama3_405b_1024xh100"))
+    run = simulate(simcluster.scenario("llama3_405b_1024xh100"))
     communicators, classes = run.folding
     capacity = np.zeros(int(classes.used.max()) + 1)
     capacity[classes.used] = np.array(run.capacity)[classes.of_link]

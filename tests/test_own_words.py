@@ -101,16 +101,16 @@ def saved() -> None:
     result["scenario"]["pipeline"] = DOCUMENT["pipeline"]
     Path("saved.json").write_text(json.dumps(result))
     main(["report", "saved.json", "-o", "page.html", "-q"])
-    simcluster.load(result["scenario"])
+    simcluster.scenario(result["scenario"])
 
 
 CARRIERS: dict[str, Callable[[], object]] = {
-    "scenario": lambda: simcluster.load("theirs.yaml"),
+    "scenario": lambda: simcluster.scenario("theirs.yaml"),
     "notebook text": lambda: simcluster.scenario(Path("theirs.yaml").read_text() + "\n"),
     "document": lambda: simcluster.simulate(DOCUMENT),
     "keywords": lambda: Scenario(**DOCUMENT),
     "checked by pydantic": lambda: Scenario.model_validate(
-        {**simcluster.load(PLAIN).document(), "pipeline": DOCUMENT["pipeline"]}
+        {**simcluster.scenario(PLAIN).document(), "pipeline": DOCUMENT["pipeline"]}
     ),
     "study": lambda: study(set={"pipeline.schedule": "theirs.py:f"}, vary={"seed": [1]}),
     "axis of a study": lambda: study(vary={"pipeline.schedule": ["theirs.py:f"]}),
@@ -120,7 +120,7 @@ CARRIERS: dict[str, Callable[[], object]] = {
     "stages of a run": stages,
     "saved result": saved,
     "variant of other processes": lambda: pickle.loads(pickle.dumps(Base("theirs.yaml"))).scenario(()),
-    "override of something else": lambda: simcluster.load("theirs.yaml", {"seed": 1}),
+    "override of something else": lambda: simcluster.scenario("theirs.yaml", {"seed": 1}),
 }
 """Ways in which somebody else's words come to a simulation."""
 
@@ -137,9 +137,9 @@ def test_no_file_runs_code(carrier: str) -> None:
 
 def test_own_words_run() -> None:
     own = {"pipeline.schedule": "theirs.py:f"}
-    assert simcluster.load("plain.yaml", own).pipeline.schedule_name == "1f1b"
+    assert simcluster.scenario("plain.yaml", own).pipeline.schedule_name == "1f1b"
     assert ran()
-    simcluster.load("plain.yaml").with_(own)
+    simcluster.scenario("plain.yaml").with_(own)
     assert ran()
     simcluster.scenario(PLAIN, own)
     assert ran()
@@ -147,7 +147,7 @@ def test_own_words_run() -> None:
     assert ran()
     simcluster.sweep("plain.yaml", {"pipeline.schedule": ["theirs.py:f"]})
     assert ran()
-    variant = pickle.loads(pickle.dumps(Base.of(simcluster.load("plain.yaml", own))))
+    variant = pickle.loads(pickle.dumps(Base.of(simcluster.scenario("plain.yaml", own))))
     ran()
     variant.scenario((("seed", 1),))
     assert ran()

@@ -42,7 +42,7 @@ SMALL = {
 
 def tiny(**changes: Any) -> Scenario:
     values = {path.replace("__", "."): value for path, value in changes.items()}
-    return simcluster.load("tiny_3d", {"model.sequence_length": 256, **values})
+    return simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **values})
 
 
 def score_of(played: tuple[float, Layout]) -> float:
@@ -270,7 +270,7 @@ def test_the_command_prints_the_best_and_writes_what_is_asked(
     assert len(found["best"]) == 3
     assert Path("front.png").stat().st_size > 10_000
     step = found["best"][0]["step_time_s"]
-    assert simcluster.simulate(simcluster.load("best.yaml")).step_time == step
+    assert simcluster.simulate(simcluster.scenario("best.yaml")).step_time == step
     rows = Path("rows.csv").read_text().splitlines()
     assert len(rows) > 3
     assert Path("rows.csv.rows").exists()
@@ -368,7 +368,7 @@ def test_the_command_marks_what_is_faster_and_leaves_too_little(capsys: pytest.C
 
 
 def test_what_would_make_the_closest_fit() -> None:
-    big = simcluster.load(
+    big = simcluster.scenario(
         "llama3_405b_1024xh100",
         {"gpus": 8, "parallel": {"tp": 8, "zero": 1}, "training.global_batch": 8, "pipeline": {}},
     )
@@ -415,7 +415,7 @@ def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(f
 
 def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:
     """A job that reduces gradients at the end would: its ladder reduces them as they come."""
-    held = {rung.words: rung.memory or 0.0 for rung in ladder(simcluster.load("gpt3_175b_64xa100"))}
+    held = {rung.words: rung.memory or 0.0 for rung in ladder(simcluster.scenario("gpt3_175b_64xa100"))}
     gone = held["dp 64, ZeRO 1"] - held["dp 64, ZeRO 2"]
     assert gone == pytest.approx(4 * 174.6e9, rel=0.06)  # 4 bytes a parameter, but for shards and a unit under way
 
@@ -425,7 +425,7 @@ def test_the_ladder_goes_from_one_gpu_up(found: Found) -> None:
     assert list(held)[:4] == ["one GPU", "dp 8, ZeRO 1", "dp 8, ZeRO 2", "dp 8, ZeRO 3"]
     assert all(size is not None for size in held.values())
     for rung in found.ladder:
-        alike = simcluster.load("tiny_3d", {"model.sequence_length": 256, **rung.changes})
+        alike = simcluster.scenario("tiny_3d", {"model.sequence_length": 256, **rung.changes})
         total = simcluster.simulate(alike).memory.total
         assert rung.memory is not None
         assert rung.memory >= total  # at the most: what waits between stages, units gathered ahead

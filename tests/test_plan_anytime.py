@@ -39,7 +39,7 @@ FEW = {
 
 
 def tiny() -> Scenario:
-    return simcluster.load("tiny_3d", {"model.sequence_length": 256})
+    return simcluster.scenario("tiny_3d", {"model.sequence_length": 256})
 
 
 class Stops(Executor):

@@ -25,13 +25,13 @@ SLOW = ("slow_gpu", "model.layers=8", "training.global_batch=16")
 
 @cache
 def points(name: str, *overrides: str) -> dict[str, Point]:
-    return {point.name: point for point in preflight(simulate(simcluster.load(name, overrides)))}
+    return {point.name: point for point in preflight(simulate(simcluster.scenario(name, overrides)))}
 
 
 @cache
 def looked_at(*overrides: str) -> dict[str, Point]:
     """The points of a tiny job before anything is tried."""
-    result = simulate(simcluster.load("tiny_3d", ["training.global_batch=8", *overrides]))
+    result = simulate(simcluster.scenario("tiny_3d", ["training.global_batch=8", *overrides]))
     return {point.name: point for point in (check(result) for check in CHECKS)}
 
 
@@ -70,7 +70,7 @@ def test_rings_that_share_uplinks_turn_their_point() -> None:
         "cluster": {"topology": "leaf_spine_512"}, "gpus": 512, "parallel": {"tp": 64, "pp": 1}, "model.heads": 64,
         "model.kv_heads": 64, "training.global_batch": 8, "overlap.grad_reduce": False,
     }  # fmt: skip
-    found = _contention(simulate(simcluster.load("tiny_3d", changes)))
+    found = _contention(simulate(simcluster.scenario("tiny_3d", changes)))
     assert found.verdict != "pass", found
 
 
@@ -78,11 +78,11 @@ def test_a_remedy_is_what_its_scenario_gives() -> None:
     found = points(*SLOW)["pipeline bubble"]
     assert found.verdict != "pass"
     assert found.remedy is not None
-    scenario = simcluster.load(SLOW[0], SLOW[1:])
+    scenario = simcluster.scenario(SLOW[0], SLOW[1:])
     changed = apply_changes(scenario, found.remedy.values)
     assert changed is not None
     assert simulate(changed).step_time == found.remedy.step_time < simulate(scenario).step_time
-    by_hand = simcluster.load(SLOW[0], [*SLOW[1:], *written(found.remedy.values)])
+    by_hand = simcluster.scenario(SLOW[0], [*SLOW[1:], *written(found.remedy.values)])
     assert simulate(by_hand).step_time == found.remedy.step_time
 
 
@@ -126,7 +126,7 @@ def test_what_is_changed_is_changed_whole() -> None:
     (fewer,) = [remedy for remedy in remedies if "parallel.pp" in remedy.values]
     assert fewer.values == {"parallel.pp": 2, "parallel.dp": 4}
     with pytest.raises(simcluster.InputError, match="set dp to 4"):
-        simcluster.load(SLOW[0], [*SLOW[1:], "parallel.pp=2"])
+        simcluster.scenario(SLOW[0], [*SLOW[1:], "parallel.pp=2"])
 
 
 def test_a_mixture_whose_experts_are_all_on_every_rank_is_warned_of() -> None:
@@ -142,13 +142,13 @@ def test_a_mixture_whose_experts_are_all_on_every_rank_is_warned_of() -> None:
 
 def test_a_remedy_says_what_its_point_says_then() -> None:
     overrides = ["parallel.zero=2"]
-    base = simulate(simcluster.load("tiny_3d", overrides))
+    base = simulate(simcluster.scenario("tiny_3d", overrides))
     for check in CHECKS:
         point = check(base)
         remedies = points("tiny_3d", *overrides)[point.name].remedies
         times = [remedy.step_time for remedy in remedies]
         for remedy in remedies:
-            again = check(simulate(simcluster.load("tiny_3d", [*overrides, *written(remedy.values)])))
+            again = check(simulate(simcluster.scenario("tiny_3d", [*overrides, *written(remedy.values)])))
             assert remedy.then == (again.verdict, again.found)
             assert remedy.before == base.step_time
         if remedies and point.for_time:
@@ -166,7 +166,7 @@ def test_gradients_reduced_in_every_microbatch_are_named_and_ended() -> None:
         "training": {"global_batch": 256, "memory_recipe": "bf16-12"},
         "overlap": {"grad_reduce": True},
     }
-    base = simulate(simcluster.load("tiny_3d", {"faults": None, **document}))
+    base = simulate(simcluster.scenario("tiny_3d", {"faults": None, **document}))
     assert base.step_time == pytest.approx(19.15, abs=5e-3)
     assert base.times.bubble_fraction == pytest.approx(0.093, abs=5e-4)
     assert base.to_dict()["schedule_bubble_fraction"] == pytest.approx(3 / 35)  # 8.6 %
@@ -201,7 +201,7 @@ def test_a_remedy_that_does_not_fit_is_not_offered() -> None:
     free = points("tiny_3d")["pipeline bubble"].remedy
     assert free is not None
     assert free.values["parallel.pp"] == 1
-    capacity = simulate(simcluster.load("tiny_3d")).facts.memory
+    capacity = simulate(simcluster.scenario("tiny_3d")).facts.memory
     small = (free.memory - 1) / capacity
     for point in points("tiny_3d", f"cluster.scale.memory={small}").values():
         assert all(remedy.memory <= small * capacity for remedy in point.remedies)
@@ -210,7 +210,7 @@ def test_a_remedy_that_does_not_fit_is_not_offered() -> None:
 
 def test_a_gpu_that_is_nearly_full_has_remedies_too(capsys: pytest.CaptureFixture[str]) -> None:
     """One that fits and is tight is a warning; so is a remedy for another point that stays tight."""
-    base = simulate(simcluster.load("tiny_3d"))
+    base = simulate(simcluster.scenario("tiny_3d"))
     scale = f"cluster.scale.memory={base.memory.total / base.facts.memory / 0.93}"
     full = points("tiny_3d", scale)["memory headroom"]
     assert full.verdict == "warn"
@@ -223,7 +223,7 @@ def test_a_gpu_that_is_nearly_full_has_remedies_too(capsys: pytest.CaptureFixtur
 
 def test_changes_that_help_each_other_are_put_together() -> None:
     """The best remedy and what makes its step shorter still: shorter than each alone."""
-    result = simulate(simcluster.load("tiny_3d"))
+    result = simulate(simcluster.scenario("tiny_3d"))
     found = checklist(result)
     times = [remedy.step_time for remedy in found.fastest]
     assert times == sorted(times)

@@ -23,7 +23,7 @@ def test_a_price_is_of_all_or_of_each_scenario(
 ) -> None:
     found = rows(capsys, "tiny_3d", "tiny_dp", "--price", text)
     for name, price, row in zip(("tiny_3d", "tiny_dp"), prices, found, strict=True):
-        result = simcluster.simulate(simcluster.load(name))
+        result = simcluster.simulate(simcluster.scenario(name))
         dollars = 1e12 * result.facts.ranks * price / result.tokens_per_s / 3600
         assert row["dollars_per_1t_tokens"] == pytest.approx(dollars, rel=1e-12)
         assert any("healthy steps" in words for words in row["assumed"])

@@ -15,7 +15,7 @@ from conftest import counts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simcluster import InputError, load, simulate
+from simcluster import InputError, simulate
 from simcluster.base.arrays import Floats
 from simcluster.cli import main
 from simcluster.documents.shipped import builtin_names
@@ -23,7 +23,7 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import Tables
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.job import facts_of
-from simcluster.scenario.scenario import Base, Scenario, Variant
+from simcluster.scenario.scenario import Base, Scenario, Variant, load
 from simcluster.schedules import SCHEDULES
 from simcluster.studies.sweep import step_tables
 from simcluster.studies.sweep.quick import quick_numbers, quick_step

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
-from simcluster import InputError, load
-from simcluster.scenario.scenario import Scenario
+from simcluster import InputError
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.scope import _FIELDS
 from simcluster.studies.sweep.quick import QuickSteps
 from simcluster.studies.sweep.stage_network import NotQuickError

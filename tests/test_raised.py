@@ -39,7 +39,7 @@ def step(**factors: float) -> simcluster.Result:
 
 
 def played(changes: dict[str, Any]) -> simcluster.Result:
-    return simulate_scenario(simcluster.load("tiny_dp", changes))
+    return simulate_scenario(simcluster.scenario("tiny_dp", changes))
 
 
 # --- one resource of two in series ------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_calls_of_uneven_experts_are_seen() -> None:
     job = {"model.layers": 4, "parallel.pp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "gpus": 64,
            "parallel.order": ["tp", "cp", "pp", "dp"], "training.global_batch": 64, "cluster.gpus_per_node": 1,
            "cluster.nodes": 64, "faults": [uneven]}  # fmt: skip
-    result = simulate_scenario(simcluster.load("mixtral_8x7b_128xh100", job))
+    result = simulate_scenario(simcluster.scenario("mixtral_8x7b_128xh100", job))
     seconds = {call.axis: call.seconds for call in calls_of(result)}
     assert max(seconds, key=seconds.__getitem__) == "ep"
 
@@ -207,7 +207,7 @@ def test_calls_of_uneven_experts_are_seen() -> None:
 def test_calls_are_all_communication_of_a_run() -> None:
     """Seconds over all ranks, by axis as in the spans: groups, sends and copies."""
     for name in ("tiny_3d", "llama3_70b_16xh100_offload"):
-        result = simulate_scenario(simcluster.load(name))
+        result = simulate_scenario(simcluster.scenario(name))
         found: dict[str, float] = {}
         for call in calls_of(result):
             found[call.axis] = found.get(call.axis, 0.0) + call.seconds
@@ -238,17 +238,17 @@ B200 = {"cluster": {"topology": "dgx_b200", "nodes": 1}, "gpus": 8}
 def test_a_latency_that_nothing_takes_is_rejected(base: dict[str, Any], link: str) -> None:
     key = f"cluster.{link}.latency"
     with pytest.raises(simcluster.InputError) as told:
-        simcluster.load("tiny_3d", {**base, key: "1 s"})
+        simcluster.scenario("tiny_3d", {**base, key: "1 s"})
     assert str(told.value).startswith(f"override: {key}: has no effect")
     for words in ("NCCL's platform dgx-", "collectives.nccl to none", "cluster.scale.latency"):
         assert words in str(told.value)
-    simcluster.load("tiny_3d", {**base, key: "1 s", "collectives.nccl": "none"})
+    simcluster.scenario("tiny_3d", {**base, key: "1 s", "collectives.nccl": "none"})
 
 
 def test_a_latency_that_something_takes_acts() -> None:
     def seconds(**changes: Any) -> float:
         return simulate_scenario(
-            simcluster.load("tiny_3d", {name.replace("__", "."): v for name, v in changes.items()})
+            simcluster.scenario("tiny_3d", {name.replace("__", "."): v for name, v in changes.items()})
         ).step_time
 
     slow = {"cluster__nic__latency": "1 ms"}
@@ -265,16 +265,16 @@ def test_every_command_rejects_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert "cluster.nic.latency: has no effect" in capsys.readouterr().err
     assert main(["compare", "tiny_3d", "--vary", "cluster.nic.latency=1 us,1 s"]) == 2
     assert "cluster.nic.latency: has no effect" in capsys.readouterr().err
-    inline = simcluster.scenario(simcluster.load("tiny_3d").document())
+    inline = simcluster.scenario(simcluster.scenario("tiny_3d").document())
     with pytest.raises(simcluster.InputError, match=r"cluster\.topology\.nic\.latency: has no effect"):
         inline.with_({"cluster.topology.nic.latency": "1 s"})
 
 
 def test_a_run_warns_of_a_rate_beyond_nccls_pace() -> None:
     fast = {"cluster.nic.line_rate": "800 Gbit/s"}
-    (warning,) = simulate_scenario(simcluster.load("tiny_3d", fast)).warnings()
+    (warning,) = simulate_scenario(simcluster.scenario("tiny_3d", fast)).warnings()
     assert warning.startswith("cluster.nic.line_rate: almost no gain for dp")
     assert "bound by NCCL's pace at 44.83 GB/s" in warning
     assert "with --collectives.nccl none only the links limit" in warning
     for other in ({"cluster.nic.line_rate": "200 Gbit/s"}, {"cluster.name": "mine"}):
-        assert simulate_scenario(simcluster.load("tiny_3d", other)).warnings() == []
+        assert simulate_scenario(simcluster.scenario("tiny_3d", other)).warnings() == []

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simcluster import load, simulate
+from simcluster import simulate
 from simcluster.engine import job_record
 from simcluster.results.result import Result
+from simcluster.scenario.scenario import load
 
 SPEEDS = {"kind": "speeds", "law": {"kind": "normal", "sigma": 0.05}}
 CASES: list[tuple[str, dict[str, Any]]] = [

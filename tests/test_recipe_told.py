@@ -19,9 +19,9 @@ PLAIN: dict[str, Any] = {"gpus": 1, "parallel": {"dp": 1}, "training.global_batc
 
 
 def test_the_json_says_the_bytes_and_who_chose_them() -> None:
-    said = simcluster.simulate(simcluster.load("tiny_dp")).to_dict()["bytes_per_parameter"]
+    said = simcluster.simulate(simcluster.scenario("tiny_dp")).to_dict()["bytes_per_parameter"]
     assert said == {"weight": 2, "gradient": 4, "optimizer": 12, "recipe": "mixed-18", "default": True}
-    named = simcluster.load("tiny_dp", {"training.memory_recipe": "bf16-12"})
+    named = simcluster.scenario("tiny_dp", {"training.memory_recipe": "bf16-12"})
     said = simcluster.simulate(named).to_dict()["bytes_per_parameter"]
     assert said == {"weight": 2, "gradient": 2, "optimizer": 8, "recipe": "bf16-12", "default": False}
 
@@ -29,7 +29,7 @@ def test_the_json_says_the_bytes_and_who_chose_them() -> None:
 @pytest.mark.parametrize("recipe", ["mixed-16", "mixed-18", "fp32-16", "bf16-12"])
 def test_they_are_those_that_memory_counts(recipe: str) -> None:
     """On one GPU, which shards nothing: parameters x bytes is the model state held."""
-    scenario = simcluster.load("tiny_dp", {**PLAIN, "training.memory_recipe": recipe})
+    scenario = simcluster.scenario("tiny_dp", {**PLAIN, "training.memory_recipe": recipe})
     result = simcluster.simulate(scenario)
     document, model = result.to_dict(), scenario.model
     number = stage_parameters_per_tp_rank(model, 1, layers=model.layers, first=True, last=True)
@@ -43,18 +43,18 @@ def test_the_run_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "tiny_dp"]) == 0
     line = "18 B per parameter (weights 2, gradients 4, optimizer 12: mixed-18, by default)"
     assert line in [each.strip() for each in capsys.readouterr().out.splitlines()]
-    assert describe_recipe(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})) == (
+    assert describe_recipe(simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"})) == (
         "16 B per parameter (weights 2, gradients 2, optimizer 12: mixed-16)"
     )
 
 
 def test_another_precision_is_another_width_of_gradients(tmp_path: Path) -> None:
     """tiny_dp with fp16-mixed is faster because its recipe has gradients of 2 B: the recipe alone does as much."""
-    sides = [simcluster.load("tiny_dp"), simcluster.load("tiny_dp", {"training.precision": "fp16-mixed"})]
+    sides = [simcluster.scenario("tiny_dp"), simcluster.scenario("tiny_dp", {"training.precision": "fp16-mixed"})]
     found = diff(*sides)
     assert found.recipe is not None
     assert found.recipe.alone is not None
-    alone = simcluster.simulate(simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"})).step_time
+    alone = simcluster.simulate(simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"})).step_time
     assert found.recipe.alone == alone - found.base.step_time
     assert abs(found.seconds - found.recipe.alone) < 0.03 * abs(found.seconds)
     assert (
@@ -71,11 +71,11 @@ def test_another_precision_is_another_width_of_gradients(tmp_path: Path) -> None
 
 
 def test_a_recipe_that_is_all_that_differs_is_not_played_again() -> None:
-    found = diff("tiny_dp", simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-16"}))
+    found = diff("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-16"}))
     assert found.recipe is not None
     assert (found.recipe.alone, found.recipe.default) == (None, False)
     assert "Another recipe, mixed-16 for mixed-18: gradients" in found.in_words()
-    assert diff("tiny_dp", simcluster.load("tiny_dp", {"training.memory_recipe": "mixed-18"})).recipe is None
+    assert diff("tiny_dp", simcluster.scenario("tiny_dp", {"training.memory_recipe": "mixed-18"})).recipe is None
 
 
 def test_compare_names_it(capsys: pytest.CaptureFixture[str]) -> None:

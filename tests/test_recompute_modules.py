@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simcluster import InputError, load, simulate
+from simcluster import InputError, simulate
 from simcluster.model.choices import RECOMPUTE_MODULES, RecomputeModule
 from simcluster.model.flops import hardware_flops_per_sequence, model_flops_per_sequence
 from simcluster.model.layers import RankShape
@@ -19,6 +19,7 @@ from simcluster.planning.works import Collective
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.memory_plan import offload_of, shape_of
+from simcluster.scenario.scenario import load
 
 MLA = {"q_lora_rank": 192, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
 MOE = {"experts": 8, "top_k": 2, "expert_ffn_hidden_size": 256, "shared_experts": 1, "first_dense_layers": 1}

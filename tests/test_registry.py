@@ -22,22 +22,22 @@ from simcluster.model.transformer import Model
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
-from simcluster.show.registry.kinds import KINDS, entries_of, first_sentence, names
+from simcluster.show.registry.kinds import KINDS, entries_of, first_sentence, list_names
 from simcluster.show.registry.shown import kind_of, text_of_entry
 from simcluster.step.simulate import simulate
 
-EVERY = [(kind, name) for kind in KINDS for name in names(kind)]
+EVERY = [(kind, name) for kind in KINDS for name in list_names(kind)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_list_has_a_line_for_each(kind: str) -> None:
     entries = entries_of(kind)
-    assert [entry.name for entry in entries] == names(kind) == list(dict.fromkeys(names(kind)))
+    assert [entry.name for entry in entries] == list_names(kind) == list(dict.fromkeys(list_names(kind)))
     for entry in entries:
         assert entry.what, entry.name
         assert not any(mark in entry.what for mark in ("\n", "``", ">>>", "{"))
         assert "\n" not in entry.source
-    assert names(kind.upper().replace("-", " ")) == names(kind)
+    assert list_names(kind.upper().replace("-", " ")) == list_names(kind)
 
 
 @pytest.mark.parametrize("kind", ["models", "devices", "links", "failures", "laws", "platforms"])
@@ -56,7 +56,7 @@ def test_every_name_is_printed() -> None:
             assert parse_document(text).data, name
 
 
-@pytest.mark.parametrize("name", names("scenarios"))
+@pytest.mark.parametrize("name", list_names("scenarios"))
 def test_a_scenario_is_printed_and_read_back(name: str) -> None:
     scenario = load(name)
     if scenario.gpus < 1024:  # of more it takes longer, and says no more
@@ -64,10 +64,10 @@ def test_a_scenario_is_printed_and_read_back(name: str) -> None:
 
 
 def test_catalogues_are_printed_and_read_back() -> None:
-    for name in names("models")[::5]:
+    for name in list_names("models")[::5]:
         section = parse_document(text_of_entry(name, "models")).data["model"]
         assert Model.model_validate({"name": name, **section}) == Model.model_validate(model_document(name))
-    for name in names("devices"):
+    for name in list_names("devices"):
         assert load_device({"name": name, **parse_document(text_of_entry(name, "devices")).data}) == load_device(name)
     for name in ("flat", "dgx_h100", "mixed_nics"):
         assert parse_document(text_of_entry(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
@@ -105,7 +105,9 @@ def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert "schedules  " in said("list")
     assert "zb-v" in said("list", "schedules")
-    assert [each["name"] for each in json.loads(said("list", "packing rules", "--json", "-"))] == names("packing-rules")
+    assert [each["name"] for each in json.loads(said("list", "packing rules", "--json", "-"))] == list_names(
+        "packing-rules"
+    )
     assert (
         json.loads(said("show", "tiny_dp", "--json", "-"))
         == read_document(builtin_folder("scenarios") / "tiny_dp.yaml").data
@@ -123,7 +125,7 @@ def test_a_first_sentence_ends_where_one_does() -> None:
 # --- a first scenario -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", names("models"))
+@pytest.mark.parametrize("model", list_names("models"))
 def test_a_first_scenario_of_every_model_fits(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.longrun.launch.layouts._seconds_per_sequence", lambda scenario: 0.0)
     gpus = 1024 if parameters(Model.model_validate(model_document(model))).total > 80e9 else 64

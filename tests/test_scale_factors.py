@@ -21,7 +21,7 @@ SLOW = ("launch", "latency")
 
 def step(name: str, overrides: dict[str, Any] | None = None, **factors: float) -> float:
     changes = {f"cluster.scale.{key}": value for key, value in factors.items()}
-    return simcluster.simulate(simcluster.load(name, {**(overrides or {}), **changes})).step_time
+    return simcluster.simulate(simcluster.scenario(name, {**(overrides or {}), **changes})).step_time
 
 
 @pytest.mark.parametrize("name", ["tiny_3d", "gpt3_175b_64xa100"])
@@ -54,8 +54,8 @@ def test_slower_is_never_faster(resource: str) -> None:
 
 
 def test_a_factor_acts_on_its_own_links() -> None:
-    plain = simcluster.load("gpt3_175b_64xa100").cluster.built
-    halved = simcluster.load("gpt3_175b_64xa100", {"cluster.scale.network": 0.5}).cluster.built
+    plain = simcluster.scenario("gpt3_175b_64xa100").cluster.built
+    halved = simcluster.scenario("gpt3_175b_64xa100", {"cluster.scale.network": 0.5}).cluster.built
     for number, (a, b) in enumerate(plain.links):
         medium = plain.graph[a][b]["medium"]
         factor = 1.0 if medium in ("nvlink", "pcie") else 0.5
@@ -66,8 +66,8 @@ def test_a_factor_acts_on_its_own_links() -> None:
 
 def test_between_machines_is_network_and_pcie_and_not_nvlink() -> None:
     scale = {"cluster.scale.between_machines": 3.0, "cluster.scale.network": 0.5}
-    plain = simcluster.load("gpt3_175b_64xa100").cluster.built
-    faster = simcluster.load("gpt3_175b_64xa100", scale)
+    plain = simcluster.scenario("gpt3_175b_64xa100").cluster.built
+    faster = simcluster.scenario("gpt3_175b_64xa100", scale)
     for number, (a, b) in enumerate(plain.links):
         factor = {"nvlink": 1.0, "pcie": 3.0}.get(plain.graph[a][b]["medium"], 1.5)
         assert faster.cluster.built.capacity[number] == plain.capacity[number] * factor
@@ -75,14 +75,14 @@ def test_between_machines_is_network_and_pcie_and_not_nvlink() -> None:
 
 
 def test_memory_is_capacity_and_no_time() -> None:
-    less = simcluster.simulate(simcluster.load("tiny_3d", {"cluster.scale.memory": 0.001}))
-    plain = simcluster.simulate(simcluster.load("tiny_3d"))
+    less = simcluster.simulate(simcluster.scenario("tiny_3d", {"cluster.scale.memory": 0.001}))
+    plain = simcluster.simulate(simcluster.scenario("tiny_3d"))
     assert less.step_time == plain.step_time
     assert less.facts.memory == plain.facts.memory * 0.001
 
 
 def test_the_factors_are_part_of_the_document() -> None:
-    scenario = simcluster.load("tiny_3d", {"cluster.scale.flops": 1.5})
+    scenario = simcluster.scenario("tiny_3d", {"cluster.scale.flops": 1.5})
     assert scenario.document()["cluster"]["scale"]["flops"] == 1.5
     assert from_document(scenario.document()) == scenario
 

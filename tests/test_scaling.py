@@ -16,7 +16,7 @@ from simcluster import cli
 from simcluster.base.errors import InputError
 from simcluster.longrun.budget.critical_batch import CriticalBatch
 from simcluster.longrun.budget.loss_laws import loss_law
-from simcluster.longrun.scaling.scale import Scaling, scaling
+from simcluster.longrun.scaling.scale import Scaling, compute_optimal
 from simcluster.longrun.studies.build import build_long_run
 from simcluster.longrun.studies.states import StepStates
 from simcluster.model.layers import parameters
@@ -34,7 +34,7 @@ def tiny() -> Scenario:
 @pytest.fixture(scope="module")
 def grown(tiny: Scenario) -> Scaling:
     """More GPUs, each with its own part of a batch that grows."""
-    return scaling(tiny, loss=5.0, price=2, vary=SIZES)
+    return compute_optimal(tiny, loss=5.0, price=2, vary=SIZES)
 
 
 # --- budgets and losses -----------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def grown(tiny: Scenario) -> Scaling:
 
 def test_a_budget() -> None:
     """GPT-3's, by each law: the 20 tokens per parameter of the rule, the refit's 18.7, 87 by two digits."""
-    found = simcluster.scaling(compute=3.15e23, parameters="175B")
+    found = simcluster.compute_optimal(compute=3.15e23, parameters="175B")
     best, own = found.best, found.own
     assert best is not None
     assert own is not None
@@ -60,10 +60,10 @@ def test_a_budget() -> None:
 
 def test_gpus_and_days_are_a_budget() -> None:
     """GPT-3 on one GPU of 989 TFLOP/s takes 3,686.4 days."""
-    found = scaling(gpus=1, days=3686.4, law="hoffmann")
+    found = compute_optimal(gpus=1, days=3686.4, law="hoffmann")
     assert found.compute == pytest.approx(3.15e23, rel=1e-5)
     assert "at peak, which no run reaches" in found.summary()
-    half = scaling(gpus="1,024", days=30, mfu="50%", price=2)
+    half = compute_optimal(gpus="1,024", days=30, mfu="50%", price=2)
     assert half.compute == pytest.approx(1024 * 30 * 86400 * 0.5 * 989e12, rel=1e-12)
     assert half.best is not None
     assert half.asked.rate.gpu_hours(half.best.compute) == pytest.approx(1024 * 720, rel=1e-9)
@@ -71,7 +71,7 @@ def test_gpus_and_days_are_a_budget() -> None:
 
 
 def test_a_loss() -> None:
-    found = scaling(parameters="7B", loss=2.0, law="hoffmann-printed", mfu="40%", price=2, serve=1e13)
+    found = compute_optimal(parameters="7B", loss=2.0, law="hoffmann-printed", mfu="40%", price=2, serve=1e13)
     text = found.summary()
     assert "3.392T tokens" in text
     assert "4,168 days on one h100" in text
@@ -83,22 +83,22 @@ def test_a_loss() -> None:
 
 
 def test_never() -> None:
-    found = scaling(parameters="7B", loss=1.87, law="hoffmann-printed")
+    found = compute_optimal(parameters="7B", loss=1.87, law="hoffmann-printed")
     assert "never: its floor is 1.8727" in found.summary()
     assert found.to_dict()["to_loss"]["tokens"] is None
-    assert "no model gets below 1.69" in scaling(loss=1.6, law="hoffmann-printed").summary()
-    text = scaling(parameters="7B", loss=2.1, unique="5B").summary()
+    assert "no model gets below 1.69" in compute_optimal(loss=1.6, law="hoffmann-printed").summary()
+    text = compute_optimal(parameters="7B", loss=2.1, unique="5B").summary()
     assert "never on 5B unique tokens" in text
     assert "x unique" in text
 
 
 def test_repeated_data_take_more_tokens() -> None:
-    plain, repeated = (scaling(parameters="7B", loss=2.15, unique=unique) for unique in ("10T", "100B"))
+    plain, repeated = (compute_optimal(parameters="7B", loss=2.15, unique=unique) for unique in ("10T", "100B"))
     assert plain.to_loss is not None
     assert repeated.to_loss is not None
     assert plain.to_loss.tokens == plain.law.tokens_to(2.15, 7e9)
     assert 1.0 < repeated.to_loss.tokens / plain.to_loss.tokens < 1.2
-    five = scaling(parameters="7B", tokens="1T", unique="200B")
+    five = compute_optimal(parameters="7B", tokens="1T", unique="200B")
     assert five.own is not None
     assert five.laws["own_loss"]["besiroglu"] == five.own.loss
     worth = 200e9 * (1 + 15.387756 * (1 - math.exp(-4 / 15.387756)))
@@ -117,7 +117,7 @@ def test_repeated_data_take_more_tokens() -> None:
     ],
 )
 def test_one_line(question: dict[str, Any], line: str) -> None:
-    found = scaling(**question)
+    found = compute_optimal(**question)
     assert repr(found) == line
     assert str(found) == found.summary()
 
@@ -126,7 +126,7 @@ def test_one_line(question: dict[str, Any], line: str) -> None:
 
 
 def test_days_are_those_of_the_simulated_step(tiny: Scenario) -> None:
-    found = scaling(tiny, loss=5.0, price=3)
+    found = compute_optimal(tiny, loss=5.0, price=3)
     goal = found.to_loss
     assert goal is not None
     step = simcluster.simulate(tiny).step_time
@@ -156,18 +156,18 @@ def test_more_gpus_with_a_larger_batch(grown: Scaling) -> None:
 
 
 def test_the_same_batch_and_what_cannot_be(tiny: Scenario) -> None:
-    found = scaling(tiny, loss=5.0, vary={"cluster.gpus": [8, 3]}, batch="same")
+    found = compute_optimal(tiny, loss=5.0, vary={"cluster.gpus": [8, 3]}, batch="same")
     assert found.batches["batch"].tolist()[0] == 32768
     assert "gpus 3: " in found.summary()
     assert found.batches["refused"].tolist()[1]
     with pytest.raises(InputError, match="no valid variant"):
-        scaling(tiny, loss=5.0, vary={"cluster.gpus": [3]}, batch="same")
+        compute_optimal(tiny, loss=5.0, vary={"cluster.gpus": [3]}, batch="same")
     with pytest.raises(InputError, match=r"x 0\.7 is not a whole number"):
-        scaling(tiny, loss=5.0, vary={"training.micro_batch": [1], "cluster.gpus": [2.8]})
+        compute_optimal(tiny, loss=5.0, vary={"training.micro_batch": [1], "cluster.gpus": [2.8]})
 
 
 def test_a_critical_batch_of_ones_own(tiny: Scenario) -> None:
-    found = scaling(tiny, loss=5.0, critical_batch="32768")
+    found = compute_optimal(tiny, loss=5.0, critical_batch="32768")
     goal = found.to_loss
     assert goal is not None
     assert found.critical_batch == CriticalBatch(32768.0, goal.tokens)
@@ -175,7 +175,7 @@ def test_a_critical_batch_of_ones_own(tiny: Scenario) -> None:
 
 
 def test_kaplan_counts_no_embeddings(tiny: Scenario) -> None:
-    found, count = scaling(tiny, loss=5.0, law="kaplan"), parameters(tiny.model)
+    found, count = compute_optimal(tiny, loss=5.0, law="kaplan"), parameters(tiny.model)
     assert found.asked.parameters == count.total - count.embedding - count.lm_head
     assert "without embeddings" in found.summary()
 
@@ -195,7 +195,7 @@ def test_a_run_ends_by_a_loss(tiny: Scenario) -> None:
     assert "by besiroglu; the best model for its" in played.summary()
     assert "the batch is 0.21 of the critical one" in played.summary()
     assert played.to_dict()["loss"] == played.loss
-    asked = scaling(scenario)
+    asked = compute_optimal(scenario)
     assert asked.asked.loss == 4.5
     assert asked.asked.price == 2
 
@@ -203,12 +203,14 @@ def test_a_run_ends_by_a_loss(tiny: Scenario) -> None:
 def test_a_run_says_what_is_asked(tiny: Scenario) -> None:
     """Its days (without failures), steps or tokens are the budget; what is given comes first."""
     step = simcluster.simulate(tiny).step_time
-    days, steps = (scaling(load("tiny_dp", {"run": {**RUN, **end}})) for end in ({"days": "2 d"}, {"steps": 1000}))
+    days, steps = (
+        compute_optimal(load("tiny_dp", {"run": {**RUN, **end}})) for end in ({"days": "2 d"}, {"steps": 1000})
+    )
     assert days.own is not None
     assert steps.own is not None
     assert days.own.tokens == pytest.approx(2 * 86400 / step * tiny.tokens_per_step, rel=1e-12)
     assert steps.own.tokens == 1000 * tiny.tokens_per_step
-    given = scaling(load("tiny_dp", {"run": {**RUN, "days": "2 d"}}), tokens="1B")
+    given = compute_optimal(load("tiny_dp", {"run": {**RUN, "days": "2 d"}}), tokens="1B")
     assert given.own is not None
     assert given.own.tokens == 1e9
 
@@ -262,15 +264,15 @@ def test_runs_that_cannot_end_so(run: dict[str, Any], said: str) -> None:
 )
 def test_bad_questions(question: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        scaling(**question)
+        compute_optimal(**question)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_json_keys_are_those_of_the_contract(grown: Scaling) -> None:
-    budget = scaling(compute=1e23, parameters="7B", unique="1T", law="muennighoff")
-    answers = (each.to_dict() for each in (grown, budget, scaling(loss=2.0, serve=1e12)))
+    budget = compute_optimal(compute=1e23, parameters="7B", unique="1T", law="muennighoff")
+    answers = (each.to_dict() for each in (grown, budget, compute_optimal(loss=2.0, serve=1e12)))
     assert undescribed("From a budget to a loss", *answers) == []
 
 
@@ -294,7 +296,7 @@ def test_the_command_fits_and_answers(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_pictures(grown: Scaling) -> None:
     """A curve a budget, the best models on them, one's own; sizes of model, and the variants that were played."""
-    found = scaling(compute=3.15e23, parameters="175B", price=2)
+    found = compute_optimal(compute=3.15e23, parameters="175B", price=2)
     (axes,) = plots.isoflop(found).axes
     path = next(line for line in axes.lines if line.get_label() == "best model for each budget")
     best = found.best
@@ -311,7 +313,7 @@ def test_pictures(grown: Scaling) -> None:
 
 
 def test_no_size_is_cheaper_than_the_best_one() -> None:
-    found = scaling(compute=3.15e23, parameters="175B", price=2)
+    found = compute_optimal(compute=3.15e23, parameters="175B", price=2)
     for row in found.costs.to_dict("records"):
         cheapest = found.law.cheapest(row["loss"])
         assert cheapest is not None

@@ -36,7 +36,7 @@ def ids(path: Path) -> str:
 def result(request: pytest.FixtureRequest) -> simcluster.Result:
     """Each scenario played once, for all tests of it, which follow each other; the largest with fewer microbatches."""
     path = request.param
-    return simcluster.simulate(simcluster.load(path, FEWER_MICROBATCHES.get(path.stem, {})))
+    return simcluster.simulate(simcluster.scenario(path, FEWER_MICROBATCHES.get(path.stem, {})))
 
 
 def only(*names: str) -> pytest.MarkDecorator:
@@ -86,13 +86,13 @@ def test_the_slow_gpu_matters(result: simcluster.Result) -> None:
 def test_document_of_a_scenario_is_a_scenario(path: Path) -> None:
     from simcluster.scenario.scenario import from_document
 
-    scenario = simcluster.load(path)
+    scenario = simcluster.scenario(path)
     assert from_document(json.loads(json.dumps(scenario.document()))) == scenario
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=ids)
 def test_measured_steps_have_a_source(path: Path) -> None:
-    measured = simcluster.load(path).measured
+    measured = simcluster.scenario(path).measured
     assert measured is None or any(word in measured.source for word in ("arXiv", "README"))
 
 
@@ -171,7 +171,7 @@ def rounded(value: Any) -> Any:
 def golden_of(name: str) -> dict[str, Any]:
     """The result JSON, but for what validation says about it, and the timeline of every simulated rank as rows."""
     left_out = ("version", "scenario", "step_time_likely")
-    result = simcluster.simulate(simcluster.load(ROOT / "scenarios" / f"{name}.yaml"))
+    result = simcluster.simulate(simcluster.scenario(ROOT / "scenarios" / f"{name}.yaml"))
     timeline = result.timeline.astype(object)
     numbers = {key: value for key, value in result.to_dict().items() if key not in left_out}
     return {

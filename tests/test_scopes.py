@@ -11,7 +11,6 @@ from conftest import Tiny
 from drawn.scopes import SCOPES
 from drawn.varied import Record, missing, proved, records
 
-from simcluster import load
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS

@@ -30,7 +30,7 @@ SETS = [f"--set={path}={json.dumps(value)}" for path, value in TIE.items()]
 
 def tied(**factors: float) -> simcluster.Result:
     changes = {**TIE, **{f"cluster.scale.{name}": factor for name, factor in factors.items()}}
-    return simulate_scenario(simcluster.load("tiny_dp", changes))
+    return simulate_scenario(simcluster.scenario("tiny_dp", changes))
 
 
 @pytest.mark.parametrize("name", ["tiny_3d", "tiny_dp", "gpt3_175b_64xa100"])
@@ -41,7 +41,7 @@ def test_elasticities_sum_to_that_of_everything(name: str) -> None:
     """
     batch = {"training.global_batch": 8} if name.startswith("gpt3") else {}
     parts = [resource for resource in RESOURCES if resource != "between_machines"]  # the network and PCIe once more
-    found = sensitivity(simcluster.load(name, batch), parts, by=BY)
+    found = sensitivity(simcluster.scenario(name, batch), parts, by=BY)
     together = (1 - 1 / (1 + BY)) / BY
     assert 0.99 * together < sum(each.gain for each in found) < together * (1 + 1e-3)
     assert [each.gain for each in found] == sorted([each.gain for each in found], reverse=True)
@@ -51,22 +51,22 @@ def test_elasticities_sum_to_that_of_everything(name: str) -> None:
 
 def test_the_path_under_its_own_program_is_the_step() -> None:
     for name in ("tiny_3d", "gpt3_175b_64xa100"):
-        base = simulate_scenario(simcluster.load(name))
+        base = simulate_scenario(simcluster.scenario(name))
         same = simulate_scenario(base.scenario)
         assert path_seconds_under(base.critical_path, base, same) == pytest.approx(base.step_time, rel=1e-12)
 
 
 def test_another_program_gives_no_estimate() -> None:
-    base = simulate_scenario(simcluster.load("tiny_3d"))
-    other = simulate_scenario(simcluster.load("tiny_3d", {"training.global_batch": 16}))
+    base = simulate_scenario(simcluster.scenario("tiny_3d"))
+    other = simulate_scenario(simcluster.scenario("tiny_3d", {"training.global_batch": 16}))
     assert path_seconds_under(base.critical_path, base, other) is None
 
 
 def test_factors_add_to_those_that_are_there() -> None:
-    scenario = scaled(scaled(simcluster.load("tiny_dp"), "network", 1.0), "network", 1.0)
+    scenario = scaled(scaled(simcluster.scenario("tiny_dp"), "network", 1.0), "network", 1.0)
     assert scenario.cluster.scale.network == 4.0
     assert scaled(scenario, "latency", 1.0).cluster.scale.latency == 0.5
-    assert scenario.cluster.built.capacity.max() > simcluster.load("tiny_dp").cluster.built.capacity.max()
+    assert scenario.cluster.built.capacity.max() > simcluster.scenario("tiny_dp").cluster.built.capacity.max()
 
 
 def test_derivatives_up_and_down_differ_at_a_tie() -> None:
@@ -104,12 +104,12 @@ def test_the_command_heads_its_columns_by_what_they_hold(capsys: pytest.CaptureF
 
 
 def test_more_memory_is_worth_less_recomputation() -> None:
-    base = simulate_scenario(simcluster.load("tiny_3d", {"training.recompute": "full"}))
+    base = simulate_scenario(simcluster.scenario("tiny_3d", {"training.recompute": "full"}))
     ways = more_memory(base)
     assert [way.recompute for way in ways] == ["selective", "none"]
     assert base.memory.total <= ways[0].bytes <= ways[1].bytes
     assert ways[1].step_time < base.step_time
-    assert more_memory(simulate_scenario(simcluster.load("tiny_3d", {"training.recompute": "none"}))) == []
+    assert more_memory(simulate_scenario(simcluster.scenario("tiny_3d", {"training.recompute": "none"}))) == []
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def stages() -> Any:
 
 def together() -> Any:
     jobs = [Placed(load("tiny_dp"), tuple(range(first, first + 4))) for first in (0, 4)]
-    return simcluster.simulate_together(jobs, machine())
+    return simcluster.simulate_jobs(jobs, machine())
 
 
 def replayed() -> Any:
@@ -99,27 +99,27 @@ MADE: dict[str, Callable[[], Any]] = {
     "diff": lambda: simcluster.diff("tiny_dp", result()),
     "job_memory": lambda: simcluster.job_memory("tiny_3d"),
     "kernels": lambda: simcluster.kernels("tiny_3d"),
-    "largest": lambda: Largest("model.layers", 4, 8, 70e9, 9, 81e9, 80e9, {}, None),
-    "load": scenario,
+    "largest_that_fits": lambda: Largest("model.layers", 4, 8, 70e9, 9, 81e9, 80e9, {}, None),
+    "scenario": scenario,
     "load_cluster": machine,
     "monte_carlo": replicas,
     "plan": lambda: simcluster.plan(scenario(), 8, top=2, vary=FEW),
-    "play_schedules": lambda: simcluster.play_schedules(["1f1b", "zb-h1"], stages=4, microbatches=8),
+    "simulate_schedules": lambda: simcluster.simulate_schedules(["1f1b", "zb-h1"], stages=4, microbatches=8),
     "replay_failures": replayed,
-    "scaling": lambda: simcluster.scaling(compute="1e22"),
+    "compute_optimal": lambda: simcluster.compute_optimal(compute="1e22"),
     "sensitivity": lambda: simcluster.sensitivity(result(), ("network", "flops")),
     "simulate": result,
     "simulate_costs": lambda: simcluster.simulate_costs(
         simcluster.Costs(forward=1.0, backward=2.0), stages=4, microbatches=8
     ),
-    "simulate_together": together,
-    "state_ladder": lambda: simcluster.state_ladder("70B"),
+    "simulate_jobs": together,
+    "zero_stages": lambda: simcluster.zero_stages("70B"),
     "stragglers": lambda: simcluster.stragglers(result()),
     "train": week,
     "train_stages": stages,
-    "walls": lambda: simcluster.walls("70B", "15T"),
+    "estimate_training": lambda: simcluster.estimate_training("70B", "15T"),
     "what_if_free": lambda: simcluster.what_if_free(result(), ("forward", "tp")),
-    "what_pays": lambda: simcluster.what_pays(result()),
+    "mitigations": lambda: simcluster.mitigations(result()),
 }
 """What public functions return, by their names."""
 PARTS: dict[str, Callable[[], Any]] = {
@@ -221,7 +221,7 @@ def test_all_that_public_functions_return_is_shown() -> None:
     """A new one: derive what it returns from ``base.shown.Shown``, and give it a line in ``show/lines.py``."""
     of = answers()
     assert {each for each, classes in of.items() if not classes} == {
-        "compare", "compare_packing", "differences", "however_long", "inflation", "names", "report",
+        "compare", "compare_packing", "differences", "no_time_limit", "inflation", "list_names", "report",
         "scenario_schema", "studio", "sweep",
     }, "these return tables of pandas, widgets, or plain data, which show themselves"  # fmt: skip
     assert {each for classes in of.values() for each in classes if not issubclass(each, Displayable)} == set()

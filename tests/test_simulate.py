@@ -44,7 +44,7 @@ def times(result: Result) -> dict[str, Any]:
 
 def test_gpt3_175b_on_64_a100() -> None:
     """13.75 s: arXiv:2205.05198 table 5, 175B, sequence parallelism and selective recompute."""
-    result = simulate(simcluster.load(GPT3))
+    result = simulate(simcluster.scenario(GPT3))
     assert result.step_time == pytest.approx(13.75, rel=0.10)
     assert result.scenario.measured is not None
     assert result.scenario.measured.step_time == 13.75
@@ -53,7 +53,7 @@ def test_gpt3_175b_on_64_a100() -> None:
 
 def test_gpt3_175b_with_full_recompute() -> None:
     """18.13 s: the same table, full recompute and no sequence parallelism."""
-    scenario = simcluster.load(GPT3, {"training.recompute": "full", "parallel.sequence_parallel": False})
+    scenario = simcluster.scenario(GPT3, {"training.recompute": "full", "parallel.sequence_parallel": False})
     assert simulate(scenario).step_time == pytest.approx(18.13, rel=0.10)
 
 
@@ -61,7 +61,7 @@ def test_recompute_costs_what_it_computes_again() -> None:
     """Full recompute runs every layer's forward once more, and mfu counts none of it."""
     none, full = (
         simulate(
-            simcluster.load(
+            simcluster.scenario(
                 GPT3,
                 {
                     "training.recompute": recompute,
@@ -203,14 +203,14 @@ def test_two_runs_are_the_same_bytes(usual_engines: None) -> None:
     """Also in another process, whose hashes of texts differ."""
     script = (
         "import json, sys, simcluster;"
-        "s = simcluster.load(sys.argv[1], {'faults': [{'kind': 'slow_gpu', 'rank': 5, 'factor': 1.2}]});"
+        "s = simcluster.scenario(sys.argv[1], {'faults': [{'kind': 'slow_gpu', 'rank': 5, 'factor': 1.2}]});"
         "r = simcluster.simulate(s);"
         "print(json.dumps(r.to_dict())); print(r.timeline.to_csv()); print(r.waits)"
     )
     command = [sys.executable, "-c", script, str(SMALL)]
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(ROOT)}
     there = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    here = simulate(simcluster.load(SMALL, {"faults": [{"kind": "slow_gpu", "rank": 5, "factor": 1.2}]}))
+    here = simulate(simcluster.scenario(SMALL, {"faults": [{"kind": "slow_gpu", "rank": 5, "factor": 1.2}]}))
     assert there == f"{json.dumps(here.to_dict())}\n{here.timeline.to_csv()}\n{here.waits}\n"
 
 
@@ -381,6 +381,6 @@ def test_warnings(tiny: Tiny, change: dict[str, Any], part: str | None) -> None:
 
 
 def test_a_model_that_does_not_fit_says_so() -> None:
-    result = simulate(simcluster.load(GPT3, {"training.recompute": "none"}))
+    result = simulate(simcluster.scenario(GPT3, {"training.recompute": "none"}))
     assert result.to_dict()["fits"] is False
     assert "out of memory" in result.warnings()[0]

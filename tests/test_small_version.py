@@ -23,10 +23,10 @@ JOBS = (
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_small_version_is_a_scenario_of_one_machine_with_the_same_ranks(name: str) -> None:
-    whole = simcluster.load(name)
+    whole = simcluster.scenario(name)
     found = small_version(whole)
     small = found.scenario
-    assert simcluster.load_text(found.text()) == small == from_document(minimal_document(small))
+    assert simcluster.scenario(found.text()) == small == from_document(minimal_document(small))
     assert len(set(small.cluster.built.host_of[: small.gpus])) == 1
     assert found.result.fits
     parallel, before = small.parallel, whole.parallel
@@ -43,7 +43,7 @@ def test_a_small_version_is_a_scenario_of_one_machine_with_the_same_ranks(name: 
 
 def test_kernels_of_a_rank_keep_their_shapes() -> None:
     """The matrix products of a layer, by shape, are those of the whole job."""
-    whole = simcluster.load("gpt3_175b_64xa100")
+    whole = simcluster.scenario("gpt3_175b_64xa100")
 
     def shapes(scenario: Scenario) -> set[tuple[Any, ...]]:
         rows = [row for stage in (0, scenario.parallel.pp - 1) for row in simcluster.kernels(scenario, stage=stage)]
@@ -53,7 +53,7 @@ def test_kernels_of_a_rank_keep_their_shapes() -> None:
 
 
 def test_its_run_goes_through_its_checkpoints() -> None:
-    small = small_version(simcluster.load("week_64xa100")).scenario
+    small = small_version(simcluster.scenario("week_64xa100")).scenario
     assert small.run is not None
     assert (small.run.steps, small.run.checkpoint.every) == (STEPS, "50 steps")
     played = simcluster.train(small, played=1)
@@ -61,11 +61,11 @@ def test_its_run_goes_through_its_checkpoints() -> None:
 
 
 def test_layouts_keep_what_one_machine_has_room_for() -> None:
-    whole = simcluster.load("gpt3_175b_64xa100")
+    whole = simcluster.scenario("gpt3_175b_64xa100")
     assert [choose_small_layout(whole, gpus).tp for gpus in (8, 4, 2, 1)] == [4, 2, 2, 1]
     assert [choose_small_layout(whole, gpus).pp for gpus in (8, 4, 2, 1)] == [2, 2, 1, 1]
 
 
 def test_what_has_no_machine_says_so() -> None:
     with pytest.raises(simcluster.InputError, match="name the node"):
-        small_version(simcluster.load("tiny_dp"))
+        small_version(simcluster.scenario("tiny_dp"))

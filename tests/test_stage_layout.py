@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from test_reference import compare_scenario
 from test_same_answer import every_way
 
-from simcluster import InputError, Scenario, load
+from simcluster import InputError, Scenario
+from simcluster.scenario.scenario import load
 from simcluster.schedules.stage_layout import StageLayout
 
 

@@ -20,7 +20,7 @@ from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.files import load_cluster
 from simcluster.step.simulate import simulate as run
 from simcluster.studies.bench.collective import collective_times, concurrent_times
-from simcluster.studies.bench.collective_loads import limit_of
+from simcluster.studies.bench.collective_loads import busiest_links
 from simcluster.topology import Cluster, parse_topology
 
 RINGS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -169,7 +169,7 @@ def test_rings_that_share_nvlink_do_not_agree_and_keep_their_bounds() -> None:
         collective_times(cluster, range(16), "all_reduce", 1e9, detail=detail, nccl="none")
         for detail in ("flow", "steps")
     )
-    limit = limit_of(cluster, [range(16)], "all_reduce", 1e9, nccl="none")
+    limit = busiest_links(cluster, [range(16)], "all_reduce", 1e9, nccl="none")
     assert limit.busy < flow.duration < steps.duration
     assert flow.duration == pytest.approx(limit.busy + limit.latency, rel=1e-9)
 

@@ -15,7 +15,7 @@ from simcluster.interop.replay.trace_writer import trace_of_result
 from simcluster.planning.parallel import Plan
 from simcluster.results.waits import Wait, wait_matrix
 from simcluster.step.simulate import simulate
-from simcluster.studies.whatif.mitigations import slow_machines, what_pays, without_machine
+from simcluster.studies.whatif.mitigations import mitigations, slow_machines, without_machine
 
 SLOW = {"kind": "slow_gpu", "rank": 5, "factor": 1.4}
 JOB: dict[str, Any] = {
@@ -131,7 +131,7 @@ def test_mitigations_are_played(tiny: Any) -> None:
     model = {"vocab_size": 32000, "layers": 8}
     result = simulate(tiny(cluster=NODES, parallel={"pp": 2, "dp": 4}, training={"global_batch": 24}, model=model,
                            faults=[SLOW]))  # fmt: skip
-    found = {each.what.split(" (")[0]: each for each in what_pays(result)}
+    found = {each.what.split(" (")[0]: each for each in mitigations(result)}
     assert set(found) == {
         "rebalance the stages",
         "replace node 2 with a healthy one",
@@ -149,7 +149,7 @@ def test_planned_collections_and_dealt_out_sequences(tiny: Any) -> None:
     stall = {"kind": "host_stall", "cause": "garbage_collection", "seconds": "2 ms", "every": 4, "first": "random"}
     documents = {"kind": "sequence_lengths", "documents": {"kind": "lognormal", "median": 20, "sigma": 1.5}}
     result = simulate(tiny(**JOB, steps=4, faults=[stall, documents]))
-    found = {each.what.split(" (")[0]: each for each in what_pays(result)}
+    found = {each.what.split(" (")[0]: each for each in mitigations(result)}
     assert found["plan the garbage collection: all ranks together, between steps"].pays > 0.01
     assert found["redistribute the sequences"].pays > 0
 

@@ -22,7 +22,7 @@ from conftest import AtOnce
 import simcluster
 from simcluster.base.errors import InputError
 from simcluster.base.store import Store
-from simcluster.base.telling import DEFAULT_ESTIMATE_LIMIT, estimate_limit, however_long
+from simcluster.base.telling import DEFAULT_ESTIMATE_LIMIT, estimate_limit, no_time_limit
 from simcluster.base.version import sources_digest
 from simcluster.cli import main
 from simcluster.cli.sweep import Bar
@@ -97,7 +97,7 @@ def test_any_executor_gives_the_serial_rows_to_the_bit() -> None:
         pd.testing.assert_frame_equal(sweep("tiny_3d", VARY, executor=executor), serial, check_exact=True)
     good = serial[serial["status"] == "ok"].iloc[0]
     changes = {path: good[path].item() for path in VARY}
-    assert good["step_time_s"] == simcluster.simulate(simcluster.load("tiny_3d", changes)).step_time
+    assert good["step_time_s"] == simcluster.simulate(simcluster.scenario("tiny_3d", changes)).step_time
 
 
 @pytest.mark.programs
@@ -182,7 +182,7 @@ def test_an_executor_that_is_lost_is_one_message(problem: Exception, tmp_path: P
 @pytest.mark.parametrize(("asked", "most"), [(False, DEFAULT_ESTIMATE_LIMIT), (True, math.inf)])
 def test_who_plays_begins_what_the_command_was_asked_to_begin(asked: bool, most: float) -> None:
     """--yes goes with a task: other threads, as other machines, know nothing of it."""
-    with however_long(asked), ThreadPoolExecutor(1) as executor:
+    with no_time_limit(asked), ThreadPoolExecutor(1) as executor:
         rows = list(play_on(executor, 1, [(0, None)], how_long))
     assert rows == [[(0, {"most_s": most})]]
 

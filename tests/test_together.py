@@ -15,7 +15,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.cli import main, make_parser
 from simcluster.scenario.scenario import Scenario, from_document
-from simcluster.studies.multi_job import Placed, Shared, load_jobs, simulate_together
+from simcluster.studies.multi_job import Placed, Shared, load_jobs, simulate_jobs
 
 
 def jobs_file(folder: Path, first: list[int], second: list[int], oversubscription: float = 4) -> Path:
@@ -33,28 +33,28 @@ def jobs_file(folder: Path, first: list[int], second: list[int], oversubscriptio
 
 
 def test_a_job_alone_is_the_scenario_itself() -> None:
-    scenario = simcluster.load("tiny_3d")
-    (shared,) = simulate_together([Placed(scenario, tuple(range(scenario.gpus)))], scenario.cluster.built)
+    scenario = simcluster.scenario("tiny_3d")
+    (shared,) = simulate_jobs([Placed(scenario, tuple(range(scenario.gpus)))], scenario.cluster.built)
     assert shared.slowdown == 1.0
     assert shared.result.step_time == simcluster.simulate(scenario).step_time
 
 
 def test_jobs_that_share_no_link_do_not_slow_each_other(tmp_path: Path) -> None:
     placed, cluster = load_jobs(jobs_file(tmp_path, [0, 1], [2, 3]))
-    assert [each.slowdown for each in simulate_together(placed, cluster)] == [1.0, 1.0]
+    assert [each.slowdown for each in simulate_jobs(placed, cluster)] == [1.0, 1.0]
 
 
 def test_jobs_that_share_uplinks_slow_each_other(tmp_path: Path) -> None:
     placed, cluster = load_jobs(jobs_file(tmp_path, [0, 2], [1, 3]))
-    shared = simulate_together(placed, cluster)
+    shared = simulate_jobs(placed, cluster)
     assert shared[0].slowdown == shared[1].slowdown > 1.05
-    roomy = simulate_together(*load_jobs(jobs_file(tmp_path, [0, 2], [1, 3], oversubscription=1)))
+    roomy = simulate_jobs(*load_jobs(jobs_file(tmp_path, [0, 2], [1, 3], oversubscription=1)))
     assert [each.slowdown for each in roomy] == [1.0, 1.0]
 
 
 def test_folded_is_unfolded(tmp_path: Path) -> None:
     placed, cluster = load_jobs(jobs_file(tmp_path, [0, 2], [1, 3]))
-    folded, plain = simulate_together(placed, cluster), simulate_together(placed, cluster, folded=False)
+    folded, plain = simulate_jobs(placed, cluster), simulate_jobs(placed, cluster, folded=False)
     for one, other in zip(folded, plain, strict=True):
         assert one.result.step_time == other.result.step_time
         for rank in range(16):
@@ -64,11 +64,11 @@ def test_folded_is_unfolded(tmp_path: Path) -> None:
 
 
 def test_a_short_job_repeats_beside_a_long_one() -> None:
-    short = simcluster.load("tiny_3d")
-    cluster = simcluster.load("tiny_3d", {"cluster.nodes": 8, "gpus": 8}).cluster.built
-    long = simcluster.load("tiny_3d", {"training.global_batch": 4 * short.training.global_batch})
+    short = simcluster.scenario("tiny_3d")
+    cluster = simcluster.scenario("tiny_3d", {"cluster.nodes": 8, "gpus": 8}).cluster.built
+    long = simcluster.scenario("tiny_3d", {"training.global_batch": 4 * short.training.global_batch})
     gpus = short.gpus
-    shared = simulate_together([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
+    shared = simulate_jobs([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
     assert len(shared[0].measured) > 2 * len(shared[1].measured) >= 16
     assert [each.slowdown for each in shared] == [1.0, 1.0]  # they share no link
 
@@ -92,13 +92,13 @@ def on_one_uplink(batch: int, steps: int = 1) -> Scenario:
 
 
 def sharing(first: Scenario, second: Scenario) -> list[Shared]:
-    return simulate_together([Placed(first, (0, 2)), Placed(second, (1, 3))], first.cluster.built)
+    return simulate_jobs([Placed(first, (0, 2)), Placed(second, (1, 3))], first.cluster.built)
 
 
 def test_jobs_that_are_alike_share_the_uplink_in_all_steps() -> None:
     """Closed form: both reduce at once at half the rate, so a step of c + r takes c + 2 r."""
     job = on_one_uplink(2)
-    reducing = simulate_together([Placed(job, (0, 2))], job.cluster.built)[0].result.times.breakdown["exposed_dp"]
+    reducing = simulate_jobs([Placed(job, (0, 2))], job.cluster.built)[0].result.times.breakdown["exposed_dp"]
     for each in sharing(job, job):
         assert each.step_time == pytest.approx(each.alone + reducing, rel=1e-6)
 
@@ -155,12 +155,12 @@ def test_a_job_alone_has_its_own_faults(fault: str) -> None:
     """On any machines of the cluster: ranks and machines are the job's."""
     machines_of_eight = {"topology": "dgx_h100", "nodes": 4}
     changes = {"cluster": machines_of_eight, "gpus": 16, "parallel.dp": 16, "training.global_batch": 64}
-    clean = simcluster.load("tiny_dp", changes)
-    scenario = simcluster.load("tiny_dp", {**changes, "faults": [FAULTS[fault]]})
+    clean = simcluster.scenario("tiny_dp", changes)
+    scenario = simcluster.scenario("tiny_dp", {**changes, "faults": [FAULTS[fault]]})
     cluster = scenario.cluster.built
     for machines in ((0, 1), (3, 1)):
         gpus = tuple(gpu for host in machines for gpu, own in enumerate(cluster.host_of) if own == host)
-        (shared,) = simulate_together([Placed(scenario, gpus)], cluster)
+        (shared,) = simulate_jobs([Placed(scenario, gpus)], cluster)
         assert shared.slowdown == 1.0
         expected = simcluster.simulate(scenario)
         assert shared.result.step_time == pytest.approx(expected.step_time, rel=1e-9)
@@ -170,9 +170,9 @@ def test_a_job_alone_has_its_own_faults(fault: str) -> None:
 @pytest.mark.parametrize("fault", ["throttling", "stall", "slow uplinks"])
 def test_folded_is_unfolded_with_faults(tmp_path: Path, fault: str) -> None:
     placed, cluster = load_jobs(jobs_file(tmp_path, [0, 2], [1, 3]))
-    faulty = simcluster.load("tiny_dp", {**_changes(placed[0]), "faults": [FAULTS[fault]]})
+    faulty = simcluster.scenario("tiny_dp", {**_changes(placed[0]), "faults": [FAULTS[fault]]})
     jobs = [Placed(faulty, placed[0].gpus), placed[1]]
-    folded, plain = simulate_together(jobs, cluster), simulate_together(jobs, cluster, folded=False)
+    folded, plain = simulate_jobs(jobs, cluster), simulate_jobs(jobs, cluster, folded=False)
     assert [each.result.step_time for each in folded] == [each.result.step_time for each in plain]
     assert len(folded[0].result.weights) < len(plain[0].result.weights) == 16
 
@@ -183,9 +183,9 @@ def test_a_flapping_link_of_one_job_holds_up_its_neighbour_only_where_they_meet(
     for machines, meets in (([0, 2], True), ([0, 1], False)):
         others = [machine for machine in range(4) if machine not in machines]
         placed, cluster = load_jobs(jobs_file(tmp_path, machines, others))
-        faulty = simcluster.load("tiny_dp", {**_changes(placed[0]), "faults": flaps})
-        clean = simulate_together(placed, cluster)
-        both = simulate_together([Placed(faulty, placed[0].gpus), placed[1]], cluster)
+        faulty = simcluster.scenario("tiny_dp", {**_changes(placed[0]), "faults": flaps})
+        clean = simulate_jobs(placed, cluster)
+        both = simulate_jobs([Placed(faulty, placed[0].gpus), placed[1]], cluster)
         assert (both[1].result.step_time > clean[1].result.step_time) == meets
 
 
@@ -201,11 +201,11 @@ def _changes(placed: Placed) -> dict[str, Any]:
 def test_steps_with_chance_are_compared_with_the_same_steps() -> None:
     """A short job repeats, and draws anew in every step: alone it is played for as many."""
     jitter = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.2}, "per": "pass"}
-    short = simcluster.load("tiny_dp", {"faults": [jitter]})
-    long = simcluster.load("tiny_dp", {"training.global_batch": 2 * short.training.global_batch})
-    cluster = simcluster.load("tiny_dp", {"cluster.gpus": 8, "gpus": 4}).cluster.built
+    short = simcluster.scenario("tiny_dp", {"faults": [jitter]})
+    long = simcluster.scenario("tiny_dp", {"training.global_batch": 2 * short.training.global_batch})
+    cluster = simcluster.scenario("tiny_dp", {"cluster.gpus": 8, "gpus": 4}).cluster.built
     gpus = short.gpus
-    shared = simulate_together([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
+    shared = simulate_jobs([Placed(short, tuple(range(gpus))), Placed(long, tuple(range(gpus, 2 * gpus)))], cluster)
     assert shared[0].result.steps > 1
     assert shared[0].slowdown == pytest.approx(1.0, rel=1e-6)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from simcluster import InputError, Result, load, load_text, simulate
+from simcluster import InputError, Result, simulate
 from simcluster.cli import main
 from simcluster.interop.export.trace_export import MAX_RANKS, MERGED_FILE, trace_path, write_trace
 from simcluster.interop.kineto.chrome_trace import complete_event
@@ -29,7 +29,8 @@ from simcluster.interop.kineto.chrome_trace import write_chrome_trace as write_e
 from simcluster.interop.kineto.profile_loader import load_profiles
 from simcluster.interop.kineto.profile_metrics import changed_job
 from simcluster.interop.replay import measure
-from simcluster.studies.multi_job import Placed, simulate_together
+from simcluster.scenario.scenario import load, load_text
+from simcluster.studies.multi_job import Placed, simulate_jobs
 
 ROOT = Path(__file__).parent.parent
 TINY = ROOT / "scenarios" / "tiny_3d.yaml"
@@ -158,7 +159,7 @@ def test_one_of_several_jobs_is_a_trace_of_its_own(tmp_path: Path) -> None:
     own = load(TINY, {"training.global_batch": 4, "model.layers": 2})
     cluster = load(TINY, {"cluster.nodes": 8, "gpus": 8}).cluster.built
     first, second = (Placed(own, tuple(range(begin, begin + own.gpus))) for begin in (0, own.gpus))
-    result = simulate_together([first, second], cluster)[1].result
+    result = simulate_jobs([first, second], cluster)[1].result
     assert write_trace(result, tmp_path / "trace", ranks=range(8)).job_ranks == 8
     found = measure(load_profiles(tmp_path / "trace"))
     assert found.replayed.sum() == pytest.approx(result.step_time * result.steps, abs=5e-9)

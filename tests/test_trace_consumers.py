@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from simcluster import Result, load, load_text, simulate
+from simcluster import Result, simulate
 from simcluster.interop.export.trace_export import MERGED_FILE, write_trace
+from simcluster.scenario.scenario import load, load_text
 
 pytestmark = pytest.mark.programs
 HERE = Path(__file__).parent

@@ -41,7 +41,7 @@ training: {{global_batch: 1, precision: fp16-mixed}}
 overlap: {{tensor: false}}
 collectives: {{nccl: none}}
 """
-    result = simulate(simcluster.load_text(text))
+    result = simulate(simcluster.scenario(text))
     assert row(result, "tp").across == 0
     names = ("attention", "mlp")
     return sum(each.sent for each in result.traffic if each.axis == "tp" and each.name.startswith(names))
@@ -66,7 +66,7 @@ def test_trees_over_many_machines() -> None:
 
 def replicas(zero: int) -> Result:
     """64 GPUs that reduce gradients of 2 bytes and gather weights of 2."""
-    scenario = simcluster.load(
+    scenario = simcluster.scenario(
         "tiny_dp",
         {
             "cluster": {"topology": "flat", "gpus": 64},
@@ -98,7 +98,7 @@ def test_data_parallel() -> None:
 @pytest.mark.parametrize("name", ["tiny_dp", "tiny_3d"])
 def test_it_is_what_links_carry(name: str) -> None:
     """Bytes on links that lead from GPUs, and from machines, per GPU."""
-    result = simulate(simcluster.load(name))
+    result = simulate(simcluster.scenario(name))
     table, graph = link_table(result), result.scenario.cluster.built.graph
     kinds = {node: data["kind"] for node, data in graph.nodes(data=True)}
     of_gpus = table[[kinds[node] == "gpu" for node in table["link_from"]]]["bytes"].sum() / result.facts.ranks

@@ -13,10 +13,10 @@ import simcluster
 from simcluster import cli
 from simcluster.base.counts import format_count, format_dollars, parse_count, parse_share
 from simcluster.base.errors import InputError
-from simcluster.longrun.budget.walls import walls
+from simcluster.longrun.budget.walls import estimate_training
 from simcluster.model.recipes import RECIPES, state_bytes
 from simcluster.studies.kernels import kernels
-from simcluster.studies.state_ladder import smallest_dp, state_ladder
+from simcluster.studies.state_ladder import smallest_dp, zero_stages
 from simcluster.studies.whatif.job_memory import job_memory
 
 GB = 1e9
@@ -26,7 +26,7 @@ GB = 1e9
 
 def test_gpt3_on_one_gpu_at_peak() -> None:
     """3.15e23 FLOP at 989 TFLOP/s: ten years."""
-    found = walls("175B", "300B", gpus=1)
+    found = estimate_training("175B", "300B", gpus=1)
     assert found.flops == 3.15e23
     assert found.days == pytest.approx(3686.4, abs=0.05)
     assert found.at_peak
@@ -35,7 +35,7 @@ def test_gpt3_on_one_gpu_at_peak() -> None:
 
 
 def test_7b_on_2t() -> None:
-    found = walls("7B", "2T", mfu="50%", price=2, gpus=1024, days=30)
+    found = estimate_training("7B", "2T", mfu="50%", price=2, gpus=1024, days=30)
     assert found.flops == 8.4e22
     assert found.gpu_hours == pytest.approx(47_186, abs=0.5)
     assert found.gpu_hours is not None
@@ -46,7 +46,7 @@ def test_7b_on_2t() -> None:
 
 
 def test_70b_on_15t() -> None:
-    found = walls("70B", "15T", mfu=0.4, price="2", gpus="1,024", bytes_per_parameter=16)
+    found = estimate_training("70B", "15T", mfu=0.4, price="2", gpus="1,024", bytes_per_parameter=16)
     assert found.gpu_hours is not None
     assert found.gpu_hours / 24 == pytest.approx(184_319, abs=0.5)
     assert found.dollars == pytest.approx(8.847e6, abs=500)
@@ -59,7 +59,7 @@ def test_70b_on_15t() -> None:
 @pytest.mark.parametrize(("achievable", "kept", "lost"), [("50%", 7e6, 0.3), (0.35, 10e6, 0.0), (1.0, 3.5e6, 0.65)])
 def test_ten_million_dollars(achievable: float | str, kept: float, lost: float) -> None:
     """At 35 %: against 50 % $3M lost, 42.9 % more training; against peak 65 %; against what is reached nothing."""
-    found = walls("70B", budget="$10M", price=2, mfu="35%", achievable=achievable)
+    found = estimate_training("70B", budget="$10M", price=2, mfu="35%", achievable=achievable)
     assert found.bought_gpu_hours == 5.0e6
     assert found.bought_flops == pytest.approx(6.2307e24, rel=1e-9)
     assert found.wasted == pytest.approx(lost)
@@ -80,15 +80,15 @@ def test_what_the_run_costs_buys_the_run(
     n: float, d: float, mfu: float, gpus: int, price: float, days: float
 ) -> None:  # fmt: skip
     """A budget of its cost buys its tokens; the GPUs needed are enough, and one fewer is not; peak is a floor."""
-    found = walls(n, d, mfu=mfu, gpus=gpus, price=price, days=days)
-    again = walls(n, d, mfu=mfu, gpus=gpus, price=price, budget=found.dollars)
+    found = estimate_training(n, d, mfu=mfu, gpus=gpus, price=price, days=days)
+    again = estimate_training(n, d, mfu=mfu, gpus=gpus, price=price, budget=found.dollars)
     assert again.bought_tokens == pytest.approx(d)
     assert again.bought_days == pytest.approx(found.days)
     assert found.gpus_needed is not None
     assert found.gpu_hours is not None
     assert found.gpu_hours / 24 / found.gpus_needed <= days * (1 + 1e-12)
     assert found.gpus_needed == 1 or found.gpu_hours / 24 / (found.gpus_needed - 1) > days * (1 - 1e-12)
-    floor = walls(n, d).gpu_hours
+    floor = estimate_training(n, d).gpu_hours
     assert floor is not None
     assert floor <= found.gpu_hours * (1 + 1e-12)
     assert found.least_gpus * found.memory >= found.state_bytes > (found.least_gpus - 1) * found.memory
@@ -115,13 +115,13 @@ def test_what_the_run_costs_buys_the_run(
 )
 def test_what_cannot_be(given_: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
-        walls(**{"parameters": "7B", **given_})  # type: ignore[arg-type]
+        estimate_training(**{"parameters": "7B", **given_})  # type: ignore[arg-type]
 
 
 def test_the_command_says_what_the_function_counts(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["walls", "--parameters", "70B", "--tokens", "15T", "--mfu", "40%", "--price", "2", "--bytes", "16"]
     assert cli.main([*asked, "--json", "-"]) == 0
-    found = simcluster.walls("70B", "15T", mfu="40%", price=2, bytes_per_parameter=16)
+    found = simcluster.estimate_training("70B", "15T", mfu="40%", price=2, bytes_per_parameter=16)
     assert json.loads(capsys.readouterr().out) == found.to_dict()
     assert cli.main(asked) == 0
     assert capsys.readouterr().out == f"{found}\n"
@@ -148,7 +148,7 @@ def test_counts_as_people_write_them() -> None:
 )
 def test_state_a_gpu(parameters: str, dp: int, held: tuple[float, ...], reduction: tuple[float, ...]) -> None:
     """12 B a parameter: weights 2, gradients 2, moments 8."""
-    ladder = state_ladder(parameters, recipe="bf16-12", dp=dp)
+    ladder = zero_stages(parameters, recipe="bf16-12", dp=dp)
     assert [stage.bytes / GB for stage in ladder.stages] == pytest.approx(held)
     assert [stage.reduction for stage in ladder.stages] == pytest.approx(reduction, abs=5e-4)
     if dp == 64:
@@ -172,12 +172,12 @@ def test_state_a_gpu(parameters: str, dp: int, held: tuple[float, ...], reductio
     ],
 )
 def test_fewest_replicas_of_80_gb(parameters: str, recipe: str, least: tuple[int | None, ...]) -> None:
-    ladder = state_ladder(parameters, recipe=recipe, dp=8, device="a100-80gb")
+    ladder = zero_stages(parameters, recipe=recipe, dp=8, device="a100-80gb")
     assert tuple(stage.smallest_dp for stage in ladder.stages) == least
 
 
 def test_largest_model_on_8_of_80_gb() -> None:
-    found = [stage.largest / GB for stage in state_ladder("13B", recipe="bf16-12", dp=8).stages]
+    found = [stage.largest / GB for stage in zero_stages("13B", recipe="bf16-12", dp=8).stages]
     assert found == pytest.approx([6.67, 16.0, 24.6, 53.3], abs=0.05)
 
 
@@ -209,12 +209,12 @@ def test_the_fewest_replicas_fit_and_one_fewer_does_not(
 
 def test_every_key_is_described() -> None:
     """Of walls, of states, of a job's memory, of the largest value; of kernels in their own section."""
-    scenario = simcluster.load("tiny_3d")
+    scenario = simcluster.scenario("tiny_3d")
     written = [
-        simcluster.walls("7B", "2T", mfu=0.4).to_dict(),
-        simcluster.state_ladder("7B").to_dict(),
+        simcluster.estimate_training("7B", "2T", mfu=0.4).to_dict(),
+        simcluster.zero_stages("7B").to_dict(),
         job_memory(scenario).to_dict(),
-        {**simcluster.largest(scenario, "training.micro_batch").to_dict(), "skipped": {}},
+        {**simcluster.largest_that_fits(scenario, "training.micro_batch").to_dict(), "skipped": {}},
     ]
     names = described("Walls and states")
     assert [key for each in written for key in keys(each) if not is_described(key, names)] == []

@@ -17,6 +17,7 @@ from conftest import for_each
 
 import simcluster
 from simcluster.base.errors import InputError
+from simcluster.base.old_names import RENAMED
 from simcluster.longrun.eventlog import EventLog, Incident
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.scenario.sections import Parallel
@@ -66,23 +67,23 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "inflation": lambda one: simcluster.inflation({"it": one}, [0.05], per="gpu", replicas=2),
     "job_memory": simcluster.job_memory,
     "kernels": simcluster.kernels,
-    "largest": lambda one: simcluster.largest(one, "training.micro_batch"),
+    "largest_that_fits": lambda one: simcluster.largest_that_fits(one, "training.micro_batch"),
     "monte_carlo": lambda one: simcluster.monte_carlo(one, replicas=3),
     "plan": lambda one: simcluster.plan(one, 2, top=1, vary=LAYOUTS).table,
     "replay_failures": lambda one: simcluster.replay_failures(one, LOG),
     "report": lambda one: simcluster.report(one, to=f"{tempfile.mkdtemp()}/page.html").stat().st_size,
-    "scaling": lambda one: simcluster.scaling(one, tokens="1B"),
+    "compute_optimal": lambda one: simcluster.compute_optimal(one, tokens="1B"),
     "scenario": simcluster.scenario,
     "sensitivity": lambda one: simcluster.sensitivity(one, ["flops"]).table,
     "simulate": simcluster.simulate,
-    "simulate_together": lambda one: simcluster.simulate_together([(one, range(2))], "flat")[0].step_time,
+    "simulate_jobs": lambda one: simcluster.simulate_jobs([(one, range(2))], "flat")[0].step_time,
     "stragglers": simcluster.stragglers,
     "studio": lambda one: simcluster.studio(one).result.step_time,
     "sweep": lambda one: simcluster.sweep(one, {"seed": [1, 2]}),
     "train": simcluster.train,
     "train_stages": simcluster.train_stages,
     "what_if_free": lambda one: simcluster.what_if_free(one, ["dp"]).table,
-    "what_pays": lambda one: simcluster.what_pays(one).table,
+    "mitigations": lambda one: simcluster.mitigations(one).table,
     "write_trace": lambda one: simcluster.write_trace(one, f"{tempfile.mkdtemp()}/trace.json").ranks,
 }
 """Every public function that takes a scenario (by its name), and a quick call of it."""
@@ -91,7 +92,7 @@ FORMS: dict[str, Callable[[str, Path, Mapping[str, Any]], Any]] = {
     "dict": lambda name, folder, document: document,
     "Scenario": lambda name, folder, document: from_document(document),
 }
-SLOW = ("check", "largest", "plan", "job_memory", "report")  # of these one form beside the name
+SLOW = ("check", "largest_that_fits", "plan", "job_memory", "report")  # of these one form beside the name
 TAKERS = re.compile(r"\b(ScenarioLike|ResultLike|ClusterLike|Variants|Side|Policy)\b")
 
 
@@ -131,7 +132,7 @@ def test_whatever_says_a_scenario_means_the_same(function: str, shipped: Path) -
 @for_each("wrong", [3, None, Parallel])
 def test_a_wrong_type_is_told_what_to_pass(function: str, wrong: object) -> None:
     what = "cluster" if function == "collective_times" else "scenario"
-    if wrong is None and function == "scaling":
+    if wrong is None and function == "compute_optimal":
         return  # asks without one
     with pytest.raises(InputError, match=rf"{function}.* takes .*a {what} \(.*, got (int: 3|None|Parallel)"):
         CALLS[function](wrong)
@@ -175,8 +176,8 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_changed_afterwards_is_read_with_the_change(change: dict[str, Any], shipped: Path) -> None:
     first = {"model.layers": 2, "training.global_batch": 4}
-    together = simcluster.load("small", {**first, **change})
-    assert simcluster.load("small", first).with_(change) == together
+    together = simcluster.scenario("small", {**first, **change})
+    assert simcluster.scenario("small", first).with_(change) == together
     assert simcluster.scenario(shipped / "small.yaml", first).with_(change) == together
     assert simcluster.scenario(DOCUMENT, first).with_(change) == together
     assert Base.of(simcluster.scenario("small", first)).scenario(tuple(change.items())) == together
@@ -230,7 +231,7 @@ def test_a_scenario_takes_what_a_file_takes() -> None:
         "cluster: {topology: dgx_h100, nodes: 1, nic: {line_rate: 200 Gbit/s}}\nmodel: {preset: llama3-8b}\n"
         "training: {global_batch: 8}\nparallel: {tp: 8}\noverlap: {bucket_size: 25 MB}\n"
     )
-    assert direct == simcluster.load_text(text) == simcluster.scenario(text)
+    assert direct == simcluster.scenario(text)
     assert direct.parallel.dp == 1
     assert Scenario(cluster="flat_8", model="llama3-8b", training={"global_batch": 8}).gpus == 8
 
@@ -242,6 +243,28 @@ def test_a_wrong_scenario_is_one_error_of_ours() -> None:
     with pytest.raises(InputError, match="did you mean 'model'") as caught:
         Scenario(cluster="flat_8", modle="llama3-8b", training={"global_batch": 8})  # type: ignore[call-arg]
     assert "https" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_old_names_of_functions_work_and_warn(old: str) -> None:
+    today = RENAMED[old][1]
+    assert today in simcluster.__all__
+    assert old not in simcluster.__all__
+    with pytest.warns(
+        DeprecationWarning, match=rf"simcluster\.{old} is deprecated: use simcluster\.{today}$"
+    ) as caught:
+        function = getattr(simcluster, old)
+    assert caught[0].filename == __file__
+    assert today == "scenario" or function is getattr(simcluster, today)
+
+
+def test_simulate_takes_changes() -> None:
+    changed = from_document(DOCUMENT).with_({"training.global_batch": 4})
+    result = simcluster.simulate(changed).to_dict()
+    assert simcluster.simulate(DOCUMENT, {"training.global_batch": 4}).to_dict() == result
+    assert simcluster.simulate(from_document(DOCUMENT), training__global_batch=4).to_dict() == result
+    with pytest.raises(InputError, match="unknown key 'parallell'"):
+        simcluster.simulate(DOCUMENT, parallell__tp=2)
 
 
 def test_what_a_prompt_completes() -> None:
@@ -262,10 +285,10 @@ def test_answers_are_tables() -> None:
         "sensitivity": simcluster.sensitivity(DOCUMENT, ["flops", "memory"]).table,
         "kernels": simcluster.kernels(DOCUMENT).table,
         "what_if_free": simcluster.what_if_free(DOCUMENT, ["dp"]).table,
-        "what_pays": simcluster.what_pays(DOCUMENT).table,
+        "mitigations": simcluster.mitigations(DOCUMENT).table,
         "stragglers": simcluster.stragglers(DOCUMENT).table,
         "monte_carlo": simcluster.monte_carlo(DOCUMENT, replicas=2).table,
-        "simulate_together": simcluster.simulate_together([(DOCUMENT, range(2))], "flat").table,
+        "simulate_jobs": simcluster.simulate_jobs([(DOCUMENT, range(2))], "flat").table,
         "diff": simcluster.diff(DOCUMENT, from_document(DOCUMENT).without_faults()).table,
     }
     for name, table in rows.items():

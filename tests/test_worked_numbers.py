@@ -21,7 +21,7 @@ from simcluster.model.layers import parameters
 from simcluster.model.recipes import recipe_named, state_bytes
 from simcluster.scenario.run_times import FixedTime
 from simcluster.step.simulate import simulate
-from simcluster.studies.bench.collective_loads import limit_of
+from simcluster.studies.bench.collective_loads import busiest_links
 from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.topology import parse_topology
 
@@ -135,7 +135,7 @@ def test_gpt3_on_64_a100_for_a_year() -> None:
         "checkpoint": {"every": "auto", "to": "100 GB/s", "bytes_per_parameter": 10},
         "restart": [{"part": "restart", "takes": "3 min"}],
     }  # fmt: skip
-    found = simcluster.train(simcluster.load("gpt3_175b_64xa100", {"run": run}))
+    found = simcluster.train(simcluster.scenario("gpt3_175b_64xa100", {"run": run}))
     assert found.scenario.tokens_per_step == 131_072
     assert found.run.goal == 2_288_819
     assert found.run.goal * found.step.step_time / DAY == pytest.approx(362.7, abs=0.05)
@@ -154,14 +154,16 @@ def test_gpt3_on_64_a100_for_a_year() -> None:
 
 
 def test_tokens_of_a_step() -> None:
-    assert [simcluster.load(name).tokens_per_step for name in ("gpt3_175b_64xa100", "tiny_dp")] == [131_072, 32_768]
+    assert [simcluster.scenario(name).tokens_per_step for name in ("gpt3_175b_64xa100", "tiny_dp")] == [131_072, 32_768]
 
 
 def test_stalls_for_data_and_a_checkpoint() -> None:
     """5 ms and 20 ms in each step of the tiny job: 40.946 ms."""
     causes = {"data_loading": "5 ms", "checkpoint": "20 ms"}
     stalls = [{"kind": "host_stall", "cause": cause, "seconds": time} for cause, time in causes.items()]
-    assert simulate(simcluster.load("tiny_dp", {"faults": stalls})).step_time == pytest.approx(40.946e-3, abs=5.1e-7)
+    assert simulate(simcluster.scenario("tiny_dp", {"faults": stalls})).step_time == pytest.approx(
+        40.946e-3, abs=5.1e-7
+    )
 
 
 def test_what_a_pipeline_is_worth() -> None:
@@ -187,7 +189,8 @@ def test_zero_3_sends_half_as_much_again() -> None:
     document = {"kind": "flat", "device": "h100", "gpus": 64, "link": link, "path_latency": "0 s"}
     network = parse_topology(document).build()
     gathered, reduced, both = (
-        limit_of(network, [range(64)], kind, 20e9).load / 1e9 for kind in ("all_gather", "reduce_scatter", "all_reduce")
+        busiest_links(network, [range(64)], kind, 20e9).load / 1e9
+        for kind in ("all_gather", "reduce_scatter", "all_reduce")
     )
     assert both == pytest.approx(39.375) == pytest.approx(gathered + reduced)
     assert 2 * gathered + reduced == pytest.approx(59.0625)
@@ -195,7 +198,7 @@ def test_zero_3_sends_half_as_much_again() -> None:
 
 def test_gpus_hold_as_many_models_as_there_are_replicas() -> None:
     """A GPU stores 1/(tp pp) of the model, not 1/(tp dp)."""
-    found = simulate(simcluster.load("slow_gpu", {"faults": []}))
+    found = simulate(simcluster.scenario("slow_gpu", {"faults": []}))
     grid = found.scenario.parallel
     held = sum(found.memory_of(rank).parameters for rank in range(found.scenario.gpus)) / 2
     assert (grid.tp, grid.pp, found.scenario.dp) == (4, 4, 2)

@@ -1,4 +1,4 @@
-"""Import hook that finds moved modules by their former names.
+"""Former public names: an import hook for moved modules, and deprecated names of the package.
 
 ``import simcluster.replay.written`` is ``simcluster.interop.replay.trace_writer``: one module under two names.
 """
@@ -11,6 +11,9 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
+from warnings import warn
+
+from simcluster.base.satellites import load
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -60,6 +63,28 @@ MOVED = {
     "whatif": "studies.whatif",
 }
 """Old name in ``simcluster``: the name today."""
+
+RENAMED = {
+    "however_long": ("base.telling:no_time_limit", "no_time_limit"),
+    "largest": ("studies.whatif.largest:largest_that_fits", "largest_that_fits"),
+    "load": ("scenario.scenario:load", "scenario"),
+    "load_text": ("scenario.scenario:load_text", "scenario"),
+    "names": ("show.registry.kinds:list_names", "list_names"),
+    "play_schedules": ("schedules.comparison:simulate_schedules", "simulate_schedules"),
+    "scaling": ("longrun.scaling.scale:compute_optimal", "compute_optimal"),
+    "simulate_together": ("studies.multi_job:simulate_jobs", "simulate_jobs"),
+    "state_ladder": ("studies.state_ladder:zero_stages", "zero_stages"),
+    "walls": ("longrun.budget.walls:estimate_training", "estimate_training"),
+    "what_pays": ("studies.whatif.mitigations:mitigations", "mitigations"),
+}
+"""Deprecated name of a function of ``simcluster``: the function's place, and its name today."""
+
+
+def renamed(name: str) -> object:
+    """Return the function that had this name, with a DeprecationWarning at the caller's line."""
+    place, today = RENAMED[name]
+    warn(f"simcluster.{name} is deprecated: use simcluster.{today}", DeprecationWarning, stacklevel=3)
+    return load(place)
 
 
 class OldNames:

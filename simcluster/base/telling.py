@@ -37,7 +37,7 @@ def set_estimate_limit(seconds: float) -> Iterator[None]:
         _most.reset(before)
 
 
-def however_long(asked: bool = True) -> AbstractContextManager[None]:
+def no_time_limit(asked: bool = True) -> AbstractContextManager[None]:
     """Return a context without a limit on estimated durations; with ``asked`` False the limit stays."""
     return set_estimate_limit(math.inf if asked else estimate_limit())
 
@@ -46,7 +46,7 @@ def confirmation_hint(remedy: str) -> str:
     """Return the end of a message that refuses long work: the limit, and how to confirm it."""
     return (
         f"scenarios estimated to take over {rough_duration(estimate_limit())} need confirmation: {remedy}, or add --yes"
-        " (from Python: with simcluster.however_long():)"
+        " (from Python: with simcluster.no_time_limit():)"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 _NUMERIC = ("networkx", "numpy", "scipy", "simpy")
 _SUFFIXES = (".py", ".yaml", ".csv")

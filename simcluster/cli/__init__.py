@@ -27,7 +27,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError, describe_refusal
 from simcluster.base.gc_paused import pause_gc
-from simcluster.base.telling import however_long, listen_to_notes
+from simcluster.base.telling import no_time_limit, listen_to_notes
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
 from simcluster.cli import outputs
@@ -234,7 +234,7 @@ def _dispatch(argv: list[str]) -> None:
         with pause_gc():  # 0.6 s instead of 0.7
             module = importlib.import_module(module_name(args.command))
         replaced = [path for path in written if path != getattr(args, "store", None)]  # a store is read first
-        with however_long(getattr(args, "yes", False)), outputs.inputs_kept(replaced):
+        with no_time_limit(getattr(args, "yes", False)), outputs.inputs_kept(replaced):
             _run(module, args, parser)
         sys.stdout.flush()
         for path, then in zip(files, before, strict=True):

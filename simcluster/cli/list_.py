@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, names, plain_kind
+from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, list_names, plain_kind
 
 _WHAT, _SOURCE = 110, 60  # characters in a line; show and --json have everything
 
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _list_kinds() -> str:
-    rows = [[kind, str(len(names(kind))), f"  {_shorten(', '.join(names(kind)), 90)}"] for kind in KINDS]
+    rows = [[kind, str(len(list_names(kind))), f"  {_shorten(', '.join(list_names(kind)), 90)}"] for kind in KINDS]
     width = max(len(kind) for kind in KINDS)
     lines = [f"{kind.ljust(width)}  {count.rjust(3)}{some}" for kind, count, some in rows]
     return "\n".join([*lines, "", "simcluster list KIND describes them; simcluster show NAME prints one"])

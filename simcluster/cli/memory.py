@@ -17,9 +17,9 @@ from simcluster.scenario.memory_plan import describe_recipe, fit_mark
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
 from simcluster.show.cells import layout_words
-from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, state_ladder
+from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, zero_stages
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
-from simcluster.studies.whatif.largest import largest
+from simcluster.studies.whatif.largest import largest_that_fits
 
 _COUNT_OPTIONS = ("recipe", "dp", "device")
 _HEADER = ["weights", "gradients", "optimizer", "activations", "other", "total", "free"]
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
 def _print_state_memory(args: argparse.Namespace) -> None:
     if args.largest or args.set or args.overrides:
         raise InputError("--largest and --set need a scenario; with --parameters give --recipe, --dp and --device")
-    ladder = state_ladder(
+    ladder = zero_stages(
         args.parameters, recipe=args.recipe or DEFAULT_RECIPE, dp=args.dp or 8, device=args.device or "h100"
     )
     default = "" if args.recipe else ", by default"
@@ -56,7 +56,7 @@ def _print_job_memory(args: argparse.Namespace) -> None:
     overrides = overrides_of(args, args.scenario)
     scenario = load(args.scenario, overrides)
     if args.largest:
-        found = largest(args.scenario, args.largest, overrides)
+        found = largest_that_fits(args.scenario, args.largest, overrides)
         common.answer(args, lambda: "\n".join([*_head_lines(scenario).lines, found.summary()]), found.to_dict)
         return
     memory = job_memory(scenario)

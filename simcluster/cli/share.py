@@ -11,7 +11,7 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.studies.multi_job import Shared, load_jobs, simulate_together
+from simcluster.studies.multi_job import Shared, load_jobs, simulate_jobs
 
 if TYPE_CHECKING:
     from simcluster.show.pictures import Figure
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> None:
     """Load the jobs, simulate them, print and draw the slowdowns."""
     placed, cluster = load_jobs(args.jobs, overrides_of(args))
     with prefix_errors(args.jobs):
-        shared = simulate_together(placed, cluster)
+        shared = simulate_jobs(placed, cluster)
     names = [f"{number}: {job.scenario.name}" for number, job in enumerate(placed)]
 
     def blocks() -> Answer:

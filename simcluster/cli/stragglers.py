@@ -16,7 +16,7 @@ from simcluster.show.cells import layout_words
 from simcluster.show.pictures import picture
 from simcluster.show.study_answers import stragglers_answer
 from simcluster.step.simulate import simulate_scenario
-from simcluster.studies.whatif.mitigations import Mitigation, what_pays
+from simcluster.studies.whatif.mitigations import Mitigation, mitigations
 from simcluster.studies.whatif.straggling import Stragglers, steps_without_causes, stragglers
 
 _WAITS = 5
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> None:
     require_time_for(scenario, steps_without_causes(scenario), "stragglers")
     result = simulate_scenario(scenario)
     found = stragglers(result)
-    tried = what_pays(result) if args.mitigate else []
+    tried = mitigations(result) if args.mitigate else []
     head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout_words(result.scenario)}"]
     blocks = [Lines(head), *stragglers_answer(found), *_wait_tables(result)]
     common.answer(

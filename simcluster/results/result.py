@@ -106,6 +106,13 @@ class Result(Run, FlatNumbers):
         """Peak of memory over all ranks: its time, rank, and the last op that allocated."""
         return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].with_pools(peak.pools).total)
 
+    @property
+    def link_table(self) -> pd.DataFrame:
+        """Traffic and utilisation of each link that carried traffic, one row per link."""
+        from simcluster.results.loads import link_table
+
+        return link_table(self)
+
     @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
         """Return one row per change of memory, of every simulated rank or of these."""

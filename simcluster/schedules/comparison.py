@@ -124,7 +124,7 @@ def require_few_actions(stages: int, microbatches: int, chunks: int) -> None:
 
 
 @checked
-def play_schedules(
+def simulate_schedules(
     schedules: Sequence[str | Schedule],
     *,
     stages: int,

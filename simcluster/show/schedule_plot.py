@@ -59,7 +59,7 @@ class _Box(NamedTuple):
 def schedules(
     played: Sequence[TimedSchedule], *, columns: int = 1, title: str | None = None, width: float = 14.0
 ) -> Figure:
-    """Draw schedules (of `simcluster.play_schedules`) on one time axis, under each other or in columns.
+    """Draw schedules (of `simcluster.simulate_schedules`) on one time axis, under each other or in columns.
 
     Each has its makespan, bubbles and peak of live activations. ``width`` is in inches. InputError for no schedule, and
     for more than 40,000 actions or 64 stages, which are not readable.

@@ -6,15 +6,18 @@ its faults), simulated (``step.simulation``: when each op begins and ends), and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from simcluster.base.clock import round_to_tick
 from simcluster.base.gc_paused import pause_gc
 from simcluster.base.telling import report_step_start
 from simcluster.documents.argument_types import checked
+from simcluster.documents.overrides import Changes, pairs_of
 from simcluster.reference.loader import simulate_batch_delays
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
 from simcluster.scenario.loading import Loading, host_tokens, without_loader
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, keyword_pairs
 from simcluster.scenario.sections import Engine
 from simcluster.schedules import Schedule, ScheduleFunction
 from simcluster.step.planned import EditPrograms, PlannedStep, plan_step
@@ -45,13 +48,16 @@ ResultLike = ScenarioLike | Result
 @checked
 def simulate(
     scenario: ScenarioLike,
+    changes: Changes = (),
     *,
     schedule: Schedule | ScheduleFunction | None = None,
     folded: bool = True,
     engine: Engine | None = None,
+    **more: Any,
 ) -> Result:
     """Simulate a scenario's steps; a scenario is a built-in name, a path, a dict, a Scenario or a Result.
 
+    ``changes`` and keywords change it as in ``simcluster.scenario``: ``simulate("tiny_dp", parallel__tp=2)``.
     ``schedule`` replaces the scenario's: a Schedule, or a function (stages, microbatches, chunks) that returns one;
     InputError, with the place marked, if it is broken. ``folded=False`` simulates every rank, with the same result to
     the bit; a small step is simulated both ways, and these are compared (``step.simulation``). ``engine`` replaces the
@@ -60,6 +66,8 @@ def simulate(
     all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
+    if pairs := [*pairs_of(changes), *keyword_pairs(more)]:
+        scenario = scenario.with_(pairs)
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)
     if engine is not None:

@@ -80,7 +80,7 @@ class Shared(Displayable):
 
 
 @checked
-def simulate_together(
+def simulate_jobs(
     jobs: Sequence[Placed | tuple[ScenarioLike, Sequence[int]]], cluster: ClusterLike, *, folded: bool = True
 ) -> Records[Shared]:
     """Simulate jobs on one cluster, each alone and all concurrently.
@@ -91,7 +91,7 @@ def simulate_together(
     or when jobs ask for different collectives.
     """
     placed = [_placed(job) for job in jobs]
-    shared = cluster_of(cluster, "simulate_together")
+    shared = cluster_of(cluster, "simulate_jobs")
     _check(placed, shared)
     play = _Jobs(placed, shared, folded=folded)
     if len(placed) == 1:  # without other jobs all steps count
@@ -115,9 +115,9 @@ def simulate_placed(job: Placed, cluster: Cluster) -> Result:
 
 def _placed(job: Placed | tuple[ScenarioLike, Sequence[int]]) -> Placed:
     if isinstance(job, tuple) and len(job) == 2:
-        return Placed(scenario_of(job[0], "simulate_together"), tuple(job[1]))
+        return Placed(scenario_of(job[0], "simulate_jobs"), tuple(job[1]))
     takes = "jobs as pairs of a scenario and its GPUs, [(scenario, range(16)), ...]"
-    return job if isinstance(job, Placed) else reject_argument(job, "simulate_together", takes)
+    return job if isinstance(job, Placed) else reject_argument(job, "simulate_jobs", takes)
 
 
 def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[Result, Floats, int]]:

@@ -79,7 +79,7 @@ class StateLadder(Displayable):
 
 
 @checked
-def state_ladder(
+def zero_stages(
     parameters: float | str, *, recipe: str = DEFAULT_RECIPE, dp: int | str = 8, device: str = "h100"
 ) -> StateLadder:
     """Return the four stages of ZeRO for a number of parameters ("13B") on ``dp`` GPUs of a known device (or file).

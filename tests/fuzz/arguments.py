@@ -32,49 +32,48 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "inflation": {"scenarios": {"a": "tiny_dp"}, "sigmas": [0.01], "per": "kernel", "replicas": 2},
     "job_memory": {"scenario": "tiny_dp"},
     "kernels": {"scenario": "tiny_dp", "stage": 0},
-    "largest": {"scenario": "tiny_dp", "path": "training.micro_batch", "overrides": ()},
-    "load": {"path": "tiny_dp", "overrides": (), "allow_python": False},
+    "largest_that_fits": {"scenario": "tiny_dp", "path": "training.micro_batch", "overrides": ()},
     "load_cluster": {"name": "dgx_h100", "overrides": ()},
-    "load_text": {"text": "cluster: flat\n", "overrides": (), "folder": ".", "allow_python": False},
     "monte_carlo": {
         "scenario": "jitter_8", "replicas": 2, "seed": None, "method": "auto", "processes": 0, "base": None,
         "until": None,
     },
-    "names": {"kind": "models"},
-    "play_schedules": {"schedules": ["1f1b"], "stages": 2, "microbatches": 4, "chunks": 2},
+    "list_names": {"kind": "models"},
+    "simulate_schedules": {"schedules": ["1f1b"], "stages": 2, "microbatches": 4, "chunks": 2},
     "plan": {
         "scenario": "tiny_dp", "gpus": None, "objective": "step_time", "max_memory": None, "headroom": None,
         "price": None, "top": 2, "vary": None, "front": False, "time_limit": None, "executor": None, "store": None,
     },
-    "scaling": {
+    "compute_optimal": {
         "scenario": None, "compute": 1e22, "gpus": None, "days": None, "mfu": None, "device": "h100",
         "parameters": None, "tokens": None, "loss": None, "serve": None, "unique": None, "law": None, "price": None,
         "critical_batch": "kaplan", "vary": None, "batch": "grows",
     },
     "replay_failures": {"scenario": "week.yaml", "log": "simulated_54_days", "what_if": None, "played": 2},
     "sensitivity": {"scenario": "tiny_dp", "resources": ("flops",), "by": 0.01, "prices": {}},
-    "simulate": {"scenario": "tiny_dp", "schedule": None, "folded": True, "engine": None},
+    "scenario": {"source": "tiny_dp", "changes": (), "allow_python": False},
+    "simulate": {"scenario": "tiny_dp", "changes": (), "schedule": None, "folded": True, "engine": None},
     "simulate_costs": {
         "costs": simcluster.Costs(forward=1.0, backward=2.0), "stages": 2, "microbatches": 4, "schedule": "1f1b",
         "chunks": 1, "tp": 1, "dp": 1, "steps": 1, "sync": 0.0, "slowness": None, "engine": "auto",
         "optimizer_sync": "post_validation",
     },
-    "simulate_together": {"jobs": [("tiny_dp", range(8))], "cluster": "dgx_h100", "folded": True},
-    "state_ladder": {"parameters": 7e9, "recipe": "mixed-18", "dp": 8, "device": "h100"},
+    "simulate_jobs": {"jobs": [("tiny_dp", range(8))], "cluster": "dgx_h100", "folded": True},
+    "zero_stages": {"parameters": 7e9, "recipe": "mixed-18", "dp": 8, "device": "h100"},
     "stragglers": {"result": "slow_gpu"},
     "sweep": {
         "base": "tiny_dp", "vary": {"training.micro_batch": [1, 2]}, "executor": None, "store": None, "sample": None,
         "seed": 0,
     },
     "train": {"scenario": "week.yaml", "played": 2, "workers": 1, "store": None},
-    "walls": {
+    "estimate_training": {
         "parameters": 7e9, "tokens": None, "device": "h100", "precision": "bf16", "gpus": None, "mfu": None,
         "achievable": None, "price": None, "days": None, "budget": None, "recipe": None, "bytes_per_parameter": None,
         "zero": 3,
     },
     "write_trace": {"result": "tiny_dp", "path": "t.json", "ranks": None, "begins": "arrival", "kernels": False},
     "what_if_free": {"result": "tiny_dp", "kinds": ()},
-    "what_pays": {"result": "slow_gpu"},
+    "mitigations": {"result": "slow_gpu"},
 }  # fmt: skip
 """By name, with arguments by name that give a small answer."""
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import process_context
+from simcluster.documents.argument_types import checked
 from simcluster.evidence.validation.collective_studies import report_collectives
 from simcluster.evidence.validation.reports import Report, StudyPlan
 from simcluster.evidence.validation.schedule_studies import plan_schedules
 from simcluster.evidence.validation.step_studies import MissingTable, plan_steps, read_study_table, report_memory
-from simcluster.evidence.validation.study import StudyFile
+from simcluster.evidence.validation.study import StudyFile, load_study
 
 Progress = Callable[[str, int, int], object]
 """Called with a study's name, the number of completed runs, and their total."""
@@ -29,18 +30,21 @@ _PLANNERS: Mapping[str, Callable[..., Report | StudyPlan]] = {
 """Functions by kind of study: its report if that needs no simulation, else the plan of its runs."""
 
 
+@checked
 def validate_studies(
-    files: Sequence[StudyFile], *, data: Path | None = None, workers: int = 1,
+    studies: Sequence[StudyFile | str | Path], *, data: Path | None = None, workers: int = 1,
     progress: Progress = lambda name, done, runs: None, ended: Callable[[Report], object] = lambda report: None,
 ) -> list[Report]:  # fmt: skip
-    """Validate studies; return a report of each, in order.
+    """Compare simulations with the measured runs of studies; return one report per study, in order.
 
-    ``ended`` is called with each report as soon as it is complete. ``data`` is the directory of measured runs. Equal
-    runs of a study are simulated once; no process waits for the end of a study. InputError, before any simulation, for
-    a study whose table cannot be read or lacks a column; a row that cannot be simulated is in its report.
+    A study is a built-in name, a file or a StudyFile. ``ended`` is called with each report as soon as it is complete.
+    ``data`` is the directory of measured runs. Equal runs of a study are simulated once; no process waits for the end
+    of a study. Raises InputError, before any simulation, for a study whose table cannot be read or lacks a column; a
+    row that cannot be simulated is in its report.
     """
     prepared: list[Report | StudyPlan] = []
-    for file in files:
+    for study in studies:
+        file = study if isinstance(study, StudyFile) else load_study(study)
         table = read_study_table(file, data)
         if isinstance(table, MissingTable):
             prepared.append(Report(file, skipped=table.reason))

@@ -97,7 +97,7 @@ class Walls(Displayable):
 
 
 @checked
-def walls(
+def estimate_training(
     parameters: float | str,
     tokens: float | str | None = None,
     *,

@@ -16,7 +16,7 @@ from simcluster.documents.csv_numbers import Row, read_csv
 from simcluster.documents.overrides import expand_vary, parse_override
 from simcluster.longrun.budget.loss_fit import ComputeLaw, LossFit, fit_compute_law, fit_loss_law, has_compute_only
 from simcluster.longrun.budget.loss_laws import LossLaw
-from simcluster.longrun.scaling.scale import Scaling, scaling
+from simcluster.longrun.scaling.scale import Scaling, compute_optimal
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Fact, Figures
 from simcluster.show.pictures import picture
@@ -69,7 +69,7 @@ def _answer_question(args: argparse.Namespace, given: dict[str, Any], fitted: Lo
         "critical_batch": args.critical_batch,
         "batch": args.batch,
     }
-    return scaling(scenario, **given, **how, vary=dict(expand_vary(text) for text in args.vary))
+    return compute_optimal(scenario, **given, **how, vary=dict(expand_vary(text) for text in args.vary))
 
 
 def _loss_fit_figures(fit: LossFit) -> Figures:

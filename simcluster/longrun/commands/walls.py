@@ -6,12 +6,12 @@ import argparse
 
 from simcluster.cli import common
 from simcluster.cli.answers import answer_of
-from simcluster.longrun.budget.walls import walls
+from simcluster.longrun.budget.walls import estimate_training
 
 
 def run(args: argparse.Namespace) -> None:
     """Estimate memory, time and cost of a training run, and print them."""
-    found = walls(
+    found = estimate_training(
         args.parameters,
         args.tokens,
         device=args.device,

@@ -278,7 +278,7 @@ def _size_columns(size: ModelSize) -> tuple[float, float, float]:
 
 
 @checked
-def scaling(
+def compute_optimal(
     scenario: ScenarioLike | None = None,
     *,
     compute: float | str | None = None,
@@ -305,7 +305,7 @@ def scaling(
     scenario, whose ``batch`` grows with the nodes or stays the "same". Counts may be texts: "70B". InputError for an
     incomplete or invalid question.
     """
-    job = None if scenario is None else scenario_of(scenario, "scaling")
+    job = None if scenario is None else scenario_of(scenario, "compute_optimal")
     run = None if job is None else job.run
     found = loss_law(law or (run and run.law) or DEFAULT_LAW)
     given = {

@@ -102,14 +102,14 @@ def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
     """Return the entries of a kind; InputError for an unknown kind, with the known ones."""
     kind = plain_kind(kind)
     if kind not in KINDS:
-        own = [other for other in KINDS if kind in names(other)]
+        own = [other for other in KINDS if kind in list_names(other)]
         near = f"; it is one of the {own[0]}: simcluster show {kind}" if own else did_you_mean(kind, KINDS)
         raise InputError(f"there is no list of {kind!r}{near}; there are: {', '.join(KINDS)}")
     return tuple(KINDS[kind].entries())
 
 
 @checked
-def names(kind: str) -> list[str]:
+def list_names(kind: str) -> list[str]:
     """Return the names of a kind ("models", "devices", "topologies", "schedules", ...), in the order of its list.
 
     InputError for an unknown kind, with the known ones.

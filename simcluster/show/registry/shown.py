@@ -21,7 +21,7 @@ from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
 from simcluster.scenario.scenario import load
 from simcluster.schedules import SCHEDULES
-from simcluster.show.registry.kinds import KINDS, entries_of, names, plain_kind
+from simcluster.show.registry.kinds import KINDS, entries_of, list_names, plain_kind
 from simcluster.show.yaml_text import yaml_text
 
 
@@ -34,7 +34,7 @@ def kind_of(name: str, kind: str | None = None) -> str:
     if not found and kind and (others := lists_of(name)):
         raise InputError(f"--kind {kind}: {name!r} is in another list: write --kind {' or --kind '.join(others)}")
     if not found:
-        everything = dict.fromkeys(word for each in ([kind] if kind else KINDS) for word in names(each))
+        everything = dict.fromkeys(word for each in ([kind] if kind else KINDS) for word in list_names(each))
         raise InputError(
             f"nothing that ships is called {name!r}{did_you_mean(name, everything)}; simcluster list says what there is"
         )
@@ -45,7 +45,7 @@ def kind_of(name: str, kind: str | None = None) -> str:
 
 def lists_of(name: str, kind: str | None = None) -> list[str]:
     """Return the kinds that have an entry of this name, scenarios first."""
-    return [each for each in ([kind] if kind else KINDS) if name in names(each)]
+    return [each for each in ([kind] if kind else KINDS) if name in list_names(each)]
 
 
 def text_of_entry(name: str, kind: str | None = None, *, full: bool = False, changes: Changes = ()) -> str:

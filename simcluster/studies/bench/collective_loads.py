@@ -119,7 +119,7 @@ def loads_of(cluster: Cluster, traffics: Sequence[Sequence[Traffic]]) -> Collect
     return CollectiveLoads(tuple(links), found)
 
 
-def limit_of(
+def busiest_links(
     cluster: Cluster,
     groups: Sequence[Sequence[int]],
     kind: str,

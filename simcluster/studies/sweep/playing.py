@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from simcluster.base.errors import InputError
 from simcluster.base.gc_paused import pause_gc
-from simcluster.base.telling import estimate_limit, however_long
+from simcluster.base.telling import estimate_limit, no_time_limit
 from simcluster.results.result import flat_numbers
 from simcluster.scenario.scenario import Variant
 from simcluster.step.simulate import simulate_scenario
@@ -134,7 +134,7 @@ def play_on(
 
 def _however_long(play: Callable[..., Chunk], measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
     """Simulate a chunk of tasks without a time limit, as the command does with --yes."""
-    with however_long():
+    with no_time_limit():
         return play(measure, chunk)
 
 

@@ -84,7 +84,7 @@ class Largest(Displayable):
 
 
 @checked
-def largest(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Largest:
+def largest_that_fits(scenario: ScenarioLike, path: str, overrides: Changes = ()) -> Largest:
     """Find the largest whole number at a dotted path, such as training.micro_batch, with which the job fits.
 
     ``overrides`` are other changes. InputError for a path that a scenario does not have or that is not a whole number,

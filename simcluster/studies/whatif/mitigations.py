@@ -52,12 +52,12 @@ class Mitigation(Displayable):
 
 
 @checked
-def what_pays(result: ResultLike) -> Records[Mitigation]:
+def mitigations(result: ResultLike) -> Records[Mitigation]:
     """Simulate each possible mitigation of a scenario's or result's stragglers; return them best first."""
-    result = to_result(result, "what_pays")
+    result = to_result(result, "mitigations")
     found = []
     changes = list(_changes(result.scenario))
-    require_time_for(result.scenario, len(changes), "what_pays", ops=result.ops_played)
+    require_time_for(result.scenario, len(changes), "mitigations", ops=result.ops_played)
     for what, changed, note in changes:
         try:
             step_time = step_of(changed)
