@@ -37,7 +37,7 @@ RUN: dict[str, Any] = {
     "spares": {"hot": 6},
 }
 BAD = {"share": "100%", "times": 3, "cured": "10%"}
-OF = {"lemons": {"failures": [{**GPU, "repair": REPAIR, "bad": BAD}]}}
+OF = {"bad-batch": {"failures": [{**GPU, "repair": REPAIR, "bad": BAD}]}}
 """What a question needs beyond that."""
 PLAYED = 30
 
@@ -96,7 +96,7 @@ def test_what_is_drawn_stands_in_the_table(question: str, answers: Mapping[str, 
     assert figure.axes[0].get_xlabel() == found.picture.x_label
 
 
-@pytest.mark.parametrize("question", ["interval", "nine"])
+@pytest.mark.parametrize("question", ["interval", "reliability"])
 def test_the_same_again_to_the_bit(question: str, answers: Mapping[str, Advice], states: StepStates) -> None:
     again = advise(question, scenario_of(), states=states, played=PLAYED)
     pd.testing.assert_frame_equal(again.table, answers[question].table, check_exact=True)
@@ -201,7 +201,7 @@ def test_a_slow_node_costs_what_it_comes_to_by_hand(states: StepStates) -> None:
 
 
 def test_one_more_nine_is_worth_the_gpus_that_make_up_for_it(answers: Mapping[str, Advice]) -> None:
-    table = answers["nine"].table.set_index("times")
+    table = answers["reliability"].table.set_index("times")
     assert (table["gpus"].diff().dropna() > 0).all()
     assert table.loc[10.0, "gpus_plain"] == pytest.approx(
         4 * (table.loc[10.0, "goodput"] / table.loc[1.0, "goodput"] - 1)
@@ -269,7 +269,7 @@ def test_the_command_answers_and_draws(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["intervl", "tiny_dp"], "did you mean 'interval'"),
         (["nine", "tiny_dp"], "there is no run: section"),
-        (["nine", "tiny_dp", "--slower", "1%"], "nine has no option slower; it belongs to straggler"),
+        (["nine", "tiny_dp", "--slower", "1%"], "reliability has no option slower; it belongs to straggler"),
         (["straggler", "tiny_dp", "--slower", "much"], "must be a share, as in 1% or 0.01"),
     ],
 )
@@ -282,7 +282,7 @@ def test_a_bad_question_is_one_message(argv: list[str], words: str, capsys: pyte
 
 def test_a_blocking_checkpoint_of_a_program_whose_snapshot_was_measured_waits_for_the_write_as_well() -> None:
     given = {"mode": "snapshot", "to": "0.2 GB/s", "stall": "2 s", "every": "100 steps"}
-    found = advise("behind", scenario_of(checkpoint=given), played=20)
+    found = advise("async-checkpoint", scenario_of(checkpoint=given), played=20)
     assert "stops training for 2 s" in found.notes[0]
     blocking, write = (
         float(found.notes[0].split(words)[1].split(" s")[0]) for words in ("stops training for ", "takes ")

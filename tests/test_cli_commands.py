@@ -48,7 +48,7 @@ WORKING = {
     "report": ["report", "tiny_dp", "-o", "out.html"],
     "studio": ["studio", "tiny_dp", "--minutes", "0", "--set", "price=2.5"],
     "sensitivity": ["sensitivity", "tiny_dp", "--resources", "flops"],
-    "advise": ["advise", "nine", "tiny_dp", "--set", ADVISED, "--played", "4"],
+    "advise": ["advise", "reliability", "tiny_dp", "--set", ADVISED, "--played", "4"],
     "scaling": ["scaling", "tiny_dp", "--loss", "5"],
     "check": ["check", "tiny_dp"],
     "sweep": ["sweep", "tiny_dp", "--vary", "training.micro_batch=2,4", "-o", "out.csv", "--executor", "1"],

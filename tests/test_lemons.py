@@ -125,7 +125,7 @@ LEMON = {"share": "25%", "times": 200, "cured": "0%"}
 def test_the_advice_weighs_lemons_against_healthy_machines() -> None:
     run = {"days": "20 d", "failures": [NODE | {"bad": LEMON}], "checkpoint": {"stall": "5 s", "every": "10 min"}}
     scenario = load("tiny_dp", {"run": run, "cluster.gpus": 8, "cluster.gpus_per_host": 1})
-    found = advise("lemons", scenario, played=60)
+    found = advise("bad-batch", scenario, played=60)
     healthy = found.table["healthy_ever"].to_numpy()
     assert healthy[1] < 1 < healthy[0]  # six of them, a failure each 100 d
     assert "Retiring a node after 2 failures" in found.sentence
@@ -148,7 +148,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         train(load("tiny_dp", {"run": endless | {"checkpoint": {"stall": "5 s", "every": "10 min"}}}), played=1)
     with pytest.raises(InputError, match="no failure has defective nodes"):
         advise(
-            "lemons",
+            "bad-batch",
             load("tiny_dp", {"run": {"days": "1 d", "failures": [NODE], "checkpoint": {"stall": "1 s"}}}),
             played=2,
         )

@@ -172,7 +172,7 @@ def run_section(dice: Random) -> Case:
     return Case([*command, *OUT], {"s.yaml": corpus.dumped(document)})
 
 
-ADVICE = ("interval", "spares", "restart", "straggler", "behind", "memory", "nine", "lemons")
+ADVICE = ("interval", "spares", "restart", "straggler", "async-checkpoint", "memory", "reliability", "bad-batch")
 
 
 def jobs(dice: Random) -> Case:

@@ -43,7 +43,7 @@ def drawn(letter: str) -> tuple[str, ...]:
         "R": ("trace.parquet", "profiles"),
         "K": ("models", "devices", "faults", "laws", "topologies"),
         "N": (*corpus.SMALL, *names, "h100", "llama3-70b", "slow_gpu"),
-        "Q": ("interval", "spares", "restart", "straggler", "behind", "memory", "nine", "lemons"),
+        "Q": ("interval", "spares", "restart", "straggler", "async-checkpoint", "memory", "reliability", "bad-batch"),
     }.get(letter, (letter,))
 
 

@@ -231,12 +231,15 @@ ADVICE: Mapping[str, Advisor] = {
     "spares": advise_on_spares,
     "restart": advise_on_restart,
     "straggler": advise_on_straggler,
-    "behind": advise_on_async_checkpoints,
+    "async-checkpoint": advise_on_async_checkpoints,
     "memory": advise_on_memory_copies,
-    "nine": advise_on_reliability,
-    "lemons": advise_on_defective_nodes,
+    "reliability": advise_on_reliability,
+    "bad-batch": advise_on_defective_nodes,
 }
 """Functions that answer the questions of ``simcluster advise``, by name."""
+
+OLD_QUESTIONS = {"behind": "async-checkpoint", "lemons": "bad-batch", "nine": "reliability"}
+"""Question by its former name, which is still accepted."""
 
 
 def advise(
@@ -255,6 +258,7 @@ def advise(
     ``question`` is a name of ``ADVICE``. ``states`` may be shared by several questions about one scenario. ``workers``,
     ``store`` and ``progress`` are as in ``train``. InputError for an unknown question, or an option of another one.
     """
+    question = OLD_QUESTIONS.get(question, question)
     if question not in ADVICE:
         raise InputError(
             f"advice: unknown question {question!r}{did_you_mean(question, ADVICE)}; known: {', '.join(ADVICE)}"
