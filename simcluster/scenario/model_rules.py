@@ -181,7 +181,7 @@ def check_schedule_name(scenario: ScenarioFields) -> Iterator[Complaint]:
 
 def _unknown_schedule(name: str) -> str:
     if is_csv(name) or names_function(name):
-        return f"{name} is read from a file, which needs a scenario that was loaded (simcluster.load)"
+        return f"{name} is read from a file, which needs a scenario that was loaded (simcluster.scenario)"
     return f"unknown schedule {name!r}{did_you_mean(name, SCHEDULES)}; known: {', '.join(SCHEDULES)}"
 
 

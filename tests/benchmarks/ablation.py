@@ -120,7 +120,8 @@ SWITCHES: dict[str, Switch] = {
 
 def searched() -> Any:
     """Layouts on leaves that replicas do not fill, as a search plays them."""
-    from simcluster import load, simulate
+    from simcluster import simulate
+    from simcluster.scenario.scenario import load
     from simcluster.studies.search.plan import alone
 
     found = []
@@ -133,7 +134,7 @@ def searched() -> Any:
 
 def planned() -> Any:
     """Return the best step of a search for layouts of 64 GPUs, to the end."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
     from simcluster.studies.search.plan import plan
 
     return plan(load("gpt3_175b_64xa100")).best[0].step_time
@@ -143,7 +144,8 @@ def scenario_case(name: str) -> Callable[[], Any]:
     """A shipped scenario's step."""
 
     def case() -> Any:
-        from simcluster import load, simulate
+        from simcluster import simulate
+        from simcluster.scenario.scenario import load
 
         return simulate(load(name)).step_time
 

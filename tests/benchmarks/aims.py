@@ -64,7 +64,8 @@ def processor() -> float:
 
 def step(scenario: str, changes: dict[str, Any] | None = None, *, folded: bool = True, whole: bool = False) -> Action:
     """Return the simulation of a loaded scenario: its step time, or its ``whole`` breakdown as well."""
-    from simcluster import load, simulate
+    from simcluster import simulate
+    from simcluster.scenario.scenario import load
 
     made = load(scenario, changes or {})
     _ = made.cluster.built
@@ -108,7 +109,8 @@ def layouts() -> Action:
 
 def replicas() -> Action:
     """Return 50 replicas of a step whose kernels jitter, in one process."""
-    from simcluster import load, monte_carlo
+    from simcluster import monte_carlo
+    from simcluster.scenario.scenario import load
 
     made = load(LLAMA, {**JITTER, "replicas": 50})
     _ = made.cluster.built

@@ -96,7 +96,8 @@ def bare_timeouts(count: int) -> float:
 
 def simulated(scenario: str, changes: dict[str, Any], *, folded: bool = True) -> Figures:
     """``simulate()`` of a scenario that has been read, its cluster built."""
-    from simcluster import load, simulate
+    from simcluster import simulate
+    from simcluster.scenario.scenario import load
 
     made = load(scenario, changes)
     _ = made.cluster.built
@@ -111,7 +112,8 @@ def simulated(scenario: str, changes: dict[str, Any], *, folded: bool = True) ->
 
 def told(scenario: str, changes: dict[str, Any]) -> Figures:
     """The result JSON of a scenario that has been simulated, without the run that has no faults."""
-    from simcluster import load, simulate
+    from simcluster import simulate
+    from simcluster.scenario.scenario import load
 
     result = simulate(load(scenario, changes))
     _ = result.without_faults
@@ -138,7 +140,8 @@ def differing(gpus: int) -> dict[str, Any]:
 
 def step_alone(scenario: str, changes: dict[str, Any]) -> Figures:
     """``simulate()`` of a scenario that has been read, its cluster built, for its step time."""
-    from simcluster import load, simulate
+    from simcluster import simulate
+    from simcluster.scenario.scenario import load
 
     made = load(scenario, changes)
     _ = made.cluster.built
@@ -149,7 +152,7 @@ def step_alone(scenario: str, changes: dict[str, Any]) -> Figures:
 
 def replicas(changes: dict[str, Any], count: int) -> Figures:
     """So many replicas of a step whose kernels jitter, in this process."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
     from simcluster.studies.whatif.montecarlo import monte_carlo
 
     made = load(LLAMA, {**changes, **JITTER, "replicas": count})
@@ -161,7 +164,7 @@ def replicas(changes: dict[str, Any], count: int) -> Figures:
 
 def frozen_against_events(changes: dict[str, Any], count: int) -> Figures:
     """So many replicas of a step, no two GPUs equally fast: in one sweep, and the same draws on the engine."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
     from simcluster.studies.whatif.montecarlo import monte_carlo
 
     made = load(LLAMA, {**changes, **SPEEDS})
@@ -177,7 +180,7 @@ SCHEDULES = [("1f1b", 1, 16), ("interleaved", 4, 16), ("zb-h1", 1, 16), ("zb-v",
 
 def deep(schedule: str, chunks: int, microbatches: int) -> list[Scenario]:
     """Variants of a job of 16 stages that differ in what everything takes: 24, or 8 where backwards are split."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
 
     base = load("gpt3_175b_64xa100", {
         "model.layers": 128, "cluster.nodes": 16, "gpus": 128, "parallel.tp": 8, "parallel.pp": 16, "parallel.dp": 1,
@@ -281,7 +284,7 @@ def streams(count: int) -> Figures:
 
 def configurations() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """1,000 of 175B on 1,024 A100: the document that they change, and the changes."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
 
     schedules = [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("interleaved", 4), ("interleaved", 6)]
     fixed = {"cluster.nodes": 128, "cluster.fabric.nodes_per_unit": 128, "gpus": 1024, "training.global_batch": 1536,

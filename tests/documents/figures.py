@@ -34,7 +34,7 @@ class Sentence:
 
 def _compared(scenario: str) -> Figures:
     """Measured and simulated seconds of a step, and the error in per cent."""
-    from simcluster import load
+    from simcluster.scenario.scenario import load
 
     measured, simulated = load(scenario).measured, numbers(f"simcluster run {scenario}")["step_time_s"]
     assert measured is not None
