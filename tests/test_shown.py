@@ -106,6 +106,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "plan": lambda: simcluster.plan(scenario(), 8, top=2, vary=FEW),
     "simulate_schedules": lambda: simcluster.simulate_schedules(["1f1b", "zb-h1"], stages=4, microbatches=8),
     "replay_failures": replayed,
+    "replay_trace": lambda: simcluster.replay_trace(result()),
     "compute_optimal": lambda: simcluster.compute_optimal(compute="1e22"),
     "sensitivity": lambda: simcluster.sensitivity(result(), ("network", "flops")),
     "simulate": result,
@@ -118,6 +119,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "train": week,
     "train_stages": stages,
     "estimate_training": lambda: simcluster.estimate_training("70B", "15T"),
+    "validate_studies": lambda: simcluster.validate_studies(["korthikanti_table4"]),
     "what_if_free": lambda: simcluster.what_if_free(result(), ("forward", "tp")),
     "mitigations": lambda: simcluster.mitigations(result()),
 }

@@ -33,6 +33,7 @@ ANSWERS: Mapping[str, str] = {
     "TimedSchedule": "cli.schedule_report:report",
     "PolicyComparison": "longrun.studies.comparison_answers:policies_answer",
     "Records": "cli.answers:records_answer",
+    "Report": "evidence.commands.validate:study_answer",
     "Result": "show.step_answer:step_answer",
     "Run": "show.step_answer:run_answer",
     "Scenario": "cli.answers:scenario_answer",
@@ -40,6 +41,7 @@ ANSWERS: Mapping[str, str] = {
     "StagedTraining": "longrun.studies.training_answer:staged_answer",
     "StateLadder": "cli.memory:ladder_answer",
     "Stragglers": "show.study_answers:stragglers_answer",
+    "Straggling": "interop.commands.replay:straggler_blocks",
     "TrainingRun": "longrun.studies.training_answer:training_answer",
     "Walls": "longrun.budget.walls:walls_answer",
 }

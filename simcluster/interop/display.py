@@ -11,6 +11,7 @@ from simcluster.show.lines import NAME, named_line
 
 if TYPE_CHECKING:
     from simcluster.interop.export.trace_export import TraceFiles
+    from simcluster.interop.replay.straggler_metrics import Straggling
     from simcluster.interop.trace_comparison.trace_difference import TraceDifference
 
 
@@ -25,7 +26,15 @@ def _trace_files(found: TraceFiles) -> str:
     return named_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
-LINES: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference, "TraceFiles": _trace_files}
+def _straggling(found: Straggling) -> str:
+    return f"Straggling(S {found.slowdown:.4f}: {len(found.steps)} steps, error of the replay {found.error:.1%})"
+
+
+LINES: Mapping[str, Callable[[Any], str]] = {
+    "Straggling": _straggling,
+    "TraceDifference": _trace_difference,
+    "TraceFiles": _trace_files,
+}
 
 
 def _trace_difference_text(found: TraceDifference) -> str:

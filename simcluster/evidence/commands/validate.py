@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     def ended(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
-            print(_study_text(report, all_rows=args.rows), end="\n\n", flush=True)
+            print(text_of(study_answer(report, all_rows=args.rows), bold=common.bold), end="\n\n", flush=True)
 
     def show(name: str, done: int, runs: int) -> None:
         progress(f"{name}: run {done} of {runs}")
@@ -94,17 +94,18 @@ def _write_residuals(reports: Sequence[Report], path: Path) -> None:
     common.write_text(path, interval_file_text(residuals, command))
 
 
-def _study_text(report: Report, *, all_rows: bool) -> str:
+def study_answer(report: Report, *, all_rows: bool = False) -> list[Block]:
+    """Return the blocks of a study's report: its source and assumptions, scores, and rows without a prediction."""
     study = report.study
     head = [f"{study.name}: {study.about}" if study.about else study.name, f"  source: {study.source}"]
     if report.skipped:
-        return "\n".join([*head, f"  skipped: {report.skipped}"])
+        return [Lines([*head, f"  skipped: {report.skipped}"])]
     head += [f"  assumed: {what}" for what in study.assumed]
     constants = getattr(study, "constants", {}).items()
     head += [f"  constant: {name} = {constant.value:g}: {constant.source}" for name, constant in constants]
     body = _collective_blocks(report, all_rows) if study.kind == "collectives" else _step_blocks(report, all_rows)
     left_out = (f"  excluded: {_row_count(rows)}, {reason}" for reason, rows in report.left_out)
-    return "\n".join([text_of([Lines(head), *body], bold=common.bold), *_refused_lines(report), *left_out])
+    return [Lines(head), *body, Lines([*_refused_lines(report), *left_out])]
 
 
 def _step_blocks(report: Report, all_rows: bool) -> Iterator[Block]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
+from simcluster.base.shown import Shown
 from simcluster.documents.csv_numbers import Row
 from simcluster.evidence.validation.study import (
     AnyStudy,
@@ -146,7 +147,7 @@ def _without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Shown):
     """Validation report of one study: its scored parts in order of display, and rows not predicted.
 
     ``skipped`` is the reason if there are none. ``left_out`` counts the rows that the study itself excludes, by reason.
@@ -186,6 +187,16 @@ class Report:
             "refused": [asdict(each) for each in self.refused],
             "left_out": [{"reason": reason, "rows": rows} for reason, rows in self.left_out],
         }  # fmt: skip
+
+
+def _report_line(report: Report) -> str:
+    errors = [abs(point.error) for point in report.points]
+    mean = f", mean error {sum(errors) / len(errors):.1%}" if errors else ""
+    return f"Report({report.study.name}: {len(errors)} points{mean})"
+
+
+LINES: Mapping[str, Callable[[Any], str]] = {"Report": _report_line}
+"""The line of an object at a prompt, by the name of its class."""
 
 
 @dataclass(frozen=True, slots=True)

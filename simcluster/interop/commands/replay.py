@@ -79,7 +79,7 @@ def _replay_trace(args: argparse.Namespace, steps: Sequence[int] | None) -> None
         found, "mean per step", ": delays between ops are removed", "if every op took the typical time of its type"
     )
     assumed = [_SCHEDULE_ASSUMPTIONS] if any("schedule=" in answer.question for answer in answers) else []
-    above: list[Block] = [Lines([head]), Lines(step), *_straggler_blocks(found)]
+    above: list[Block] = [Lines([head]), Lines(step), *straggler_blocks(found)]
     document = {
         "trace": job.name, "dp_ranks": job.replicas, "stages": job.stages, "schedule": schedule or None,
         **found.to_dict(),
@@ -212,7 +212,8 @@ def _types_table(found: Straggling, most: int | None = None) -> TableBlock:
     return TableBlock(("op type", "S"), rows, title=["slowdown by op type alone"])
 
 
-def _straggler_blocks(found: Straggling) -> list[Block]:
+def straggler_blocks(found: Straggling) -> list[Block]:
+    """Return the blocks of a recorded job's straggler metrics: by op type, stage, dp rank and worker."""
     ranked = sorted(enumerate(found.by_replica.tolist()), key=lambda entry: -entry[1])
     rows = [[f"stage {stage}", f"{value:.4f}"] for stage, value in enumerate(found.by_stage)]
     rows += [[f"dp rank {dp}", f"{value:.4f}"] for dp, value in ranked[:_SHOWN]]

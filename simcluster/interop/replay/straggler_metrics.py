@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
+from simcluster.base.shown import Shown
 from simcluster.interop.replay.longest_path import PathTimes
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, SCOPES
@@ -62,7 +63,7 @@ class StragglerCost:
 
 
 @dataclass(frozen=True)
-class Straggling:
+class Straggling(Shown):
     """Straggler metrics of a recorded job.
 
     ``measured``, ``replayed`` and ``ideal`` are seconds of every step; ``error`` is the mean of |replayed - measured| /
