@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simcluster.evidence.validation.study_runs import validate_studies as validate_studies
     from simcluster.interactive.notebook.studio import studio as studio
     from simcluster.interop.export.trace_export import write_trace as write_trace
-    from simcluster.interop.replay import replay_trace as replay_trace
+    from simcluster.interop.replay.trace_writer import replay_trace as replay_trace
     from simcluster.interop.trace_comparison.trace_difference import diff as diff
     from simcluster.longrun.budget.walls import estimate_training as estimate_training
     from simcluster.longrun.launch.check import check as check
@@ -94,7 +94,7 @@ _HOME = {
     "no_time_limit": "simcluster.base.telling",
     "plan": "simcluster.studies.search.plan",
     "plots": "simcluster.plots",
-    "replay_trace": "simcluster.interop.replay",
+    "replay_trace": "simcluster.interop.replay.trace_writer",
     "replay_failures": "simcluster.longrun.studies.replays",
     "report": "simcluster.show.report_file",
     "Result": "simcluster.results.result",

@@ -9,11 +9,11 @@ import simcluster
 TASKS: dict[str, tuple[str, tuple[str, ...]]] = {  # a page: what it is for, and its names in simcluster
     "Scenarios": (
         "Load, change and check scenario files.",
-        ("scenario", "Scenario", "load", "load_text", "load_cluster", "first_scenario", "scenario_schema", "names",
+        ("scenario", "Scenario", "load_cluster", "first_scenario", "scenario_schema", "list_names",
          "InputError"),
     ),
     "Simulate a step": (
-        "Simulate one step and read its numbers.", ("simulate", "Result", "monte_carlo", "however_long"),
+        "Simulate one step and read its numbers.", ("simulate", "Result", "monte_carlo", "no_time_limit"),
     ),
     "Compare and search": (
         "Compare variants, sweep over values, find the fastest layout.",
@@ -21,21 +21,25 @@ TASKS: dict[str, tuple[str, tuple[str, ...]]] = {  # a page: what it is for, and
     ),
     "Diagnose": (
         "Find what slows a step, what does not fit, and which change pays.",
-        ("diff", "stragglers", "what_pays", "what_if_free", "sensitivity", "inflation", "check", "kernels",
-         "job_memory", "largest", "state_ladder"),
+        ("diff", "replay_trace", "stragglers", "mitigations", "what_if_free", "sensitivity", "inflation", "check",
+         "kernels", "job_memory", "largest_that_fits", "zero_stages"),
     ),
     "Pictures and pages": ("Draw, report, export.", ("plots", "report", "studio", "write_trace")),
     "Long runs": (
         "Simulate weeks of training, with failures and checkpoints.",
         ("train", "train_stages", "compare_policies", "replay_failures"),
     ),
-    "Budget": ("Estimate cost and loss; compare packing rules.", ("walls", "scaling", "compare_packing")),
+    "Budget": (
+        "Estimate cost and loss; compare packing rules; evaluate closed forms.",
+        ("estimate_training", "compute_optimal", "compare_packing", "formulas"),
+    ),
+    "Trust": ("Compare simulations with measured runs.", ("validate_studies",)),
     "Parts": (
         "Simulate one part alone: a schedule, a collective, given pass times, or several jobs on a cluster.",
-        ("play_schedules", "collective_times", "simulate_costs", "Costs", "simulate_together"),
+        ("simulate_schedules", "collective_times", "simulate_costs", "Costs", "simulate_jobs"),
     ),
 }  # fmt: skip
-_WITH_MEMBERS = ("plots", "Result", "Scenario", "Costs")
+_WITH_MEMBERS = ("formulas", "plots", "Result", "Scenario", "Costs")
 
 
 def api_pages(root: Path) -> dict[str, str]:
@@ -69,7 +73,7 @@ def _page(title: str, about: str, names: tuple[str, ...]) -> str:
     parts = [f"# {title}\n\n{about}\n"]
     for name in names:
         home = simcluster._HOME[name]
-        thing = home if name == "plots" else f"{home}.{name}"
+        thing = home if name in ("formulas", "plots") else f"{home}.{name}"
         members = "true" if name in _WITH_MEMBERS else "false"
         parts.append(f"::: {thing}\n    options:\n      heading: simcluster.{name}\n      members: {members}\n")
     return "\n".join(parts)

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 from warnings import warn
 
-from simcluster.base.satellites import load
+from simcluster.base.satellites import load_object
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
@@ -84,7 +84,7 @@ def renamed(name: str) -> object:
     """Return the function that had this name, with a DeprecationWarning at the caller's line."""
     place, today = RENAMED[name]
     warn(f"simcluster.{name} is deprecated: use simcluster.{today}", DeprecationWarning, stacklevel=3)
-    return load(place)
+    return load_object(place)
 
 
 class OldNames:

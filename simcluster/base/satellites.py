@@ -46,7 +46,12 @@ DisplayForm = Literal["lines", "texts", "pages", "gantt"]
 """Form of display: ``repr``, ``str``, HTML of a notebook cell, or a timeline's figure."""
 
 DISPLAY_TABLES: Mapping[DisplayForm, tuple[str, ...]] = {
-    "lines": ("show.lines:SHOWN", "longrun.displays:LINES", "interop.display:LINES"),
+    "lines": (
+        "show.lines:SHOWN",
+        "longrun.displays:LINES",
+        "interop.display:LINES",
+        "evidence.validation.reports:LINES",
+    ),
     "texts": ("cli.answers:TEXTS", "interop.display:TEXTS"),
     "pages": ("interactive.notebook.pages:SHOWN",),
     "gantt": ("interactive.notebook.timelines:SHOWN",),

@@ -27,7 +27,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError, describe_refusal
 from simcluster.base.gc_paused import pause_gc
-from simcluster.base.telling import no_time_limit, listen_to_notes
+from simcluster.base.telling import listen_to_notes, no_time_limit
 from simcluster.base.texts import did_you_mean
 from simcluster.base.version import VERSION
 from simcluster.cli import outputs

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from simcluster.base.errors import InputError
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.documents.csv_numbers import Row
 from simcluster.evidence.validation.study import (
     AnyStudy,
@@ -147,7 +147,7 @@ def _without_empty(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Report(Shown):
+class Report(Displayable):
     """Validation report of one study: its scored parts in order of display, and rows not predicted.
 
     ``skipped`` is the reason if there are none. ``left_out`` counts the rows that the study itself excludes, by reason.

@@ -1,6 +1,6 @@
 """Replay of recorded jobs: read a trace, rebuild its dependencies, replay it, measure stragglers, ask what if.
 
-``replay_trace("trace.parquet").slowdown`` is the estimator's S; ``load_trace`` and ``measure`` are its two halves.
+``measure(load_trace("trace.parquet")).slowdown`` is the estimator's S.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from simcluster.documents.argument_types import checked
 from simcluster.interop.replay.graph_builder import build_graphs
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import Trace, read_trace, trace_of
 from simcluster.interop.replay.straggler_metrics import StragglerCost, Straggling, measure
 from simcluster.interop.replay.trace_checks import add_transfer_seconds, check_trace, refuse_uneven
-from simcluster.results.result import Result
 
 __all__ = [
-    "Recorded", "StragglerCost", "Straggling", "Trace", "load_trace", "measure", "read_trace", "recorded",
-    "replay_trace", "trace_of",
+    "Recorded", "StragglerCost", "Straggling", "Trace", "load_trace", "measure", "read_trace", "recorded", "trace_of",
 ]  # fmt: skip
 
 
@@ -40,16 +37,3 @@ def recorded(trace: Trace, steps: Sequence[int] | None = None) -> Recorded:
     graphs, more = add_transfer_seconds(rebuilt, trace.name)
     _, first = np.unique(trace.worker, return_index=True)
     return Recorded(trace.name, graphs, tuple(trace.rank[first].tolist()), (*notes, *more))
-
-
-@checked
-def replay_trace(job: str | Path | Result, steps: Sequence[int] | None = None) -> Straggling:
-    """Replay a recorded job (a Parquet file; or a result, as its trace) and return its straggler metrics.
-
-    ``steps`` are those to read (default: all). Raises InputError, naming the row, for a trace that cannot be replayed.
-    """
-    if isinstance(job, str | Path):
-        return measure(load_trace(job, steps))
-    from simcluster.interop.replay.trace_writer import trace_of_result
-
-    return measure(recorded(trace_of_result(job, job.scenario.name), steps))

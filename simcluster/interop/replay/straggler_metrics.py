@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints
-from simcluster.base.shown import Shown
+from simcluster.base.shown import Displayable
 from simcluster.interop.replay.longest_path import PathTimes
 from simcluster.interop.replay.recorded_job import Recorded
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, LAUNCH_PREFIX, MESSAGE_TYPES, SCOPES
@@ -63,7 +63,7 @@ class StragglerCost:
 
 
 @dataclass(frozen=True)
-class Straggling(Shown):
+class Straggling(Displayable):
     """Straggler metrics of a recorded job.
 
     ``measured``, ``replayed`` and ``ideal`` are seconds of every step; ``error`` is the mean of |replayed - measured| /

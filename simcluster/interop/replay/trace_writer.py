@@ -162,3 +162,14 @@ class TraceEstimator:
         """Return the share of the run's time that remains if these workers' ops take typical times."""
         (without,) = self._recorded.seconds_keeping(lambda graph: ~np.isin(graph.worker, workers))
         return float(without.sum() / self.straggling.replayed.sum())
+
+
+@checked
+def replay_trace(job: str | Path | Result, steps: Sequence[int] | None = None) -> Straggling:
+    """Replay a recorded job (a Parquet file; or a result, as its trace) and return its straggler metrics.
+
+    ``steps`` are those to read (default: all). Raises InputError, naming the row, for a trace that cannot be replayed.
+    """
+    if isinstance(job, str | Path):
+        return measure(load_trace(job, steps))
+    return measure(recorded(trace_of_result(job, job.scenario.name), steps))

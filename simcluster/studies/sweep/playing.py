@@ -91,7 +91,7 @@ def play_on(
     lookout = lookout or _Plain()
     play = lookout.task()
     if math.isinf(estimate_limit()):
-        play = partial(_however_long, play)
+        play = partial(_without_time_limit, play)
     rest, together, sent = iter(variants), 1, False
     suspects: list[Numbered] = []
     under_way: dict[Future[Chunk], list[Numbered]] = {}
@@ -132,7 +132,7 @@ def play_on(
             future.cancel()
 
 
-def _however_long(play: Callable[..., Chunk], measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
+def _without_time_limit(play: Callable[..., Chunk], measure: Measure, chunk: Sequence[Numbered]) -> Chunk:
     """Simulate a chunk of tasks without a time limit, as the command does with --yes."""
     with no_time_limit():
         return play(measure, chunk)
