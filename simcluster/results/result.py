@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
+from simcluster.base.satellites import load_object
 from simcluster.base.version import VERSION as VERSION
 from simcluster.documents.argument_types import checked
 from simcluster.planning.footprint import Facts, Footprint
@@ -109,9 +110,8 @@ class Result(Run, FlatNumbers):
     @property
     def link_table(self) -> pd.DataFrame:
         """Traffic and utilisation of each link that carried traffic, one row per link."""
-        from simcluster.results.loads import link_table
-
-        return link_table(self)
+        table: pd.DataFrame = load_object("results.loads:link_table")(self)  # whose module needs this one
+        return table
 
     @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
