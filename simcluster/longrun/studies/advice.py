@@ -194,7 +194,7 @@ def advise_on_async_checkpoints(bench: PolicyBench) -> Advice:
     written = f"its write takes {autos['snapshot'].pattern.storage.write:.4g} s asynchronously"
     picture = _interval_plot(seconds["blocking"], marks, lines=tuple(lines))
     notes = (f"{'; '.join(stops)}, {written}", *excluded_note(autos["blocking"]))
-    return bench.make_advice("behind", sentence, rows_to_frame(rows), picture, notes)
+    return bench.make_advice("async-checkpoint", sentence, rows_to_frame(rows), picture, notes)
 
 
 def _runs_in_both_modes(bench: PolicyBench) -> dict[str, LongRun]:

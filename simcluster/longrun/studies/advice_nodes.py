@@ -172,7 +172,7 @@ def advise_on_reliability(bench: PolicyBench) -> Advice:
     )
     mark = AdviceMark(10.0, last["goodput"], f"10 x reliability: worth {value}")
     picture = AdvicePicture("times", "reliability of parts (times as long between failures)", marks=(mark,), log="x")
-    return bench.make_advice("nine", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
+    return bench.make_advice("reliability", sentence, rows_to_frame(rows), picture, excluded_note(runs[1.0]))
 
 
 # --- defective nodes --------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def advise_on_defective_nodes(bench: PolicyBench) -> Advice:
         "retired healthy nodes are counted by closed form (failures of each a Poisson process), and cost nothing here",
         "a run has no more defective nodes than it begins with: a new node is as good as any",
     )
-    return bench.make_advice("lemons", sentence, table, picture, notes)
+    return bench.make_advice("bad-batch", sentence, table, picture, notes)
 
 
 def _retirement_table(bench: PolicyBench, run: LongRun, window: float) -> pd.DataFrame:
