@@ -52,7 +52,7 @@ def test_every_name_is_printed() -> None:
         assert text.endswith("\n"), name
         if kind in folders:
             assert text == (builtin_folder(folders[kind]) / f"{name}.yaml").read_text(encoding="utf-8")
-        elif name in names(kind)[-3:] and any(line and not line.startswith("#") for line in text.splitlines()):
+        elif name in list_names(kind)[-3:] and any(line and not line.startswith("#") for line in text.splitlines()):
             assert parse_document(text).data, name
 
 

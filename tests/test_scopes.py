@@ -14,7 +14,7 @@ from drawn.varied import Record, missing, proved, records
 from simcluster.engine.stage_sweep import PROVED
 from simcluster.faults import FAULTS
 from simcluster.planning.works import WORKS
-from simcluster.scenario.scenario import Scenario
+from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.scope import FastPath, Limit, step_fields
 from simcluster.step.planned import FOLDING, fold_step, plan_step
 from simcluster.studies.scopes import QUICK

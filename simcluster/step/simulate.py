@@ -12,7 +12,7 @@ from simcluster.base.clock import round_to_tick
 from simcluster.base.gc_paused import pause_gc
 from simcluster.base.telling import report_step_start
 from simcluster.documents.argument_types import checked
-from simcluster.documents.overrides import Changes, pairs_of
+from simcluster.documents.overrides import Changes, normalize_changes
 from simcluster.reference.loader import simulate_batch_delays
 from simcluster.results.result import Result
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -66,7 +66,7 @@ def simulate(
     all others equal (``simcluster.reference.plain``).
     """
     scenario = scenario_of(scenario, "simulate")
-    if pairs := [*pairs_of(changes), *keyword_pairs(more)]:
+    if pairs := [*normalize_changes(changes), *keyword_pairs(more)]:
         scenario = scenario.with_(pairs)
     if schedule is not None:
         scenario = scenario.with_schedule(schedule)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.written import open_atomic
+from simcluster.documents.argument_types import checked
 from simcluster.documents.packed import import_pyarrow
-from simcluster.interop.replay import Straggling, measure, recorded
+from simcluster.interop.replay import Straggling, load_trace, measure, recorded
 from simcluster.interop.replay.recorded_trace import (
     BACKWARD,
     BLOCKING_METADATA,

@@ -91,7 +91,7 @@ def largest_that_fits(scenario: ScenarioLike, path: str, overrides: Changes = ()
     and where more does not mean more memory (parallel.dp).
     """
     check_path(path)
-    tries = _Tries(base_of(scenario, "largest"), tuple(normalize_changes(overrides)), path)
+    tries = _Tries(base_of(scenario, "largest_that_fits"), tuple(normalize_changes(overrides)), path)
     low, high = tries.narrowed(*tries.bracket())
     skipped = {value: why for value, why in sorted(tries.refused.items()) if low < value < (high or math.inf)}
     return Largest(
