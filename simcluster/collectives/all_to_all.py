@@ -47,7 +47,7 @@ def direct_seconds(ranks: int, latency: float, transfer: float) -> float:
 
 
 def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """Return the pairwise all-to-all of N-1 rounds: in round k every rank sends to the one k + 1 places on."""
+    """Return the pairwise all-to-all of N - 1 rounds: in round k every rank sends to the rank k + 1 places further."""
     ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
 
     def make(number: int) -> Phase:
@@ -59,7 +59,7 @@ def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
 
 
 def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
-    """Return the two-level all-to-all: over NVLink to the node's rank on the receiver's rail, then along the rail.
+    """Return the two-level all-to-all: over NVLink to the GPU on the receiver's rail, then along the rail.
 
     m nodes of g ranks, as many in each. First g-1 rounds inside the nodes, each with what is for one rail: m messages;
     then m-1 rounds over the nodes, each with what is for one node: g messages. (g-1)(alpha1 + S/(g B1)) + (m-1)(alpha2
@@ -95,7 +95,7 @@ def _round(hops: Sequence[Hop]) -> Phase:
 
 
 def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
-    """Return the function that gives the message from place i to place j as a part of the size."""
+    """Return a function that gives the message from place i to place j as a fraction of the size."""
     ranks, places = group.num_ranks, group.places
     if parts is None:
         return lambda i, j: 1 / ranks
@@ -111,7 +111,7 @@ def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
 
 
 def busiest_port(parts: Parts) -> float:
-    """Return the bytes that the busiest rank sends or receives, without what it keeps.
+    """Return the bytes that the busiest rank sends or receives; messages to itself do not count.
 
     Over the bandwidth of a port the least time that uneven sizes take (MODELLING.md D.1).
 

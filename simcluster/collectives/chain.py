@@ -47,7 +47,7 @@ def binomial_seconds(ranks: int, latency: float, transfer: float) -> float:
 
 
 def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
-    """Return the hops of every ring in order, without the one that enters (or leaves) position 0."""
+    """Return the hops of every ring in order, without the hop that enters (or leaves) position 0."""
     chains = []
     for channel, ring in enumerate(group.rings):
         turn = ring.order.index(0)
@@ -67,7 +67,7 @@ def _pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Pha
 
 
 def _halving(group: Group, distance: int, *, reduces: bool) -> Phase:
-    """Return the round in which every 2 x distance places one rank sends over, or adds from, ``distance``."""
+    """Return a round of the binomial tree, in which ranks exchange data with ranks ``distance`` places away."""
     places = group.places
     pairs = ((places[low], places[low + distance]) for low in range(0, group.num_ranks - distance, 2 * distance))
     hops = tuple(Hop(high, low, 1.0) if reduces else Hop(low, high, 1.0) for low, high in pairs)

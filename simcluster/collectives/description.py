@@ -47,7 +47,7 @@ class Hop:
     lane: int = 0
 
     def chunks(self, number: int, cycle: int) -> list[int]:
-        """Return the chunks of round ``number``: each round those ``count`` before, in a circle of ``cycle`` chunks."""
+        """Return the chunk numbers that a hop carries in round ``number``; all ``cycle`` chunks come in turn."""
         first, place = self.chunk - self.chunk % cycle, self.chunk % cycle
         start = first + (place - number * self.count) % cycle
         return [start + turn * self.stride for turn in range(self.count)]
@@ -75,10 +75,10 @@ class Phase:
 
 
 class Made(Sequence[Item]):
-    """Sequence whose items are made on access: N^2 hops need not be held."""
+    """Sequence whose items are made on access, so that N^2 hops need not be held."""
 
     def made(self, numbers: range) -> Iterator[Item]:
-        """Generate the items of these numbers."""
+        """Generate the items with these numbers."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Item]:
@@ -103,13 +103,13 @@ class Lazy(Made[Item]):
         return self._length
 
     def made(self, numbers: range) -> Iterator[Item]:
-        """Generate the items of these numbers."""
+        """Generate the items with these numbers."""
         return map(self._make, numbers)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Listed(Made[Hop]):
-    """Hops in columns, one value each: a ring of 16,384 ranks on eight rails has 131,072."""
+    """Hops as columns with one value per hop: a ring of 16,384 ranks on eight rails has 131,072 hops."""
 
     source: Ints
     target: Ints
@@ -124,7 +124,7 @@ class Listed(Made[Hop]):
         cls, source: Ints, target: Ints, share: Floats | float, *, relay: Ints | int = -1, channel: Ints | int = 0,
         chunk: Ints | int = 0, lane: Ints | int = 0,
     ) -> Listed:  # fmt: skip
-        """Return hops with these columns, of which many may be one value for all."""
+        """Return hops with these columns; a column may be one value for all hops."""
         return cls(*np.broadcast_arrays(source, target, share, relay, channel, chunk, lane))
 
     @classmethod
@@ -141,7 +141,7 @@ class Listed(Made[Hop]):
         return len(self.source)
 
     def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops of these numbers."""
+        """Generate the hops with these numbers."""
         columns = (self.source, self.target, self.share, self.relay, self.channel, self.chunk, self.lane)
         rows = zip(*(column[np.array(numbers, dtype=np.int64)].tolist() for column in columns), strict=True)
         for source, target, share, relay, channel, chunk, lane in rows:
@@ -149,7 +149,7 @@ class Listed(Made[Hop]):
 
 
 class Columned(Made[Hop]):
-    """Hops that are made on access, or all at once in columns (``listed``), without count and stride."""
+    """Hops that are made on access, or all at once as columns (``listed``), without count and stride."""
 
     @property
     def listed(self) -> Listed:
@@ -157,12 +157,12 @@ class Columned(Made[Hop]):
         raise NotImplementedError
 
     def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops of these numbers."""
+        """Generate the hops with these numbers."""
         return self.listed.made(numbers)
 
 
 class Table(Made[Hop]):
-    """Sequence of ``length`` hops made in blocks: ``columns(numbers)`` makes the hops of these numbers."""
+    """Sequence of ``length`` hops that a function makes in blocks: ``columns(numbers)`` returns hops as columns."""
 
     def __init__(self, length: int, columns: Callable[[Ints], Listed]) -> None:
         self._length, self.columns = length, columns
@@ -171,18 +171,18 @@ class Table(Made[Hop]):
         return self._length
 
     def parts(self, room: int, numbers: range | None = None) -> Iterator[Listed]:
-        """Generate the hops of these numbers (default: all), ``room`` at a time."""
+        """Generate blocks of at most ``room`` hops with these numbers (default: all)."""
         numbers = range(len(self)) if numbers is None else numbers
         for first in range(0, len(numbers), room):
             yield self.columns(np.array(numbers[first : first + room]))
 
     def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops of these numbers."""
+        """Generate the hops with these numbers."""
         return itertools.chain.from_iterable(self.parts(4096, numbers))
 
 
 def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
-    """Return hops, and in how many consecutive rounds they repeat (with other chunks).
+    """Yield the hops of a round, and in how many consecutive rounds they repeat (with other chunks).
 
     Raises InputError for pipelined phases, which have no rounds.
     """

@@ -16,7 +16,7 @@ ClosedForm = Callable[[int, float, float], float]
 
 
 def serves_all(group: Group) -> str:
-    """Return "", since the algorithm serves every group."""
+    """Return "", which means that the algorithm can serve every group."""
     del group
     return ""
 
@@ -56,13 +56,13 @@ def twice(seconds: ClosedForm) -> ClosedForm:
 
 
 def once(ranks: int, latency: float, transfer: float) -> float:
-    """Return the time of one message of the whole size."""
+    """Return the time (s) of one message of the whole size."""
     del ranks
     return latency + transfer
 
 
 def rounds_of_parts(ranks: int, latency: float, transfer: float) -> float:
-    """Return the time of N - 1 rounds, each with 1/N of the size.
+    """Return the time (s) of N - 1 rounds, each with 1/N of the size.
 
     >>> rounds_of_parts(8, 1.0, 8.0)
     14.0

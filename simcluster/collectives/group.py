@@ -47,7 +47,7 @@ Name = TypeVar("Name")
 
 
 class Named(Sequence[Name]):
-    """Names given by ``numbers``, equal for equal ones; each name is made on access."""
+    """Sequence of names given by ``numbers``, equal for equal numbers; each name is made on access."""
 
     def __init__(self, numbers: NDArray[np.signedinteger[Any]], name: Callable[[int], Name]) -> None:
         self.numbers, self._name = numbers, name
@@ -62,7 +62,7 @@ class Named(Sequence[Name]):
 
 @dataclass(frozen=True)
 class Walks:
-    """Nodes of equal layout, one after the other, with ``size`` positions each, and each ring's order in a node."""
+    """Nodes of equal layout, one after the other, with ``size`` positions each, and each ring's order inside a node."""
 
     many: int
     size: int
@@ -105,7 +105,7 @@ class Group:
 
     @cached_property
     def places(self) -> Sequence[int]:
-        """All positions, those of a node next to each other: ``places[k]`` is the k-th."""
+        """All positions node by node: ``places[k]`` is the k-th position in that order."""
         if self._begins is not None:
             return range(self.num_ranks)
         return tuple(position for positions in self.machines for position in positions)
@@ -133,13 +133,13 @@ class Group:
 
     @cached_property
     def switch_of(self) -> Sequence[int | str]:
-        """NVSwitch of every position, by number or name: equal for the same, "" or 0 for none."""
+        """NVSwitch of every position, by number or name: equal for the same switch, "" or 0 for none."""
         named = self.nvswitches
         return named.numbers.tolist() if isinstance(named, Named) else named
 
     @cached_property
     def on_switches(self) -> tuple[int, tuple[int, ...]]:
-        """Number of ranks without an NVSwitch, and those on each of the others, ascending."""
+        """Number of ranks without an NVSwitch, and the numbers of ranks on each NVSwitch, ascending."""
         if isinstance(self.nvswitches, Named):
             numbers = self.nvswitches.numbers
             first = run_starts(numbers)
@@ -152,14 +152,14 @@ class Group:
 
     @cached_property
     def form(self) -> Hashable:
-        """Short key of ``sizes`` and ``on_switches``, of which there may be thousands, often looked up."""
+        """Short key of ``sizes`` and ``on_switches``, which can have thousands of entries."""
         lost, on_switch = self.on_switches
         both = [((sizes[0], len(sizes)),) if len(set(sizes)) == 1 else sizes for sizes in (self.sizes, on_switch)]
         return (*both, lost, self.far)
 
     @cached_property
     def walks(self) -> Walks | None:
-        """``rings`` as arrays over nodes of equal layout, for thousands of ranks at once.
+        """Rings as arrays over nodes of equal layout, for thousands of ranks at once.
 
         None where that is not known: NICs have no numbers, nodes differ, or their ranks are not consecutive.
         """
@@ -241,7 +241,7 @@ def _gates_alike(
     nics: Sequence[Sequence[str]],
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]],
 ) -> list[tuple[int, int]]:
-    """Return ``_gates``, found once for nodes whose ranks are near NICs in equal ways."""
+    """Return the entry and exit ranks of a node's rings (``_gates``), found once for nodes with equal NIC layout."""
     numbers: dict[str, int] = {}
     layout = tuple([tuple([numbers.setdefault(nic, len(numbers)) for nic in nics[place]]) for place in positions])
     if layout not in known:
@@ -250,7 +250,7 @@ def _gates_alike(
 
 
 def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
-    """Return for every ring of a node the ranks where it enters and leaves, by one separate NIC.
+    """Return for every ring of a node the ranks where it enters and leaves, each ring by a separate NIC.
 
     The same rank twice where no other one of the group is near that NIC. Ranks take turns.
     """
@@ -271,7 +271,7 @@ def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tupl
 
 
 def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
-    """Return a separate NIC for every ring among those it could have, up to the first ring that gets none.
+    """Return a separate NIC for every ring among those it can use, up to the first ring without one.
 
     Rings that came before make way if they can (Kuhn's algorithm for matchings).
     """
@@ -294,7 +294,7 @@ def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
 
 
 def _ring_of_equals(machines: NDArray[np.int64], gate: tuple[int, int], walk: Sequence[int]) -> Ring:
-    """Return ``_rail_ring`` of nodes (rows) that all have the same gate, by place: 20 times as fast."""
+    """Return the ring through nodes (rows) that all have the same entry and exit places: 20 times as fast."""
     one = _rail_ring([range(machines.shape[1])], [gate], walk)
     relays = np.full(machines.shape, -1, dtype=np.int64)
     for place, relay in enumerate(one.relays):

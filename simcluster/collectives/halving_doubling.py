@@ -1,4 +1,4 @@
-"""Recursive halving and doubling: log2(N) rounds, each with another partner.
+"""Recursive halving and doubling: log2(N) rounds in which pairs of ranks exchange data.
 
 Closed forms on a uniform network (N = 2^k ranks, port B, alpha per round): all-reduce 2 log2(N) alpha + 2 (N-1)/N S/B,
 reduce-scatter and all-gather half of it (MODELLING.md D.1). The nearest partner takes the largest part, so that most
@@ -16,12 +16,12 @@ from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter: in round k a rank and the one 2^k places on exchange halves of what they hold."""
+    """Return the reduce-scatter: in round k two ranks 2^k places apart exchange halves of the data that they hold."""
     return tuple(_round(group, k, reduces=True) for k in range(_rounds(group)))
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather, the reverse rounds: the parts of a rank double from one chunk to all."""
+    """Return the all-gather: the rounds of the reduce-scatter in reverse, each of which doubles a rank's data."""
     return tuple(_round(group, k, reduces=False) for k in reversed(range(_rounds(group))))
 
 
@@ -59,7 +59,7 @@ def _rounds(group: Group) -> int:
 
 
 def _round(group: Group, k: int, *, reduces: bool) -> Phase:
-    """Return round k: a rank whose bit k is 0 keeps the lower half of its part, its partner the upper half.
+    """Return round k: a rank whose bit k is 0 keeps the lower half of its data, its partner the upper half.
 
     Reducing, each sends the half that it does not keep; gathering, the half that it has.
     """

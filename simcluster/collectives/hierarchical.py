@@ -15,17 +15,17 @@ from simcluster.collectives.ring import around
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter inside the nodes, then over them; sums end where ``all_gather`` starts."""
+    """Return the two-level reduce-scatter: first inside the nodes, then between them."""
     return inside(group, reduces=True), _over(group, reduces=True)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather over the nodes, then inside them."""
+    """Return the two-level all-gather: first between the nodes, then inside them."""
     return _over(group, reduces=False), inside(group, reduces=False)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: reduce-scatter inside nodes, all-reduce over them on every rail, all-gather inside."""
+    """Return the two-level all-reduce: reduce-scatter inside nodes, all-reduce on every rail, all-gather inside."""
     return (*reduce_scatter(group), *all_gather(group))
 
 
@@ -35,7 +35,7 @@ def requires(group: Group) -> str:
 
 
 def inside(group: Group, *, reduces: bool) -> Phase:
-    """Return rings inside the nodes, on g parts of m chunks: the l-th rank of a node has to do with part l + 1."""
+    """Return a phase of rings inside the nodes; rank l of a node handles part l + 1 of g parts with m chunks each."""
     machines = group.machines
     each = len(machines[0])
     hops = (
@@ -47,7 +47,7 @@ def inside(group: Group, *, reduces: bool) -> Phase:
 
 
 def _over(group: Group, *, reduces: bool) -> Phase:
-    """Return rings over the nodes: the l-th rank of each, on part l + 1 of the data."""
+    """Return a phase of rings between the nodes; rank l of each node handles part l + 1 of the data."""
     machines = group.machines
     each, many = len(machines[0]), len(machines)
     share = 1 / group.num_ranks

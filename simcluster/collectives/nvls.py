@@ -19,7 +19,7 @@ issue 1455) beside the 370.8 that a link of topologies carries (0.824 of its lin
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter: every rank reads its n-th of the sum from the switch."""
+    """Return the reduce-scatter: every one of n ranks reads its n-th of the sum from the switch."""
     ranks = group.num_ranks
     collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
     handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
@@ -27,7 +27,7 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather: every rank writes its n-th to the switch, which writes it to all others."""
+    """Return the all-gather: every one of n ranks writes its n-th to the switch, which copies it to all others."""
     ranks = group.num_ranks
     written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
     copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
@@ -35,7 +35,7 @@ def all_gather(group: Group) -> Sequence[Phase]:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce, which is both at once: what a rank has read of the sum it writes on."""
+    """Return the all-reduce: a rank writes the part of the sum that it has read back to the switch for all ranks."""
     return (*reduce_scatter(group), *all_gather(group))
 
 

@@ -18,14 +18,14 @@ from simcluster.collectives.tree import deepest_first, double_tree
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce; channels 0 and 1 are the two trees, chunk l of each belongs to GPU l of every node."""
+    """Return the all-reduce; channels 0 and 1 are the two trees, and GPU l of every node handles chunk l of each."""
     if group.num_ranks == 1:
         return ()
     return Lazy(4 * len(group.on_switches[1]) + 2, _Phases(group))
 
 
 class _Phases:
-    """Phases by number: the sums in each node's switch, the trees up and down, the copies in each node.
+    """Phases by number: sums in each node's switch, trees up, trees down, and copies in each node.
 
     Made on access: whether a group could do it is asked far more often than it is done.
     """
@@ -35,14 +35,14 @@ class _Phases:
 
     @cached_property
     def _machines(self) -> Sequence[Sequence[int]]:
-        """Positions, NVSwitch by NVSwitch."""
+        """Positions of ranks grouped by NVSwitch domain."""
         members: dict[int | str, list[int]] = {}
         for position, switch in enumerate(self._group.switch_of):
             members.setdefault(switch, []).append(position)
         return list(members.values())
 
     def __call__(self, number: int) -> Phase:
-        """Return one of the phases."""
+        """Return the phase with this number."""
         inside = 2 * len(self._machines)
         if number < inside:
             return self._in_switch(number // 2, whole=number % 2 == 0, back=False)
@@ -58,7 +58,7 @@ class _Phases:
         return list(_up_the_trees(self._machines))
 
     def _in_switch(self, machine: int, *, whole: bool, back: bool) -> Phase:
-        """Return a phase in a node: its switch reads the ``whole`` from all, or gives each its part of the sum.
+        """Return a phase inside a node: its switch reads the ``whole`` data, or gives each GPU its part of the sum.
 
         Or ``back``: each GPU writes its part of the result to the switch, or that writes the whole to all.
         """

@@ -19,12 +19,12 @@ from simcluster.collectives.group import Group
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
-    """Return the all-gather; at distance d a place sends, d places up, chunks of 0, 2d, 4d, ... places below."""
+    """Return the all-gather: at distance d every place sends the chunks of places 0, 2d, 4d, ... below d places up."""
     return _phases(group, back=False)
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
-    """Return the reduce-scatter, the reverse: every chunk's sum comes down its all-gather tree."""
+    """Return the reduce-scatter: the all-gather in reverse, in which every chunk is summed along its tree."""
     return _phases(group, back=True)
 
 
@@ -47,7 +47,7 @@ def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
 
 
 class _Round(Columned):
-    """Round in which each place sends to the one ``distance`` above it, or receives from there.
+    """Round in which each place sends to the place ``distance`` above it, or receives from there.
 
     The chunk of place p is number p, so a way around the end makes two hops.
     """
@@ -80,7 +80,7 @@ class _Round(Columned):
         return np.where(self._hop % 2, around, place - (self._counts - 1) * self._stride)
 
     def made(self, numbers: range) -> Iterator[Hop]:
-        """Generate the hops of these numbers."""
+        """Generate the hops with these numbers."""
         listed, some = self.listed, np.array(numbers, dtype=np.int64)
         columns = (listed.source, listed.target, listed.share, listed.chunk, self._counts)
         for source, target, share, chunk, count in zip(*(each[some].tolist() for each in columns), strict=True):

@@ -26,7 +26,7 @@ DISPATCH, COMBINE = "expert_dispatch", "expert_combine"
 
 @dataclass(frozen=True, slots=True)
 class TokenRoutes:
-    """Routing of tokens: ``top_k`` of ``experts`` in ``groups``, of which ``top_groups`` may be visited.
+    """Routing of tokens to ``top_k`` of ``experts``, in at most ``top_groups`` of ``groups`` of experts.
 
     All choices are equally likely (balanced experts); ``router_law`` has those of uneven ones.
     """
@@ -37,9 +37,9 @@ class TokenRoutes:
     top_groups: int = 1
 
     def visits(self, experts: float) -> float:
-        """Return how often a token visits a block of neighbouring experts, 0 to 1, as the mean over equal blocks.
+        """Return the fraction of tokens that visit a block of neighbouring experts, as the mean over equal blocks.
 
-        Blocks begin at multiples of their size.  Where they are whole groups, or groups whole blocks, all are equal.
+        Blocks begin at multiples of their size. Where they are whole groups, or groups whole blocks, all are equal.
 
         >>> TokenRoutes(256, 8).visits(256), round(8 * TokenRoutes(256, 8).visits(32), 2)
         (1.0, 5.29)
@@ -53,7 +53,7 @@ class TokenRoutes:
         return each[0] if len(set(each)) == 1 else fsum(each) / len(each)
 
     def visits_any(self, experts: Iterable[int]) -> float:
-        """Return how often a token visits any of these experts (hypergeometric in the groups that it may visit)."""
+        """Return the fraction of tokens that visit any of these experts (hypergeometric within the allowed groups)."""
         own = self.experts // self.groups
         held = Counter(expert // own for expert in experts)
         left = tuple(sorted(own - held[group] for group in range(self.groups)))
@@ -63,7 +63,7 @@ class TokenRoutes:
 
 @lru_cache(maxsize=1 << 12)
 def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
-    """Count the choices of ``top_groups`` groups and of ``top_k`` of their experts."""
+    """Return the number of choices of ``top_groups`` groups and ``top_k`` of their experts that avoid other experts."""
     if len(set(experts)) == 1 or top_groups == len(experts):
         return comb(len(experts), top_groups) * comb(sum(experts) * top_groups // len(experts), top_k)
     counts = Counter({(0, 0): 1})  # by groups and experts chosen so far
@@ -76,28 +76,28 @@ def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
 
 
 def to_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
-    """Return the dispatch phases: along the rails, and over NVLink from there on."""
+    """Return the phases that dispatch tokens: along the rails between nodes, then over NVLink inside each node."""
     return tuple(phase for level in levels(group, routes) for phase in level)
 
 
 def from_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
-    """Return the combine phases: over NVLink to the rail that the token came by, and along it."""
+    """Return the phases that combine tokens: over NVLink to the rail by which each token came, then along it."""
     return _phases(_back(_inside(group, routes)), _back(_along_rails(group, routes)))
 
 
 def levels(group: Group, routes: TokenRoutes) -> tuple[Sequence[Phase], Sequence[Phase]]:
-    """Return the dispatch phases between nodes, and those inside each node, which run at the same time."""
+    """Return the dispatch phases between nodes, and the phases inside nodes that run at the same time."""
     return _phases(_along_rails(group, routes)), _phases(_inside(group, routes))
 
 
 def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> list[int]:
-    """Return the experts on these ranks of an ep group: consecutive, and equally many per rank."""
+    """Return the experts on these positions of an ep group: consecutive numbers, equally many per rank."""
     bounds = [round(routes.experts * rank / ranks) for rank in range(ranks + 1)]
     return [expert for rank in positions for expert in range(bounds[rank], bounds[rank + 1])]
 
 
 def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
-    """Return hops from every rank to the same place in every other node; the channel is the receiver's."""
+    """Return hops from every rank to its same-rail peer in every other node; each hop's channel is its receiver."""
     found = []
     machines = group.machines
     for turn in range(1, len(machines)):
@@ -111,7 +111,7 @@ def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
 
 
 def _inside(group: Group, routes: TokenRoutes) -> list[Hop]:
-    """Return hops from every rank to the others of its node, with its tokens and those that came to it."""
+    """Return hops from every rank to the others of its node, with its own tokens and those that it received."""
     machines, found = group.machines, []
     experts = [experts_on((rank,), routes, group.num_ranks) for rank in range(group.num_ranks)]
     each = [routes.visits_any(own) / routes.top_k for own in experts]
@@ -146,6 +146,6 @@ class RelayedLinks:
     inside: Floats
 
     def longer(self, between: float, inside: float) -> float:
-        """Return the factor on the call's time when the copies on each level are multiplied by these."""
+        """Return the factor on a call's time if the copies between and inside nodes are multiplied by these factors."""
         busy = self.between + self.inside
         return float((between * self.between + inside * self.inside).max() / busy.max()) if busy.size else 1.0

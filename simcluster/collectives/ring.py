@@ -46,7 +46,7 @@ def send_recv(group: Group) -> Sequence[Phase]:
 
 
 def around(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
-    """Generate the hops of one ring without relays, for a part of a group.
+    """Generate the hops of one ring through part of a group, without relays.
 
     Its data are ``len(order)`` parts of ``count`` chunks from chunk ``base`` on; the rank at place i begins with part i
     + ``first``.

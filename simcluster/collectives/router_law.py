@@ -23,9 +23,9 @@ _DAMPED = 0.6  # of a step, where two choices that exclude each other are correc
 
 
 class RouterLaw:
-    """Distribution of a token's experts in which it visits expert e ``visits[e]`` times on average, sum top_k.
+    """Distribution of a token's ``top_k`` experts in which it visits expert e with probability ``visits[e]``.
 
-    Each is 0 to 1. These must be possible: ``groups_needed`` is at most ``top_groups``.
+    Each is 0 to 1, their sum top_k. These must be possible: ``groups_needed`` is at most ``top_groups``.
     """
 
     def __init__(self, routes: TokenRoutes, visits: Floats) -> None:
@@ -43,7 +43,7 @@ class RouterLaw:
         self._groups, self._experts = self._fitted(often, inside)
 
     def visited(self, blocks: Sequence[Iterable[int]], lost: Floats | float = 0.0) -> Floats:
-        """Return how often a token visits any expert of each block; a part of the visits to each expert is ``lost``.
+        """Return the probability that a token visits each block; a fraction ``lost`` of an expert's visits fails.
 
         Where the law is not found to the last (shares that leave it hardly a choice), at least as often as the fullest
         expert, and at most as often as all of them.
@@ -58,7 +58,7 @@ class RouterLaw:
         return np.asarray(np.clip(found, each.max(axis=1), np.minimum(each.sum(axis=1), 1.0)))
 
     def _fitted(self, often: Floats, inside: Floats) -> tuple[Floats, Floats]:
-        """Fit parameters of groups and experts (log odds) to given frequencies.
+        """Return the parameters (log odds) of groups and experts that give these frequencies.
 
         Groups are open as ``often``, and an expert of an open group is visited as often as ``inside``.
         """
@@ -74,7 +74,7 @@ class RouterLaw:
         return groups, experts
 
     def _marginals(self) -> tuple[Floats, Floats]:
-        """Return how often groups are open, and how often their experts are visited when they are."""
+        """Return the probability that each group is open, and that an expert of an open group is visited."""
         groups, own = self._experts.shape
         whole = self._polynomials(self._experts[None])
         # of all other groups; their number of open ones and of visits
@@ -91,7 +91,7 @@ class RouterLaw:
         return found, np.where(self._experts > 0, there, 0.0)
 
     def _polynomials(self, chosen: Floats) -> Floats:
-        """Return the chance of every number of visits to an open group, [case, group, number], up to top_k.
+        """Return the probability of 0 to top_k visits to an open group, [case, group, visits].
 
         ``chosen`` [case, group, expert] is the chance that an expert is visited and counts; that it is not visited does
         not change.
@@ -105,7 +105,7 @@ class RouterLaw:
         return found
 
     def _ways(self, polynomials: Floats, absent: Bools | None = None) -> Floats:
-        """Return the chance of every number of open groups and of visits, [case, open, visits].
+        """Return the probability of every number of open groups and of visits, [case, open, visits].
 
         Groups that are ``absent`` [case, group] do not count.
         """
@@ -123,18 +123,18 @@ class RouterLaw:
 
 
 def groups_needed(visits: Floats, routes: TokenRoutes) -> float:
-    """Return how many groups a token visits at least, on average, to visit experts as often as this."""
+    """Return the mean number of groups that a token must visit at least to visit experts with these probabilities."""
     return float(_least(visits.reshape(routes.groups, -1), routes).sum())
 
 
 def _least(shares: Floats, routes: TokenRoutes) -> Floats:
-    """Return the least frequency at which each group is open, given the visits to its experts."""
+    """Return the lowest possible probability that each group is open, given the visits to its experts."""
     most = min(shares.shape[1], routes.top_k)
     return np.asarray(np.maximum(shares.max(axis=1), shares.sum(axis=1) / most))
 
 
 def _open(shares: Floats, routes: TokenRoutes) -> Floats:
-    """Return how often each group is open: in proportion to the visits to its experts, within what is possible."""
+    """Return the probability that each group is open: in proportion to its experts' visits, within possible limits."""
     least, visits = np.minimum(_least(shares, routes), 1.0), np.maximum(shares.sum(axis=1), _SELDOM)
     low, high = 0.0, 1.0
     while np.maximum(least, np.minimum(high * visits, 1.0)).sum() < routes.top_groups and high < 1e300:

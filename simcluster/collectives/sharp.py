@@ -26,7 +26,7 @@ def requires(group: Group) -> str:
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
-    """Return the all-reduce: reduce-scatter inside nodes, reduction and multicast in the fabric, all-gather inside."""
+    """Return the all-reduce: reduce-scatter inside nodes, sum and multicast in fabric switches, all-gather inside."""
     if group.num_ranks == 1:
         return ()
     machines = group.machines

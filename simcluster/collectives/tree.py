@@ -65,7 +65,7 @@ class Chained(Columned):
 
     @cached_property
     def parents(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Parents of every node in both trees, -1 for a root."""
+        """Parent node of every node in both trees, -1 for a root."""
         return _double_tree(self.walks.many)
 
     @cached_property
@@ -77,7 +77,7 @@ class Chained(Columned):
 
 
 def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
-    """Return the ranks of every node (row) in the ring's order, from where it is entered; -1 after the last."""
+    """Return the positions of every node (row) in the ring's order, from where the ring enters; -1 after the last."""
     order = np.array(ring.order, dtype=np.int64)
     counts = np.diff(run_starts(np.asarray(group.hosts)[order]), append=len(order))
     table = np.full((len(counts), counts.max()), -1, dtype=np.int64)

@@ -38,7 +38,7 @@ class FabricPort:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Ports by which every GPU leaves and enters its node, and a signature of the latter."""
+    """Ports by which every GPU leaves and enters its node, with a key that is equal for equal entry ports."""
 
     exits: Sequence[Sequence[FabricPort]]
     entries: Sequence[Sequence[FabricPort]]
@@ -46,7 +46,7 @@ class Doors:
 
 
 def split(whole: int, parts: int) -> list[int]:
-    """Return the whole in parts as equal as possible: the first ones get one more."""
+    """Split a whole number into ``parts`` numbers as equal as possible, the larger ones first."""
     each, more = divmod(whole, parts)
     return [each + 1] * more + [each] * (parts - more)
 
@@ -79,13 +79,13 @@ class Ways:
         return self._doors(self._ports)
 
     def in_order(self, nodes: Iterable[str]) -> list[str]:
-        """Return graph nodes in natural order of their names."""
+        """Return graph nodes sorted by name in natural order (gpu2 before gpu10)."""
         return sorted(nodes, key=self.position.__getitem__)
 
     # --- in a machine ------------------------------------------------------------------------------------------------
 
     def hops_inside(self, end: str) -> dict[str, int]:
-        """Return the hops to ``end`` from every graph node of its machine that has a path to it."""
+        """Return the number of hops to the graph node ``end`` from every node of the same machine that can reach it."""
         if end not in self._inside:
             self._inside[end] = self._reached(end, self._previous)
         return self._inside[end]
@@ -96,14 +96,14 @@ class Ways:
         return self._walk_inside(start, end, dst)[0] if known is None else known
 
     def only_walk_inside(self, start: str, end: str) -> list[str] | None:
-        """Return ``walk_inside`` where it is the same for every ``dst``; None where it is not."""
+        """Return the path between two graph nodes of a machine if it is the same for every ``dst``, else None."""
         if (start, end) not in self._walks:
             path, ties = self._walk_inside(start, end, 0)
             self._walks[start, end] = None if ties else path
         return self._walks[start, end]
 
     def _walk_inside(self, start: str, end: str, dst: int) -> tuple[list[str], bool]:
-        """Return the path, and whether there was a choice."""
+        """Return the path between two graph nodes of a machine, and whether there were several to choose from."""
         hops = self.hops_inside(end)
         path, ties = [start], False
         while path[-1] != end:
@@ -131,7 +131,7 @@ class Ways:
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
     def hops_across(self, signature: Signature) -> dict[str, int]:
-        """Return the hops from every switch to a GPU with this signature."""
+        """Return the number of hops from every switch to a GPU whose entry ports have this signature."""
         if signature not in self._fabric:
             distance: dict[str, int] = {}
             waiting: dict[int, list[str]] = defaultdict(list)
@@ -149,7 +149,7 @@ class Ways:
         return self._fabric[signature]
 
     def onward(self, signature: Signature, switch: str) -> list[str]:
-        """Return the switches after ``switch`` on shortest paths to a GPU with this signature."""
+        """Return the switches that follow ``switch`` on shortest paths to a GPU with this signature."""
         key = (signature, switch)
         if key not in self._forward:
             distance = self.hops_across(signature)
@@ -158,9 +158,9 @@ class Ways:
         return self._forward[key]
 
     def parts_of_fabric(self) -> dict[str, int]:
-        """Return the number of every switch's part of the fabric: a set of switches that reach each other.
+        """Return a number for every switch, equal for switches that can reach each other.
 
-        Where one-way links make that impossible, every switch is a separate part.
+        Where one-way links make that impossible, every switch has its own number.
         """
         fabric: nx.DiGraph[str] = nx.DiGraph()
         fabric.add_nodes_from(self._onto)
@@ -173,7 +173,7 @@ class Ways:
     # --- found once --------------------------------------------------------------------------------------------------
 
     def _reached(self, start: str, neighbours: Mapping[str, list[str]]) -> dict[str, int]:
-        """Return the hops from ``start`` inside its machine; GPUs and NICs are reached but not passed."""
+        """Return the hops from ``start`` to the nodes of its machine; GPUs and NICs are reached but not passed."""
         seen = {start: 0}
         frontier = {start: 0}
         while frontier:
@@ -183,7 +183,7 @@ class Ways:
     def _step(
         self, frontier: Mapping[str, int], seen: dict[str, int], neighbours: Mapping[str, list[str]]
     ) -> dict[str, int]:
-        """Return the graph nodes of the machine one hop beyond the frontier, and add them to ``seen``."""
+        """Return the graph nodes of a machine one hop beyond the ``frontier``, and add them to ``seen``."""
         reached: dict[str, int] = {}
         for node, hops in frontier.items():
             if hops and node in self._ends:
@@ -198,7 +198,7 @@ class Ways:
         return Doors(exits, entries, [signature_of(ports) for ports in entries])
 
     def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
-        """Return the GPU's ports to the fabric (or from it), in natural order of NIC and switch."""
+        """Return a GPU's ports to or from the switches, sorted by NIC and switch."""
         return self._ports_at(self._reached(gpu, neighbours), neighbours)
 
     def _nearest_ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
@@ -241,7 +241,7 @@ class Ways:
 
 
 def signature_of(ports: Iterable[FabricPort]) -> Signature:
-    """Return the signature of a GPU that is entered by these ports."""
+    """Return the signature of a GPU's entry ports: an equal key for GPUs that are entered by the same switches."""
     nearest: dict[str, int] = {}
     for port in ports:
         nearest[port.switch] = min(port.hops + 1, nearest.get(port.switch, port.hops + 1))

@@ -114,16 +114,16 @@ class Cluster(Displayable):
         return self.wiring.router
 
     def named(self, links: Ints) -> list[tuple[str, str]]:
-        """Return the names of both ends of some links; no graph is made where all nodes are equal."""
+        """Return the names of both ends of some links, without building a graph if all nodes are equal."""
         return self.wiring.named(links)
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """Return the kind number of some links, and the kinds (report labels of both ends, medium)."""
+        """Return the kind number of some links, and the list of kinds (report labels of both ends, medium)."""
         return self.wiring.kinds(links)
 
     @cached_property
     def media(self) -> tuple[NDArray[np.int16], list[str]]:
-        """Medium number of every link, and the media."""
+        """Number of the medium of every link, and the list of media."""
         number, kinds = self.kinds(np.arange(len(self.link_capacity)))
         media = list(dict.fromkeys(kind.medium for kind in kinds))
         return np.array([media.index(kind.medium) for kind in kinds], dtype=np.int16)[number], media
@@ -146,18 +146,18 @@ class Cluster(Displayable):
     def routes(
         self, src: NDArray[np.int64], dst: NDArray[np.int64], flow: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return ``spread`` of many flows: (flow, link, fraction) of every crossed link, by flow; latencies (s)."""
+        """Return routes of many flows as rows (flow, link, fraction), sorted by flow, and the latency (s) of each."""
         row, link, fraction = self.wiring.rows(src, dst, flow)
         return row, link, fraction, self.latencies(row, link, fraction, len(src))
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Return the flows on every link; None where some have no closed form (``Paths.loads``)."""
+        """Return the number of flows on every link; None if some routes have no closed form."""
         return self.wiring.loads(flows)
 
     def latencies(
         self, row: NDArray[np.int64], link: NDArray[np.int64], fraction: NDArray[np.float64], rows: int
     ) -> NDArray[np.float64]:
-        """Return ``spread_latency`` of many routes: of ``rows``, given by each one's links in ascending order."""
+        """Return the latencies (s) of many routes, whose links are given as rows sorted by route and link."""
         if not len(link):
             return np.zeros(rows)
         seconds = fraction * self.link_latency.of(link)
@@ -192,24 +192,21 @@ class Cluster(Displayable):
         return self.wiring.meshed
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return numbers of the NVSwitch (0 for none) and NICs (-1 after the last) of GPUs, equal for equal ones.
-
-        0 for no NVSwitch, -1 after the last NIC.
-        """
+        """Return numbers of the NVSwitch (0: none) and of the NICs (-1 after the last) of some GPUs."""
         return self.wiring.seats(gpus)
 
     def far(self, hosts: Sequence[int] | NDArray[np.int64]) -> bool:
-        """Return whether nodes, given by number, are on several sites."""
+        """Return whether these nodes (by number) are on several sites."""
         each = self.machines_per_site
         return bool(each and len(hosts) and int(max(hosts)) // each != int(min(hosts)) // each)
 
     @property
     def hosts(self) -> NDArray[np.int64]:
-        """``host_of`` as an array."""
+        """Node number of every GPU, as an array."""
         return self.wiring.hosts
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """Return for each GPU its route to the switch in which all of them meet, and from there back.
+        """Return for each GPU its route to the switch in which all of them meet, and the route back.
 
         The NVSwitch of them all, or else the switch of the fabric that is nearest to all: number ``turn`` of those (see
         ``switch_trees``). InputError when there is none.

@@ -1,8 +1,8 @@
-"""Draft of a cluster during its description: nodes and links in columns, machines copied from one, size limits.
+"""Draft of a cluster: nodes and links in columns before a graph is built, machines copied from one, size limits.
 
-Builders add it block by block; a graph of 10^5 GPUs is an object only on demand. Nodes are numbered in the order in
-which they are added. Links have the numbers that they have in the graph: by the node where they begin, then in the
-order in which they are added.
+Builders add nodes and links block by block; a graph of 10^5 GPUs is an object only on demand. Nodes are numbered in the
+order in which they are added. Links have the numbers that they have in the graph: by the node where they begin, then in
+the order in which they are added.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ four machines, 3.3 s."""
 
 
 def check_gpus(gpus: int) -> None:
-    """Raise InputError for more GPUs than can be simulated."""
+    """Raise InputError for more GPUs than the simulator can handle."""
     if gpus > MAX_GPUS:
         raise InputError(f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes")
 
 
 def check_drawn(gpus: int, together: int = 1) -> None:
-    """Raise InputError for too many GPUs for a graph, with ``together`` of them in a machine."""
+    """Raise InputError for more GPUs than a graph can hold, with ``together`` of them in a machine."""
     if gpus > MAX_DRAWN_GPUS:
         raise InputError(
             f"has {gpus:,} GPUs, and has to be drawn link by link (about {gpus * _DRAWN_BYTES / 1e9:.2g} GB and "
@@ -58,7 +58,7 @@ def check_drawn(gpus: int, together: int = 1) -> None:
 
 
 def check_links(links: int, of: str) -> None:
-    """Raise InputError for more links ``of`` one kind ("leaf - spine") than can be simulated."""
+    """Raise InputError for more links of one kind, such as "leaf - spine", than the simulator can handle."""
     if links > MAX_LINKS:
         raise InputError(
             f"has {links:,} links {of}; at most {MAX_LINKS:,} of a kind can be simulated: use fewer nodes, or fewer "
@@ -85,9 +85,10 @@ class Recorder(nx.DiGraph):  # type: ignore[type-arg]  # at run time networkx is
 
 @dataclass(frozen=True, slots=True)
 class LinkBlock:
-    """Links row by row in order of insertion; a column's have ``data`` in common, two columns are both directions.
+    """Links of equal attributes per column: one row per pair of nodes, in order of insertion.
 
-    They join nodes of two ``tables``, in the ``places`` (columns there) that each table has for every two.
+    A column's links have ``data`` in common; two columns are the two directions. They join nodes of two ``tables``, in
+    the ``places`` (columns there) that each table has for every two.
     """
 
     tables: tuple[Int32s, Int32s]
@@ -95,18 +96,18 @@ class LinkBlock:
     data: Sequence[EdgeData]
 
     def column(self, which: int, column: int) -> Int32s:
-        """Return the nodes where the links of a column begin (0) or end (1)."""
+        """Return the nodes where the links of a column begin (``which`` = 0) or end (1)."""
         side = (which + column) % 2
         found: Int32s = self.tables[side][:, self.places[side][column // 2]]
         return found
 
     def side(self, which: int) -> Int32s:
-        """Return the nodes where all links begin (0) or end (1)."""
+        """Return the nodes where all links of the block begin (``which`` = 0) or end (1)."""
         columns = np.arange(len(self.data))
         return self.at(which, np.arange(len(self.tables[0]))[:, None], columns[None])
 
     def at(self, which: int, rows: Ints, columns: Ints) -> Int32s:
-        """Return the nodes where some links begin (0) or end (1)."""
+        """Return the nodes where the links in these rows and columns begin (``which`` = 0) or end (1)."""
         lower, upper = (
             table[rows, np.array(places, dtype=np.int64)[columns // 2]]
             for table, places in zip(self.tables, self.places, strict=True)
@@ -114,7 +115,7 @@ class LinkBlock:
         return np.where((which + columns) % 2, upper, lower)
 
     def begin(self, machines: Int32s, column: int) -> int:
-        """Return the place in ``machines``, their table of nodes, where links of a column begin; -1 at switches."""
+        """Return the column of ``machines`` (table of nodes) where a column of links begins; -1 if at switches."""
         return self.places[column % 2][column // 2] if self.tables[column % 2] is machines else -1
 
 

@@ -1,4 +1,4 @@
-"""Cluster written out node by node and link by link, for what no builder makes."""
+"""Cluster written out node by node and link by link, for networks that no builder describes."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class EdgeSpec(LinkSpec):
 
 
 class GraphSpec(TopologySpec):
-    """Nodes and links as they are given.
+    """Cluster given as a list of nodes and a list of links.
 
-    GPUs are placed by ``host``, then in the order of the file.  Where no GPU says its host, GPUs that are connected
+    GPUs are placed by ``host``, then in the order of the file. Where no GPU says its host, GPUs that are connected
     without a switch between them are one machine.
     """
 
@@ -136,14 +136,14 @@ class GraphSpec(TopologySpec):
 
     @staticmethod
     def _medium(a: str, b: str) -> str:
-        """Return the usual medium between two kinds of node, for a link that does not state one."""
+        """Return the usual medium between two kinds of node, for a link that does not name its medium."""
         for kind in ("switch", "nic", "pcie", "host", "nvswitch"):
             if kind in (a, b):
                 return _USUAL_MEDIUM[kind]
         return _USUAL_MEDIUM["gpu"]
 
     def _hosts(self) -> dict[str, int]:
-        """Return the machine of every GPU, numbered from 0 in the order of their numbers, or of the file."""
+        """Return the machine number of every GPU, in the order of their ``host`` numbers, or of the file."""
         gpus = [node for node in self.nodes if node.kind == "gpu"]
         given = [node.host for node in gpus if node.host is not None]
         if given:

@@ -47,7 +47,7 @@ class DragonflyPlusSpec(Spec):
     """The cable between groups; default: as from leaf to spine."""
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Add switches group0.leaf0, ..., group0.spine0, ..., and the links from the ports on."""
+        """Add switches named group0.leaf0, ..., group0.spine0, ..., and the links between NICs and switches."""
         groups = machines // (self.nodes_per_leaf * self.leaves_per_group)
         check_links(groups * self.leaves_per_group * self.spines_per_group, "leaf - spine")
         check_links(groups * self.spines_per_group * self.global_links_per_spine, "spine - spine")
@@ -66,7 +66,7 @@ class DragonflyPlusSpec(Spec):
         self._join_groups(site, spines, self.spine_to_spine.cable(uplink))
 
     def complaints(self, machines: int) -> list[Complaint]:
-        """Return what does not divide evenly for this many nodes: leaves, groups or pairs of groups."""
+        """Return what does not divide evenly for this number of nodes: leaves, groups or links between groups."""
         size = self.nodes_per_leaf * self.leaves_per_group
         if machines % size:
             near = listed(n * size for n in (machines // size, machines // size + 1) if n)
@@ -82,7 +82,7 @@ class DragonflyPlusSpec(Spec):
         return []
 
     def _join_groups(self, site: Site, spines: Sequence[Sequence[int]], cable: EdgeData) -> None:
-        """Add global links between groups; link l of a pair ends at the next spine of either."""
+        """Add global links between groups; successive links of a pair of groups use successive spines."""
         groups = len(spines)
         per_pair = self.spines_per_group * self.global_links_per_spine // max(1, groups - 1)
         for near in range(groups):

@@ -1,4 +1,4 @@
-"""Switch adjacency in arrays, and how the GPUs of equal machines leave them, for routing very many flows."""
+"""Links between switches in arrays, and the links by which equal machines' GPUs reach them, to route many flows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simcluster.topology.numbering import LinkNumbers
 
 @dataclass(frozen=True, eq=False)
 class Hops:
-    """Links between switches (by number), both ways: ``link`` leads to switch ``near``, ascending per switch.
+    """Links between switches in arrays: each ``link`` leads to switch ``near``, sorted by the switch where it begins.
 
     Those that begin at a switch are from ``first`` on. ``onto`` numbers the sets of switches that are next to each:
     ``neighbours`` of that number. ``number`` has that of every node from the ``lowest`` on, -1 for other networks'.
@@ -36,7 +36,7 @@ class Hops:
 
     @classmethod
     def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
-        """Return the links between these switches, which are numbered in this order; the lowest node is ``lowest``."""
+        """Return the links between these switches, numbered in this order; ``lowest`` is the first switch's node."""
         nodes = np.array(switches, dtype=np.int64) - lowest
         number = position_of(nodes, len(numbers.starts) - 1).astype(np.int32)
         many = np.diff(numbers.starts)
@@ -57,18 +57,18 @@ class Hops:
         return cls(len(nodes), near, link, first, *_sets(near, first), lowest, number)
 
     def switches(self, nodes: Int32s) -> Ints:
-        """Return the numbers of switches that are given by node."""
+        """Return the switch numbers of these graph nodes."""
         return self.number[nodes - self.lowest].astype(np.int64)
 
     def parts(self) -> Ints:
-        """Return the part of the fabric of every switch, named by the first of its switches."""
+        """Return for every switch the lowest number of the switches that can reach each other with it."""
         found = np.full(self.size, -1, dtype=np.int64)
         while (rest := np.flatnonzero(found < 0)).size:
             found[self._distances(rest[:1]) < self.size] = rest[0]
         return found
 
     def onward(self, here: int, goal: int) -> Ints:
-        """Return the switches after neighbour set ``here`` on shortest paths to neighbour set ``goal``, in order."""
+        """Return the switches after neighbour set ``here`` on shortest paths to neighbour set ``goal``, sorted."""
         if (here, goal) not in self._known:
             near = self.neighbours[here]
             distances = self._distances(self.neighbours[goal])[near]
@@ -89,7 +89,7 @@ class Hops:
         return found
 
     def between(self, a: Ints, b: Ints) -> Ints:
-        """Return the links from switches to switches, -1 for none."""
+        """Return the link from each switch of ``a`` to that of ``b``, -1 if there is none."""
         if not len(self.near):
             return np.full(len(a), -1, dtype=np.int64)
         codes, begin = self._codes
@@ -99,7 +99,7 @@ class Hops:
         return np.where(np.append(codes, -1)[place] == code, self.nth(a, place - begin[sets]), -1)
 
     def nth(self, a: Ints, turn: Ints) -> Ints:
-        """Return the link from each switch to its neighbour number ``turn``."""
+        """Return the link from each switch of ``a`` to its neighbour number ``turn``."""
         found: Ints = self.link[np.minimum(self.first[a] + turn, len(self.link) - 1)].astype(np.int64)
         return found
 
@@ -116,7 +116,7 @@ class Hops:
 
 
 def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
-    """Return the set number of each ``near[first[i] : first[i + 1]]``, and the distinct sets of switches."""
+    """Return the neighbour set number of every switch, and the distinct sets."""
     known: dict[bytes, int] = {}
     neighbours: list[Ints] = []
     degrees = np.diff(first)
@@ -135,7 +135,7 @@ def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class Machines:
-    """``count`` machines of ``size`` GPUs, numbered machine by machine; their links are numbered equally."""
+    """Equal machines with ``size`` GPUs each, and the numbers of the links of each machine."""
 
     count: int
     size: int
@@ -145,27 +145,27 @@ class Machines:
 
     @cached_property
     def gpus(self) -> Int32s:
-        """GPUs of every machine by place."""
+        """GPU numbers by machine (row) and place in the machine (column)."""
         return np.arange(self.count * self.size, dtype=np.int32).reshape(self.count, self.size)
 
     def links(self, gpus: Numbers, columns: Ints) -> Int32s:
-        """Return links of some GPUs, in the columns that each place has; -1 for no column."""
+        """Return links of some GPUs: those in the ``columns`` of each GPU's place; -1 for no link."""
         machine, place = np.divmod(gpus, self.size)
         own = columns[place]
         return np.where(own < 0, np.int32(-1), self.owned[machine[:, None], own])
 
     @cached_property
     def origin(self) -> Ints:
-        """For every column of ``owned`` the place of its link, or of the link of which it is the reverse."""
+        """For every column of ``owned``, the column of the link itself, or of the link that it reverses."""
         return np.concatenate([np.arange(self.numbers.width), self.numbers.back[self.numbers.width :]])
 
     @property
     def owned(self) -> Int32s:
-        """Links of every machine: those that begin in it, and the reverse of those that end outside."""
+        """Links of every machine (row): those that begin in it, then the reverses of those that end outside."""
         return self.numbers.owned
 
     def ways_inside(self, pairs: Ints, walk: Callable[[int, int], list[int] | None]) -> Ints:
-        """Return the links of paths between pairs (place x size + place): a row each, -1 after the last.
+        """Return the links of paths between pairs of places (place x size + place): a row each, -1 after the last.
 
         A row of nothing but -1 is for a pair without one path that stays inside, or one not requested.
         """
@@ -179,26 +179,26 @@ class Machines:
 
 
 class ByMachine(NamedTuple):
-    """Values of GPUs by machine: machine m has those of row ``kind[m]`` of ``table``, place by place."""
+    """Values of GPUs by machine, where many machines share a row: machine m has row ``kind[m]`` of ``table``."""
 
     kind: Ints
     table: Ints
 
     def moved(self, machine: Ints, onto: Ints) -> tuple[Ints, Ints]:
-        """Return the distinct rows of some machines, and the values of those that take their places."""
+        """Return the distinct rows of some machines, and the values of the GPUs that take their places."""
         pairs, _ = compact(self.kind[machine] * len(self.table) + self.kind[onto])
         return self.table[pairs // len(self.table)], self.table[pairs % len(self.table)]
 
     @classmethod
     def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
-        """Return the values from a table with a row for every machine."""
+        """Return the values from a table with one row per machine, each distinct row stored once."""
         new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))  # many machines are as the one before
         kind, first = _numbered_rows(rows[new])
         return cls(kind[np.cumsum(new) - 1], rows[new][first].astype(np.int64))
 
 
 def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
-    """Return rows as numbers, equal for equal ones, and the first row of each number."""
+    """Return a number for every row of a table, equal for equal rows, and the first row of each number."""
     if (table == table[:1]).all():
         return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
     kind, first = renumber(hash_rows(table))
@@ -209,7 +209,7 @@ def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Links and switches by which every GPU leaves and enters its machine; ``leaf`` is the switch number.
+    """Links between every GPU and its leaf switch, in both directions; ``leaf`` is the switch's number.
 
     ``out`` and ``back`` have the columns of these links by place, -1 after the last; ``order`` is the place of the GPU
     in tree order, ``part`` numbers the parts of the fabric and ``position`` their places in natural order of all names,
@@ -229,7 +229,7 @@ class Ends:
         cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: Hops,
         position: Ints,
     ) -> Ends:  # fmt: skip
-        """Return the ends, given those of machine 0: ``ways`` (columns after its GPUs' leaves) and ``nics``."""
+        """Return the links to and from leaves, given machine 0's: ``ways`` (columns from each leaf on) and ``nics``."""
         numbers = machines.numbers
         out = np.full((len(ways), max(map(len, ways))), -1, dtype=np.int64)
         for place, way in enumerate(ways):
@@ -248,7 +248,7 @@ class Ends:
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """Machines, leaves and links of a regular cluster in columns: see ``PerLink``.
+    """Column arrays of the machines, leaf switches and links of a regular cluster (layout: see ``PerLink``).
 
     The first of ``rows``' tables has the links of machines (``Machines.owned``). Each other one has those of leaves
     with equally many links up, first all up and then their reverses; ``table`` and ``row`` give the place of each
@@ -268,7 +268,7 @@ class Ground:
 
     @classmethod
     def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
-        """Return the columns of a cluster with these machines, ends and hops."""
+        """Return the column arrays of a cluster with these machines, links to leaves, and links between switches."""
         tables: list[Int32s] = []
         table, row = np.full((2, hops.size), -1, dtype=np.int64)
         degrees = np.diff(hops.first)

@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 20  # links, which bounds what is kept beside their kinds
 
 
 class LinkEnds(Wiring):
-    """Names of a draft's nodes and links; the graph is made on demand."""
+    """Names of a regular cluster's nodes and links, made from numbers; its graph is built on demand."""
 
     draft: Draft
     numbers: LinkNumbers
@@ -60,7 +60,7 @@ class LinkEnds(Wiring):
         return list(zip(begin, end, strict=True))
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """Return the kind number of each link, and the kinds."""
+        """Return the kind number of each link, and the list of kinds."""
         by_node, labels = self._labels
         media = list(dict.fromkeys(str(data["medium"]) for data in self.draft.sorts))
         of_sort = np.array([media.index(str(data["medium"])) for data in self.draft.sorts])
@@ -97,7 +97,7 @@ class LinkEnds(Wiring):
 
     @cached_property
     def _labels(self) -> tuple[NDArray[np.int16], list[str]]:
-        """Label number of every node in reports, and the labels."""
+        """Label number of every node in reports, and the list of labels."""
         draft = self.draft
         known: dict[str, int] = {}
         found = np.empty(draft.size, dtype=np.int16)

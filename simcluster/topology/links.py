@@ -29,7 +29,7 @@ COMPUTE = "compute"
 
 
 class PresetSpec(Spec):
-    """A document that may stand on a link of the catalogue: ``preset: NAME`` fills in what is not written."""
+    """A document of a link that may take values from the catalogue: ``preset: NAME`` fills in missing keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,7 +58,7 @@ class RateSpec(PresetSpec):
 
 
 class LinkSpec(RateSpec):
-    """A link with its own latency."""
+    """A link with its latency."""
 
     latency: Seconds
     """Time of the first byte from one end to the other; collectives take NCCL's latencies instead where its platform is
@@ -70,7 +70,7 @@ class LinkSpec(RateSpec):
 
 
 def edge_data(line_rate: float, efficiency: float, latency: float, source: str, medium: str) -> EdgeData:
-    """Return the attributes of a directed edge, as listed in ``cluster``."""
+    """Return the attributes of a directed edge of the graph; ``cluster`` documents them."""
     return {
         "line_rate": line_rate,
         "efficiency": efficiency,
@@ -82,7 +82,7 @@ def edge_data(line_rate: float, efficiency: float, latency: float, source: str, 
 
 
 def add_gpus(graph: Graph, placed: Iterable[tuple[str, int, int]]) -> None:
-    """Add GPUs given as (name, host, index in the host)."""
+    """Add GPUs to a graph, given as (name, host, index in the host)."""
     graph.add_nodes_from((name, {"kind": "gpu", "host": host, "local": local}) for name, host, local in placed)
 
 
@@ -125,12 +125,12 @@ def _apart(network: str) -> dict[str, str]:
 
 
 def label(graph: Graph, node: str) -> str:
-    """Return the label of a node in a report."""
+    """Return the label of a graph node in reports."""
     return called(graph.nodes[node])
 
 
 def called(data: Mapping[str, Any]) -> str:
-    """Return the label of nodes with these attributes: the kind, or a switch's tier after its other network."""
+    """Return the report label of nodes with these attributes: kind or switch tier, after a separate network's name."""
     name = str(data["tier"]) if data["kind"] == "switch" else str(data["kind"])
     network = data.get("network", COMPUTE)
     return name if network == COMPUTE else f"{network} {name}"

@@ -24,7 +24,7 @@ Few = Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 @dataclass(frozen=True, slots=True)
 class NicPort:
-    """NIC that every machine has (its place in the pattern of one), and the link by which it joins a fabric.
+    """NIC that every machine has, by its place in a machine, and the link by which it joins a fabric.
 
     ``rail`` numbers the NICs of a tray in the network.
     """
@@ -37,10 +37,10 @@ class NicPort:
 
 
 class NicSpec(Spec):
-    """NICs of one kind.
+    """NICs of one kind in a node.
 
     A NIC with several ``ports`` represents several that are driven as one, every message striped over them (NCCL merges
-    the ports of a card; the AWS plug-in the cards of a GPU).  Planes are copies of a network that never meet.
+    the ports of a card; the AWS plug-in the cards of a GPU). Planes are copies of a network that never meet.
     """
 
     count: Few
@@ -152,7 +152,7 @@ class MachineSpec(Spec):
         return "pcie" if self.gpus_per_pcie_switch else "host" if self.host else "gpu"
 
     def _places(self, where: Place) -> int:
-        """Return the number of places of that kind that a box has for NICs."""
+        """Return the number of places of a kind (GPU, PCIe switch, host bridge) at which a box can have NICs."""
         if where == "pcie":
             return self.gpus // self.gpus_per_pcie_switch if self.gpus_per_pcie_switch else 0
         if where == "host":
@@ -164,7 +164,7 @@ class MachineSpec(Spec):
     # --- building ----------------------------------------------------------------------------------------------------
 
     def add(self, draft: Draft, machines: int) -> list[NicPort]:
-        """Add this many machines; return the ports of each to the fabrics, in order.
+        """Add equal machines to a draft; return each machine's ports to the fabrics, in order.
 
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
         name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
@@ -241,7 +241,7 @@ _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
 
 
 def _spread(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
-    """Pair each of ``lower`` with one of ``upper``, in order and as evenly as possible, ``turn`` places on."""
+    """Pair each of ``lower`` with one of ``upper``, in order and evenly; ``turn`` shifts the pairing."""
     gap = max(1, len(upper) // len(lower))
     return ((node, upper[i * len(upper) // len(lower) + turn % gap]) for i, node in enumerate(lower))
 
@@ -252,7 +252,7 @@ def _shared(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
 
 
 def _times(link: EdgeData, count: int, of: str) -> EdgeData:
-    """Return the attributes of ``count`` links used as one."""
+    """Return the attributes of ``count`` equal links that are used as one."""
     if count == 1:
         return link
     together: dict[str, Any] = {key: link[key] * count for key in ("line_rate", "bandwidth")}

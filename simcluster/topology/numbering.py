@@ -1,4 +1,4 @@
-"""Link numbers of a draft: by the node where they begin, then by insertion; machines come before switches.
+"""Link numbers of a draft: sorted by the node where they begin, machines first, then by insertion.
 
 All machines are equal, so the links of a machine are ``first + machine x step``, column by column.
 """
@@ -20,7 +20,7 @@ _Column = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class LinkNumbers:
-    """Numbers of the links of machines and of the switches that they connect to.
+    """Numbers of the links of machines and of their switches.
 
     A row of ``owned`` are those of a machine: the ``width`` that begin in it, ascending, then the reverses of those
     that end outside. ``back`` is for every column that of the reverse, ``came`` its block and column there. ``sorts``
@@ -43,7 +43,7 @@ class LinkNumbers:
 
     @classmethod
     def of(cls, draft: Draft) -> LinkNumbers | None:
-        """Return the link numbers of a draft; None where a link joins two machines without a switch."""
+        """Return the link numbers of a draft; None if a link joins two machines without a switch between them."""
         outside = [table for block in draft.blocks for table in block.tables if table is not draft.nodes]
         if min([int(table.min(initial=draft.size)) for table in outside], default=draft.size) < draft.nodes.size:
             return None

@@ -1,4 +1,4 @@
-"""Accelerator: routes of very many flows in arrays, proved for every policy; flows without a form go one by one.
+"""Fast path: route many flows at once in arrays, for every routing policy; other flows are routed one by one.
 
 A path inside a machine is found once for all; from switch to switch flows that are at one switch and bound for one
 switch are handled together.
@@ -23,7 +23,7 @@ from simcluster.topology.wiring import Rows, Wiring
 
 
 class Paths(LinkEnds):
-    """Routes of many flows between equal machines, of which ``one`` is machine 0, with links by column."""
+    """Routes of many flows between equal machines, computed in arrays; ``one`` is machine 0, with links by column."""
 
     one: Wiring
     machines: Machines
@@ -36,7 +36,7 @@ class Paths(LinkEnds):
         return [part / WHOLE for part in split(WHOLE, paths)] if paths else []
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links of all flows, by flow."""
+        """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
         size, left = self.machines.size, src != dst
         together = src // size == dst // size
         parts = [self._inside(np.flatnonzero(left & together), src, dst)]
@@ -47,11 +47,11 @@ class Paths(LinkEnds):
         return _merged([*parts, self.one_by_one(np.flatnonzero(left), src, dst, number)])
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
-        """Return the number of flows that cross every link.
+        """Return the number of flows that cross every link; None if not all routes have a closed form.
 
         Paths inside machines and their ends are found once for all that send and receive equally often, so that only
         flows from leaf to leaf are handled link by link; those that switches split evenly are counted by leaf. None
-        where a flow has several connections, or not all flows have a closed form.
+        also where a flow has several connections.
         """
         size, table = self.machines.size, flows.table
         own, places = table[:, 0] // size, table[0] % size
@@ -81,7 +81,7 @@ class Paths(LinkEnds):
     def _from_leaf_to_leaf(
         self, flows: TreeFlows, own: Ints, at: Ints
     ) -> tuple[list[Ints], list[Floats], Floats] | None:
-        """Return the flows between leaves from GPUs in the places ``at``: kinds, values and rest of a ``PerLink``."""
+        """Return the flows on links between leaf switches, as parts of a ``PerLink``; GPUs are in the places ``at``."""
         machines, ends, rows = self.machines, self.ends, self.ground.rows
         kind, table = ends.leaves
         number = np.array([number for _, number in flows.rails])
@@ -105,7 +105,7 @@ class Paths(LinkEnds):
         return [np.arange(len(each)) for each in values], values, rest
 
     def _evenly(self, leave: Ints, enter: Ints) -> tuple[list[Ints], list[Floats], Floats] | None:
-        """Return the flows on links between leaves where each leaf splits its flows evenly over its links up.
+        """Return the flows on links between leaf switches if each leaf splits its flows evenly over its uplinks.
 
         None unless both leaves of every flow are linked to the same switches, and not to leaves, and sums are exact.
         """
@@ -155,7 +155,7 @@ class Paths(LinkEnds):
         return found if self._shares else _merged([found, self._sprayed(flows, src, dst, leave, enter)])
 
     def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
-        """Return the links from leaf to leaf of flows that are split evenly at each switch.
+        """Return the links between leaf switches of flows that are split evenly at each switch.
 
         They are found once for each pair of leaves, and without a graph where both are below the same switches.
         """
@@ -180,7 +180,7 @@ class Paths(LinkEnds):
         return np.repeat(flows, counts[which]), link[row], fraction[row]
 
     def _over_fabric(self, columns: Sequence[Numbers], leave: Ints, enter: Ints) -> Iterator[tuple[float, Ints, Ints]]:
-        """Generate per step from leaf to leaf the fraction of bytes, the flows that continue, and links crossed.
+        """Yield per hop between switches the fraction of bytes, the flows that continue, and the links that they cross.
 
         ``columns`` are the flows' fields (sender, receiver, order, number). Which of several paths a flow takes is the
         policy's arithmetic, on arrays.
@@ -214,7 +214,7 @@ class Paths(LinkEnds):
                 here = onward
 
     def _walk(self, src: int, dst: int) -> list[int] | None:
-        """Return the link columns of the path between GPUs of machine 0, if it is unique and stays inside.
+        """Return the link columns of the path between two GPUs of machine 0 if it is unique and stays inside.
 
         It is as short as any over one leaf, or up from one and down to another.
         """
@@ -227,7 +227,7 @@ class Paths(LinkEnds):
 
 
 def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
-    """Return rows from a table with one line per flow, of ``links``, -1 for none; ``fractions`` of every column."""
+    """Return rows (flow, link, fraction) from a table of links with one line per flow, -1 for no link."""
     there = links >= 0
     if there.all():
         return np.repeat(flows, links.shape[1]), links.ravel(), np.tile(fractions, len(flows))
@@ -235,7 +235,7 @@ def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
 
 
 def _merged(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts, sorted by flow and stable within a flow."""
+    """Return the rows of all parts sorted by flow; rows of a flow keep their order."""
     parts = [part for part in parts if len(part[0])] or parts[:1]
     if len(parts) == 1:
         return parts[0]

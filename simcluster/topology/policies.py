@@ -19,7 +19,7 @@ Pick: TypeAlias = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Inputs of a routing choice: GPU numbers, the place in tree order of the destination's NIC, the flow number.
+    """Inputs of a routing choice: source and destination GPU, destination NIC's place in tree order, flow number.
 
     Policies do arithmetic with them, so that they work on arrays, of many flows, as well (``crowd``).
     """
@@ -39,23 +39,23 @@ class _Policy(Spec):
     is fewer switches away, or never? Default: only where nothing else leads there."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Return a choice for every path of the flow, which share its bytes evenly; empty: every path."""
+        """Return for each path of a flow its choice among next hops; paths share the bytes evenly; empty: all paths."""
         raise NotImplementedError
 
 
 class ShortestSpec(_Policy):
-    """The first of the shortest paths, in natural order of names: what a network without load balancing does."""
+    """Routing over the first of the shortest paths by name, as in a network without load balancing."""
 
     kind: Literal["shortest"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Return the choice of the first path everywhere."""
+        """Return the choice of the first next hop at every switch."""
         del flow
         return (lambda node, k: 0,)
 
 
 class StaticSpec(_Policy):
-    """By destination, as InfiniBand's fat-tree routing does: way d mod k, where d numbers the NICs leaf by leaf.
+    """Routing by destination, as in InfiniBand fat trees: next hop d mod k, where d numbers the NICs leaf by leaf.
 
     D-Mod-K; E. Zahavi, "Fat-tree routing and node ordering providing contention free traffic for MPI global
     collectives", JPDC 72, 2012.
@@ -64,14 +64,14 @@ class StaticSpec(_Policy):
     kind: Literal["static"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Return the choice of path d mod k."""
+        """Return the choice of next hop d mod k."""
         return (lambda node, k: flow.order % k,)
 
 
 class EcmpSpec(_Policy):
-    """Routing by hash, as Ethernet switches do: a flow takes a random way at every switch, and stays there.
+    """Routing by hash, as in Ethernet switches: a flow uses a random next hop at every switch, always the same.
 
-    A flow is a channel from one GPU to another.  Switches hash independently of each other (no polarisation).
+    A flow is a channel from one GPU to another. Switches hash independently of each other (no polarisation).
     """
 
     by_flow = True
@@ -82,7 +82,7 @@ class EcmpSpec(_Policy):
     """Connections of a flow, each hashed separately, that share its bytes evenly."""
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Return one hash per queue pair."""
+        """Return one hashed choice per queue pair."""
         of_flow = self.seed
         for part in (flow.src, flow.dst, flow.number):
             of_flow = mixed(of_flow ^ mixed(part))
@@ -90,15 +90,15 @@ class EcmpSpec(_Policy):
 
 
 class AdaptiveSpec(_Policy):
-    """Packet by packet over all shortest paths, evenly at every switch (InfiniBand adaptive routing, spraying).
+    """Routing packet by packet over all shortest paths, evenly at every switch (adaptive routing, spraying).
 
-    So k parallel links are one link of k times the capacity.
+    As InfiniBand's adaptive routing: k parallel links are one link of k times the capacity.
     """
 
     kind: Literal["adaptive"]
 
     def picks(self, flow: Flow) -> tuple[Pick, ...]:
-        """Return no choice, which means every path."""
+        """Return no choice: a flow uses every path."""
         del flow
         return ()
 

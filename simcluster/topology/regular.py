@@ -1,4 +1,4 @@
-"""Clusters of equal machines on a tree of switches, in closed form: routes of many flows without a graph.
+"""Fast path: clusters of equal machines on a tree of switches in closed form, which route many flows without a graph.
 
 What is otherwise found in a graph follows here from numbers: of machines, their parts and switches. One machine with
 its leaves is a graph, and shows how its GPUs leave and are entered. The same bits come out; where a cluster is not so
@@ -36,7 +36,7 @@ PROVED = {
 
 
 class Regular(Paths):
-    """Closed form of one draft, whose graph is made on demand."""
+    """Wiring of a regular cluster in closed form, from its draft; the graph is built on demand."""
 
     def __init__(self, draft: Draft, numbers: LinkNumbers, routing: RoutingSpec) -> None:
         self.draft, self.numbers, self.routing = draft, numbers, routing
@@ -52,7 +52,7 @@ class Regular(Paths):
 
     @classmethod
     def of(cls, draft: Draft, routing: RoutingSpec) -> Regular | None:
-        """Return the closed form, where every GPU has one way out of its machine and back, and all reach each other.
+        """Return the closed form if every GPU has one way to its leaf switch and all GPUs reach each other, else None.
 
         None where machines are linked to each other directly, too: they must leave by switches; and where routing or
         links have features that are not PROVED.
@@ -71,7 +71,10 @@ class Regular(Paths):
         return found if found._meet() else None
 
     def _way_out(self, place: int) -> list[str]:
-        """Return the nodes from a GPU of machine 0 to its leaf; empty if it has a choice or enters otherwise."""
+        """Return the graph nodes from a GPU of machine 0 to its leaf switch; empty if there is a choice.
+
+        Empty as well where the way back differs.
+        """
         near = self.ways.near
         if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
             return []
@@ -80,7 +83,7 @@ class Regular(Paths):
         return [] if there is None or back is None or there != back[::-1] else [*there, port.switch]
 
     def _settle(self, ways: Sequence[Sequence[str]]) -> None:
-        """Compute what routes of many flows and turns depend on: the cluster, not the order of routing."""
+        """Compute the column arrays on which routes of many flows and symmetry depend."""
         draft = self.draft
         own = [number for number, (_, data) in draft.switches.items() if "network" not in data]
         named = dict(zip(own, natural_keys([draft.switches[number][0] for number in own]), strict=True))
@@ -118,7 +121,7 @@ class Regular(Paths):
         return self._named(gpu, self.one.nvswitch(gpu % self._size))
 
     def _named(self, gpu: int, node: str) -> str:
-        """Return the name of a node of machine 0, if there is one, in the GPU's machine."""
+        """Return the name in the GPU's machine of a node of machine 0; "" for none."""
         domain = self.draft.domain
         return f"{domain}{gpu // self._size}{node[len(domain) + 1 :]}" if node else ""
 
@@ -153,7 +156,7 @@ class Regular(Paths):
     # --- machine 0 ---------------------------------------------------------------------------------------------------
 
     def _one_machine(self) -> Wiring:
-        """Return machine 0 with the switches that it is linked to, with links by column."""
+        """Return the wiring of machine 0 and its switches; its links are numbered by column."""
         draft = self.draft
         names = dict(zip(draft.nodes[0].tolist(), draft.pattern, strict=True))
         sample: Graph = nx.DiGraph()

@@ -32,7 +32,7 @@ from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 
 
 class Router:
-    """Routes between the GPUs of one graph, computed on demand."""
+    """Router of flows between the GPUs of one graph; routes are computed on demand."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Router:
     # --- where a route leaves the machine ----------------------------------------------------------------------------
 
     def _course(self, src: int, dst: int) -> tuple[int, Doors] | None:
-        """Return the GPU whose ports the path leaves by, and the ports of both ends; None: it stays inside."""
+        """Return the GPU by whose ports a path leaves, and the ports of both ends; None if the path stays inside."""
         ways, near, pxn = self.ways, self.ways.near, self._policy.pxn
         inside = ways.hops_inside(self.gpus[dst]).get(self.gpus[src])
         outside = self._outside(src, dst, near)[0]
@@ -127,7 +127,7 @@ class Router:
         raise InputError(self._no_way(src, dst))
 
     def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
-        """Return the hops of the shortest path over the fabric (None if none), and the ports it can leave by."""
+        """Return the hops of the shortest path over switches (None: no path), and the ports by which it can leave."""
         key = src, doors.signatures[dst], doors is self.ways.near
         if key not in self._outsides:
             distance = self.ways.hops_across(doors.signatures[dst])
@@ -138,7 +138,7 @@ class Router:
         return self._outsides[key]
 
     def _relay(self, src: int, dst: int) -> tuple[int | None, int]:
-        """Return the NVLink peer of the sender whose NICs are nearest to the destination, after its hops (or None)."""
+        """Return the NVLink peer of the sender whose NICs are nearest to the destination (None: none), and its hops."""
         near = self.ways.near
         hops = {mate: self._outside(mate, dst, near)[0] for mate in self.ways.nvlink_mates(src)}
         best = min((cost for cost in hops.values() if cost is not None), default=None)
@@ -190,7 +190,7 @@ class Router:
         return self.ways.walk_inside(self.gpus[src], self.gpus[leaving], leaving)[:-1] + way
 
     def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick, number: int) -> list[str]:
-        """Return the switches from ``switch`` on, and the destination's node that the last one leads to."""
+        """Return the switches of a path from ``switch`` on, and the node (NIC or GPU) that is entered from the last."""
         key = (switch, dst, number % self._nics)
         settled = not self._policy.by_flow and doors is self.ways.near  # then the source has no say any more
         if settled and key in self._fabrics:
@@ -218,7 +218,7 @@ class Router:
         return path
 
     def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[FabricPort]:
-        """Return the ports of the NIC (or GPU) by which the flow leaves its machine."""
+        """Return the ports of the NIC (or GPU) by which a flow leaves its machine."""
         ports = self._outside(leaving, dst, doors)[1]
         if len(ports) == 1:
             return ports
@@ -227,7 +227,7 @@ class Router:
         return [port for port in ports if port.node == node]
 
     def _order(self, src: int, dst: int, number: int) -> int:
-        """Return the place in tree order of the NIC (or GPU) by which the flow enters the destination."""
+        """Return the place in tree order of the NIC (or GPU) by which a flow enters the destination's machine."""
         entries = self.ways.near.entries[dst]
         if len(entries) < 2:
             return self.ways.tree_order[entries[0].node] if entries else 0
@@ -239,7 +239,7 @@ class Router:
         return self.ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
 
     def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
-        """Return the NICs (or GPU) by which the destination is entered soonest from the switch, each with its place."""
+        """Return the NICs (or GPU) by which the destination is entered soonest from a switch, with their tree order."""
         key = switch, dst, doors is self.ways.near
         if key in self._gates:
             return self._gates[key]
@@ -258,7 +258,7 @@ class Router:
     # --- all paths ---------------------------------------------------------------------------------------------------
 
     def _spray(self, src: int, dst: int, units: dict[int, int]) -> None:
-        """Add to ``units`` what every link carries of a flow that splits evenly wherever it has a choice."""
+        """Add to ``units`` the bytes on every link of a flow that splits evenly wherever it has a choice."""
         course, ways, end = self._course(src, dst), self.ways, self.gpus[dst]
         if course is None:
             units.update(dict.fromkeys(self._links(ways.walk_inside(self.gpus[src], end, dst)), WHOLE))
@@ -286,7 +286,7 @@ class Router:
     def _spray_fabric(
         self, starts: Mapping[str, int], into: Mapping[str, Sequence[str]], signature: Signature
     ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[str, int], ...]]:
-        """Return what links between switches carry, and what each of the destination's switches gets.
+        """Return the load of links between switches, and what each of the destination's switches receives.
 
         The same for all GPUs with equal links to the same switches, so computed once for them.
         """

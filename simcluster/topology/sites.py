@@ -51,7 +51,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         @model_validator(mode="before")
         @classmethod
         def _one_device(cls, document: object) -> object:
-            """Fill in the GPU and NCCL platform of the whole where a site states none."""
+            """Fill in the GPU and NCCL platform of all sites where a site states none."""
             if not isinstance(document, Mapping) or not isinstance(document.get("site"), Mapping):
                 return document
             own = {key: document[key] for key in ("device", "nccl") if key in document}
@@ -74,7 +74,7 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
 
 
 def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
-    """Return this many copies of a draft in one, with the WAN between them."""
+    """Return one draft of several copies of a site's draft, with the WAN between them."""
     if one.stamped % one.per_host:
         raise InputError(f"a site of {one.stamped} GPUs has no whole machines of {one.per_host}; use a multiple")
     draft = Draft(per_host=one.per_host)
@@ -98,7 +98,7 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
 
 
 def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
-    """Add a site's switches; return the number in the whole of every node of the one site."""
+    """Add a site's switches to the draft of all sites; return the new number of every node of the site."""
     of_site = np.empty(one.size, dtype=np.int32)
     of_site[one.nodes] = draft.nodes[site * one.stamped : (site + 1) * one.stamped]
     for _, alike in itertools.groupby(one.switches.items(), key=lambda item: item[1][1]):
@@ -111,7 +111,7 @@ def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
 
 
 def _top(one: Draft) -> Ints:
-    """Return a site's switches farthest from its machines; raise InputError where some never meet the others."""
+    """Return a site's switches farthest from its machines; raise InputError if some machines never meet there."""
     among = np.zeros(one.size, dtype=bool)
     among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
     start, end = (

@@ -54,7 +54,7 @@ class UplinkSpec(PresetSpec):
     source: str = "0.6 us for each further switch: assumed, inside the 0.3 to 1 us usual for a switch and its cables"
 
     def cable(self, below: EdgeData) -> EdgeData:
-        """Return the attributes of one cable as it is bought, above links like ``below``."""
+        """Return the attributes of one uplink cable, given those of the links below."""
         rate = self.line_rate or below["line_rate"]
         efficiency = below["efficiency"] if self.efficiency is None else self.efficiency
         return edge_data(rate, efficiency, self.latency, self.source, self.medium or below["medium"])
@@ -62,7 +62,7 @@ class UplinkSpec(PresetSpec):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Place where a fabric is built: the draft, the network, and the prefix of its switches' names."""
+    """Draft, network name and prefix of switch names of one fabric under construction."""
 
     draft: Draft
     network: str
@@ -127,7 +127,7 @@ class TreeSpec(Spec):
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
     def add_by_rail(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Add one leaf per rail and unit, below shared spines: unit0.leaf0 (rail 0), ..., spine0, ..."""
+        """Add one leaf switch per rail and unit, below shared spines: unit0.leaf0 (rail 0), ..., spine0, ..."""
         by_rail = self.rail_leaves(site, ports, machines)
         units = zip(*(of_unit.values() for of_unit in by_rail.values()), strict=True)
         self.grow(site, {unit: dict(leaves) for unit, leaves in enumerate(units)}, ports[0].link)
@@ -135,7 +135,7 @@ class TreeSpec(Spec):
     def rail_leaves(
         self, site: Site, ports: Sequence[NicPort], machines: int
     ) -> dict[int, dict[int, tuple[int, float]]]:
-        """Return the leaves of every rail by unit, with the line rate of a full one; ports are linked to them.
+        """Add the leaf switches of every rail; return them by rail and unit, with the line rate (B/s) of a full one.
 
         NIC i of every machine of a unit is on leaf i of the unit: GPUs with equal index in theirs are one leaf apart.
         """
@@ -153,12 +153,12 @@ class TreeSpec(Spec):
         return found
 
     def _units(self, machines: int) -> Ints:
-        """Return the unit of every machine; of a size beyond what an array holds all are in the first."""
+        """Return the unit number of every machine; all are in the first unit if it is larger than arrays allow."""
         found: Ints = np.arange(machines) // min(self.nodes_per_unit, machines)
         return found
 
     def grow(self, site: Site, leaves: Mapping[int, Mapping[int, float]], below: EdgeData) -> None:
-        """Add spines and cores over leaves given by unit, each with the line rate (B/s) of its full ports.
+        """Add spines and cores over leaf switches given by unit, each with the line rate (B/s) of its full ports.
 
         ``below`` has the cables' attributes, where the document does not state them.
         """
@@ -181,7 +181,7 @@ class TreeSpec(Spec):
             self._add_cores(site, spines, full * widest / self.oversubscription / count, cable)
 
     def _add_cores(self, site: Site, spines: Sequence[Sequence[int]], down: float, below: EdgeData) -> None:
-        """Add cores over the spines, which have ``down`` B/s of line rate to the leaves of a full pod."""
+        """Add core switches over the spines, each of which has ``down`` B/s of line rate to a full pod's leaves."""
         cable = (self.spine_to_core or UplinkSpec()).cable(below)
         up = down / self.spine_oversubscription
         count = _cables(up, cable)
@@ -192,7 +192,7 @@ class TreeSpec(Spec):
 
 
 class FatTreeSpec(TreeSpec):
-    """All NICs of a machine on one leaf, the leaf of its unit."""
+    """Fat tree in which all NICs of a machine are on the leaf switch of its unit."""
 
     kind: Literal["fat_tree"]
 
@@ -202,17 +202,17 @@ class FatTreeSpec(TreeSpec):
 
 
 class RailOptimisedSpec(TreeSpec):
-    """One leaf per rail and unit, and spines over the leaves of all rails."""
+    """Fat tree with one leaf switch per rail and unit, and spines over the leaves of all rails."""
 
     kind: Literal["rail_optimised"]
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Add the switches and links, by rail."""
+        """Add the switches and links of a rail-optimised fat tree."""
         self.add_by_rail(site, ports, machines)
 
 
 class RailOnlySpec(TreeSpec):
-    """Every rail a tree of its own: between rails traffic goes by NVLink to the GPU on the right one (NCCL's PXN).
+    """Fabric with a separate tree per rail; traffic between rails first goes over NVLink to the other rail (PXN).
 
     Source: W. Wang et al., "Rail-only: a low-cost high-performance network for training LLMs with trillion parameters",
     arXiv:2307.12169.
@@ -221,7 +221,7 @@ class RailOnlySpec(TreeSpec):
     kind: Literal["rail_only"]
 
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
-        """Add switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links from the ports on."""
+        """Add switches unit0.leaf0 (rail 0), ..., rail0.spine0, ..., and the links between NICs and switches."""
         link_of = {port.rail: port.link for port in reversed(ports)}
         for rail, of_unit in self.rail_leaves(site, ports, machines).items():
             own = Site(site.draft, site.network, f"{site.prefix}rail{rail}.")

@@ -1,6 +1,6 @@
-"""Textbook networks: one ideal switch, and one two-level tree, with nothing inside a node.
+"""Textbook networks: one ideal switch, or one two-level tree, with nothing inside a node.
 
-For oracles and for thinking; real nodes are in ``machines``.
+For tests against closed forms and for thinking; real nodes are in ``machines``.
 """
 
 from __future__ import annotations

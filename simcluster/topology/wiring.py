@@ -20,7 +20,7 @@ from simcluster.topology.routing import Router
 
 
 def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, direction: str) -> Spread:
-    """Return the links from the GPU to host memory ("d2h") or back ("h2d"), in order.
+    """Return the links from a GPU to host memory (``direction`` "d2h") or back ("h2d"), in order.
 
     "storage": from host memory to the fabric, none on a node without one; "peers": there and back. InputError without
     any.
@@ -39,7 +39,7 @@ def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, 
 
 
 def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
-    """Return the nodes from the GPU to the nearest host bridge, or over the GPU's PCIe link."""
+    """Return the graph nodes from a GPU to the nearest host bridge, or over the GPU's PCIe link."""
     near = graph.adj if direction == "d2h" else graph.pred
     paths = [[gpu]]
     seen = {gpu: None}
@@ -62,7 +62,7 @@ def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
 
 
 def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
-    """Return the links from the nearest NICs (or the GPU, where it has switch ports) to their switches."""
+    """Return the links from the NICs nearest to a GPU (or the GPU itself) to their switches."""
     kinds = graph.nodes(data="kind")
     near, seen = [gpu], {gpu: None}
     while near:
@@ -78,7 +78,7 @@ def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
 def meeting_paths(
     router: Router, links: Sequence[tuple[str, str]], gpus: Sequence[int], hosts: Sequence[int], turn: int
 ) -> list[list[str]]:
-    """Return the nodes from each GPU, on the machine given by ``hosts``, to the switch where all meet.
+    """Return for each GPU the nodes up to the switch in which all of them meet; ``hosts`` has each one's machine.
 
     Of equally near switches it is number ``turn`` (modulo how many there are, in natural order of names). InputError
     when there is none.
@@ -98,7 +98,7 @@ def meeting_paths(
 
 
 def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
-    """Return the links along these nodes, and those back."""
+    """Return the links along a path of graph nodes, and the links back."""
     index = router.link_index
     pairs = [list(itertools.pairwise(way)) for way in (path, path[::-1])]
     for a, b in itertools.chain(*pairs):
@@ -109,7 +109,7 @@ def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]
 
 
 def _above(ways: Ways, leaves: Sequence[str], turn: int) -> str:
-    """Return the switch with the shortest path from its farthest leaf; among those the nearest to all."""
+    """Return the switch nearest to the farthest of these leaves; of several, the one nearest to all leaves."""
     cost: dict[str, tuple[int, int]] = {}
     hops = [ways.hops_across(((leaf, 0),)) for leaf in leaves]
     for switch in hops[0]:
@@ -153,7 +153,7 @@ def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list
 
 
 class Wiring:
-    """Names, links and routes of a cluster with a graph; ``Regular`` answers the same without one."""
+    """Names, links and routes of a cluster with a graph; ``Regular`` gives the same without one."""
 
     def __init__(self, graph: Graph, gpus: tuple[str, ...], hosts: Sequence[int], routing: RoutingSpec) -> None:
         self.routing = routing
@@ -196,15 +196,15 @@ class Wiring:
         return [self.links[link] for link in links.tolist()]
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
-        """Return the kind number of some links, and the kinds."""
+        """Return the kind number of some links, and the list of kinds."""
         return kinds_in(self.graph, self.named(links))
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links of all flows, by flow."""
+        """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
         return self.one_by_one(np.flatnonzero(src != dst), src, dst, number)
 
     def one_by_one(self, flows: Ints, src: Ints, dst: Ints, number: Ints) -> Rows:
-        """Return the links of some of the flows."""
+        """Return the links that some of the flows cross, found one flow after the other."""
         rows = [
             (place, link, fraction)
             for place in flows.tolist()
@@ -229,7 +229,7 @@ class Wiring:
 
     @cached_property
     def meshed(self) -> bool:
-        """Whether every GPU has a link to every other of its machine, of several."""
+        """Whether every GPU has a link to every other GPU of its machine, if there are several."""
         machines: dict[int, list[str]] = {}
         for gpu, host in zip(self.gpus, self.hosts.tolist(), strict=True):
             machines.setdefault(host, []).append(gpu)
@@ -240,7 +240,7 @@ class Wiring:
 
     @cached_property
     def all_seats(self) -> tuple[Int32s, Int32s]:
-        """Numbers of the NVSwitch (0 for none) and of the NICs of all GPUs (-1 after the last)."""
+        """Numbers of the NVSwitch (0: none) and of the NICs (-1 after the last) of all GPUs."""
         numbers, gpus = {"": 0}, range(len(self.gpus))
         switches = [numbers.setdefault(self.nvswitch(gpu), len(numbers)) for gpu in gpus]
         uplinks = [[numbers.setdefault(name, len(numbers)) for name in self.uplinks(gpu)] for gpu in gpus]
@@ -250,12 +250,12 @@ class Wiring:
         return np.array(switches, dtype=np.int32), nics
 
     def seats(self, gpus: Ints) -> tuple[Int32s, Int32s]:
-        """Return ``all_seats`` of some GPUs."""
+        """Return numbers of the NVSwitch (0: none) and of the NICs (-1 after the last) of some GPUs."""
         switches, nics = self.all_seats
         return switches[gpus], nics[gpus]
 
     def switch_ways(self, gpus: Sequence[int], turn: int) -> tuple[tuple[Spread, Spread], ...]:
-        """Return for each GPU its route to the switch in which all of them meet, and back."""
+        """Return for each GPU its route to the switch in which all of them meet, and the route back."""
         inside = dict.fromkeys(self.nvswitch(gpu) for gpu in gpus)
         if len(inside) == 1 and "" not in inside:
             return tuple(self.nvswitch_ways(gpu) for gpu in gpus)

@@ -20,7 +20,7 @@ from simcluster.traffic.traffic import Fabric
 
 
 def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
-    """Return the one activity of a group on a double tree of chains, as flows of a share on every link.
+    """Return the activity of one group's double tree of chains: its share, and its flows on every link.
 
     None for other phases, or where the cluster has no closed form.
     """
@@ -43,7 +43,7 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
 
 
 def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
-    """Return the number of hops between places within every node; each chain is in both trees."""
+    """Return the number of hops between each pair of places inside every node; each chain is in both trees."""
     found: Counter[tuple[int, int]] = Counter()
     for order in hops.walks.orders:
         for above, below in pairwise(order):
@@ -52,7 +52,7 @@ def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
 
 
 def _between(hops: Chained) -> tuple[Ints, Ints, Ints]:
-    """Return node, parent node and tree of the hops between heads of chains, which are equal on every rail."""
+    """Return the node, parent node and tree of hops between the heads of chains, equal on every rail."""
     below = [np.flatnonzero(parents >= 0) for parents in hops.parents]
     above = [parents[own] for own, parents in zip(below, hops.parents, strict=True)]
     tree = np.repeat([0, 1], [len(own) for own in below])
@@ -65,7 +65,7 @@ UNITS = 2.0**20
 
 @dataclass(frozen=True)
 class HopColumns:
-    """Hops of phases by position, in columns; ``weight`` is their share relative to the largest."""
+    """Hops of phases in columns, by position in the group; ``weight`` is a hop's share relative to the largest."""
 
     share: float
     weight: Floats
@@ -77,7 +77,7 @@ class HopColumns:
 
     @classmethod
     def of(cls, phases: Sequence[Phase]) -> HopColumns:
-        """Return all hops, phase by phase."""
+        """Return the hops of all phases in columns, phase by phase."""
         parts = [cls._listed(phase.hops) for phase in phases]
         hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
         share, flow = float(hops.share.max()), hops.channel + hops.lane
@@ -94,7 +94,7 @@ class HopColumns:
         return Listed(source, target, np.array([hop.share for hop in hops]), *others)
 
     def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
-        """Return the hops that begin in the first ``cut`` positions, and the counterpart of every hop there.
+        """Return the hops that begin in the first ``cut`` positions, and the counterpart there of every hop.
 
         Each has its full weight; the positions are ``size``. None where some hop has no such counterpart of equal
         weight for each of the other parts, or where adding up weights needs rounding.
@@ -115,7 +115,7 @@ class HopColumns:
         return hops, which
 
     def ways(self, fabric: Fabric, members: Ints) -> tuple[Ints, Ints, Floats, Floats]:
-        """Return (hop of all groups, link, fraction) of every crossed link, and the latency of every hop.
+        """Return the routes of all groups' hops as rows (hop, link, fraction), and the latency (s) of every hop.
 
         Hops are numbered group by group.
         """
@@ -134,7 +134,10 @@ class HopColumns:
         return hop, link, fraction, fabric.latencies(hop, link, fraction, len(source))
 
     def usages(self, hop: Ints, link: Ints, fraction: Floats) -> tuple[Ints, Ints, Floats]:
-        """Return (group, link, flows) of routes, ascending; sums in the order of hops, as for one group."""
+        """Return the flows of each group on each link as rows (group, link, flows), sorted, from the routes of hops.
+
+        Sums are in the order of hops, as for one group.
+        """
         group, number = np.divmod(hop, len(self.weight))
         width = int(link.max(initial=0)) + 1
         there, place = compact(group * width + link)

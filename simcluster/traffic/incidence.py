@@ -18,7 +18,7 @@ from simcluster.traffic.fairness import Usage
 
 
 class Load(Protocol):
-    """Flows that one activity puts on links: ``flows`` on each ``link``, ascending."""
+    """Traffic of one activity: ``flows[i]`` flows on ``link[i]``, sorted by link."""
 
     @property
     def link(self) -> Ints: ...
@@ -29,7 +29,7 @@ class Load(Protocol):
 
 @dataclass(frozen=True)
 class Bindings:
-    """Communicators 0, 1, ... with their members and link usage in columns.
+    """Communicators in columns, numbered from 0: their members and their usage of links.
 
     ``colour`` is equal for those of equal kind and nature; ``ordered`` states whether it matters which member is which
     (sender and receiver), ``blocking`` whether no other communication of a member runs during its ops. Members of
@@ -62,17 +62,17 @@ class Bindings:
         return len(self.colour)
 
     def ranks(self, number: int) -> Ints:
-        """Return the members of a communicator, in its order."""
+        """Return the ranks of a communicator, in their order in the group."""
         return self.rank[self.member[number] : self.member[number + 1]]
 
     @cached_property
     def user(self) -> Ints:
-        """Communicator of every row of usage."""
+        """Communicator number of every row of link usage."""
         return np.repeat(np.arange(len(self)), np.diff(self.use))
 
     @cached_property
     def on_links(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Used links, each row's position among them, rows sorted by link, and the first row of each link."""
+        """Used links, each row's index among them, rows sorted by link, and the first row of each link."""
         used, link_of = compact(self.link)
         starts = np.concatenate([[0], np.cumsum(np.bincount(link_of, minlength=len(used)))])
         return used, link_of, sort_order(link_of), starts
@@ -109,7 +109,7 @@ _NOTHING = Bindings(_NO, _NO > 0, _NO > 0, _START, _NO, _START, _NO, _NO, np.zer
 
 
 def joined(parts: Sequence[Bindings]) -> Bindings:
-    """Return the communicators of all parts, one after the other; their colours must differ."""
+    """Return one table of the communicators of all parts, part by part; their colours must differ."""
     parts = parts or [_NOTHING]
 
     def column(name: str) -> npt.NDArray[np.generic]:

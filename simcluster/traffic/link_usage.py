@@ -1,4 +1,4 @@
-"""Link usage of many groups at once, from the phases of a collective, as ``traffic.patterns`` does for one.
+"""Fast path: link usage of many groups at once, from the phases of a collective, as ``traffic.patterns`` for one group.
 
 Groups of equal layout run the same hops between the same positions; only the GPUs differ. Pure.
 """
@@ -22,7 +22,7 @@ from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 @dataclass(frozen=True)
 class PatternTable:
-    """One activity of every group: as ``Pattern``, with a ``latency`` per group and usages in columns.
+    """One activity of many groups: share and rounds of a ``Pattern``, a latency (s) per group, link usages in columns.
 
     Row i states that ``flows[i]`` flows of group ``group[i]`` cross ``link[i]``; ascending.
     """
@@ -35,7 +35,7 @@ class PatternTable:
     flows: Floats
 
     def of_groups(self, those: Ints) -> PatternTable:
-        """Return the table of some of the groups, renumbered."""
+        """Return the table of some of the groups, renumbered from 0."""
         if len(those) == len(self.latency):
             return self
         begin, end = np.searchsorted(self.group, [those, those + 1])
@@ -45,7 +45,7 @@ class PatternTable:
         return PatternTable(self.share, self.rounds, self.latency[those], number, self.link[rows], self.flows[rows])
 
     def on_links(self, links: Ints) -> Floats:
-        """Return the flows of the only group on some links."""
+        """Return the flows of a single group on some links."""
         place = np.searchsorted(self.link, links)
         there = np.append(self.link, -1)[place] == links
         return np.where(there, np.append(self.flows, 0.0)[place], 0.0)
@@ -57,7 +57,7 @@ class PatternTable:
 
 
 class OnMost(PatternTable):
-    """Activity of a single group that uses most links: ``load`` has the flows on all; columns are made on demand."""
+    """Activity of a single group that uses most links: flows on all of them in ``load``; columns are made on demand."""
 
     load: PerLink
 
@@ -85,7 +85,7 @@ class OnMost(PatternTable):
 
 
 class Cut(NamedTuple):
-    """Window with the first ``ranks`` of each group, and every link's ``counterpart`` in it."""
+    """Window with the first ``ranks`` of each group, and the ``counterpart`` in it of every link."""
 
     ranks: int
     counterpart: PerLink
@@ -95,7 +95,7 @@ def drawn_at_once(
     fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None,
     known: dict[bytes, PatternTable] | None = None,
 ) -> tuple[PatternTable, ...] | None:  # fmt: skip
-    """Return the activities of the groups in the rows of ``members``, merging phases with equal link loads.
+    """Return the activities of many groups (rows of ``members``), merging consecutive phases with equal link loads.
 
     ``timed`` asks for latencies; without it they may be 0. ``known`` rounds of these groups are reused. With a ``cut``
     the flows are those on links of the window. None where groups need to be handled one by one, where some merge phases
@@ -122,7 +122,7 @@ def drawn_at_once(
 
 
 def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
-    """Return the activities of groups as ``drawn_at_once`` does, handling one group after the other.
+    """Return the activities of many groups (rows of ``members``), computed group by group.
 
     Where some merge phases and others do not, none does: each phase is separate.
     """
@@ -135,7 +135,7 @@ def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> 
 
 
 def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
-    """Return tables from the patterns of every group, which must have equal counts, shares and rounds."""
+    """Return tables of activities from the patterns of every group, which must have equal counts, shares and rounds."""
     found = []
     for parts in zip(*group, strict=True):
         usages = [part.usage for part in parts]
@@ -148,7 +148,7 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
 
 
 def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
-    """Return the patterns of a single group."""
+    """Return the patterns of a single group from its tables of activities."""
     found = []
     for part in parts:
         usage = tuple(zip(part.link.tolist(), part.flows.tolist(), strict=True))

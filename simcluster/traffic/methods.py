@@ -1,4 +1,4 @@
-"""Methods of collectives per group: the algorithm and, where NCCL's platform is known, its pace.
+"""How each group runs its collectives: the algorithm and, where NCCL's platform is known, its pace.
 
 Two models compose here. NCCL's defines what the library itself makes of a call: its choice of algorithm and protocol by
 size, its latency, and the rate at which its channels feed the links (``traffic.nccl``). The flow network defines what
@@ -34,7 +34,7 @@ _DESCRIBED: Mapping[tuple[str, str], str] = {("broadcast", "ring"): "chain", ("r
 
 
 class Pace(NamedTuple):
-    """NCCL's pace of one call: ``latency`` in s, and ``bandwidth`` in B/s of its size, both over all rounds."""
+    """NCCL's pace of one call: latency (s) and bandwidth (B/s of the call's size), both over all rounds."""
 
     latency: float
     bandwidth: float
@@ -42,10 +42,11 @@ class Pace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Method of one collective of one size in one group: a key of ALGORITHMS[kind], NCCL protocol, pace, reason.
+    """How one group runs one collective: algorithm, NCCL protocol, pace, and the reason for the choice.
 
-    Without a ``pace`` the links alone decide how long it takes; of these it reaches a part, ``reach``. With ``routes``
-    it is tokens that are relayed to their experts, or back (``collectives.relayed``), by none of ALGORITHMS.
+    ``algorithm`` is a key of ALGORITHMS[kind]. Without a ``pace`` the links alone decide how long it takes; of these it
+    reaches a part, ``reach``. With ``routes`` it is tokens that are relayed to their experts, or back
+    (``collectives.relayed``), by none of ALGORITHMS.
     """
 
     algorithm: str
@@ -58,7 +59,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Methods:
-    """Choices of how a job's collectives run: algorithms, NCCL platform, and modelling options.
+    """Choice of a method for every collective of a job: algorithms, NCCL platform, and modelling options.
 
     ``named[kind]`` is an algorithm, or "auto": what NCCL would pick on ``platform``, and without a platform the first
     in ALGORITHMS. An algorithm that NCCL has runs at NCCL's pace if there is a platform. ``launch``: count what a
@@ -98,7 +99,7 @@ class Methods:
         return self._known[kind, size, form]
 
     def _exchanged(self, platform: Platform, group: Group, kind: Exchange, size: float) -> Method:
-        """Return the method of sends and receives in one kernel; without NCCL's pace if nothing moves."""
+        """Return the method of grouped sends and receives in one kernel; without NCCL's pace if nothing moves."""
         name, form = next(iter(ALGORITHMS[kind])), group.form
         if (kind, size, form) not in self._known:
             nodes, each = shape_of(group)
@@ -136,7 +137,7 @@ class Methods:
         return Method(described, found.protocol, self._pace(found, nodes), choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
-        """Return whether the algorithm is described, and serves this group."""
+        """Return whether an algorithm is described, and can serve this group."""
         entry = ALGORITHMS[kind].get(name)
         if entry is None or entry.requires(group):
             return False
@@ -149,7 +150,7 @@ class Methods:
 
     @cached_property
     def key(self) -> tuple[object, ...]:
-        """Key that is equal for two that choose equal methods for all calls."""
+        """Key that is equal for two objects that choose equal methods for all calls."""
         return (*sorted(self.named.items()), self.platform, self.launch, self.in_rounds, self.factors,
                 self.routes, self.reach)  # fmt: skip
 
@@ -167,12 +168,12 @@ def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[T
 
 
 def round_of(phases: Sequence[Phase], pace: Pace) -> Pace:
-    """Return a hop's pace in one round, for simulation in steps: its latency and the most B/s it reaches."""
+    """Return a hop's latency (s) and highest rate (B/s) in one round at this pace, for simulation hop by hop."""
     return _round_of([(phase.rounds, max(hop.share for hop in phase.hops)) for phase in phases if phase.hops], pace)
 
 
 def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
-    """Return the pace of one round; ``rounds`` lists (count, part of the size that a flow carries in each)."""
+    """Return the pace of one round; ``rounds`` lists (count, fraction of the size that a flow carries in each)."""
     return Pace(
         pace.latency / sum(count for count, _ in rounds),
         pace.bandwidth * sum(count * share for count, share in rounds),
@@ -180,14 +181,14 @@ def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
 
 
 def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = None) -> Sequence[Phase]:
-    """Return the phases of a collective by this method; ``parts`` are the sizes of an uneven all-to-all."""
+    """Return the phases of a collective by this method; ``parts`` are the message sizes of an uneven all-to-all."""
     if method.routes:
         return RELAYED[kind](group, method.routes)
     return ALGORITHMS[kind][method.algorithm](group, parts)
 
 
 def shape_of(group: Group) -> tuple[int, int]:
-    """Return (nodes, GPUs of the group on each) as NCCL counts them: GPUs that share an NVSwitch are one node.
+    """Return the number of nodes of a group and its GPUs on each as NCCL counts them (an NVSwitch is a node).
 
     Of unequal nodes the mean, rounded up.
     """

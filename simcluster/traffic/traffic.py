@@ -23,7 +23,7 @@ Spread = tuple[tuple[int, float], ...]
 
 
 class Fabric(Protocol):
-    """Interface of a cluster that traffic needs: see topology.cluster.Cluster."""
+    """Interface of a cluster that the computation of traffic needs; ``topology.cluster.Cluster`` implements it."""
 
     @property
     def hosts(self) -> Ints: ...
@@ -66,17 +66,17 @@ class Traffic:
         object.__setattr__(self, "latency_seconds", self.rounds * round_to_tick(self.latency))
 
     def alone_rate(self, capacity: Sequence[float]) -> float:
-        """Return the rate (B/s) per flow with all links to itself."""
+        """Return the activity's rate (B/s) per flow if it has its links to itself."""
         return min(self.bound, solo_rate(self.usage, capacity))
 
     def alone_seconds(self, capacity: Sequence[float]) -> float:
-        """Return the duration (s) with all links to itself, on the clock's grid."""
+        """Return the activity's duration (s) if it has its links to itself, on the clock's grid."""
         return self.latency_seconds + self.rounds * round_to_tick(self.round_bytes / self.alone_rate(capacity))
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Link pattern of a collective's phase, or of a pipeline of phases, before its size is known.
+    """Link usage of a collective's phase, or of a pipeline of phases, before the size is known.
 
     ``share`` is the part of the size that its largest flow carries in a round, ``latency`` (s) what a round pays. In
     repeated rounds that is the mean over the hops, because a chunk crosses every kind of hop on its way around (NCCL's
@@ -94,7 +94,7 @@ class Pattern:
 
 
 def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
-    """Return the group description for algorithms, whose position i runs on GPU number ``gpus[i]``."""
+    """Return the group of these GPUs as collective algorithms see it; position i is on GPU ``gpus[i]``."""
     numbers = np.asarray(gpus, dtype=np.int64)
     hosts = fabric.hosts[numbers]
     meshed, far = fabric.meshed, fabric.far(hosts)
@@ -114,19 +114,19 @@ def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
 
 
 def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
-    """Return the rings of a group whose position i runs on GPU number ``gpus[i]``."""
+    """Return the rings of a group of these GPUs; position i is on GPU ``gpus[i]``."""
     hosts = fabric.hosts[list(gpus)].tolist()
     return rings_along(hosts, [fabric.uplinks(gpu) for gpu in gpus], meshed=fabric.meshed)
 
 
 def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
-    """Return the pattern of a copy between the GPU and its host's memory: one flow, one round."""
+    """Return the link pattern of a copy between a GPU and its host's memory: one flow, one round."""
     way = fabric.host_way(gpu, direction)
     return Pattern(usage_of([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
 
 
 def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
-    """Return the directed links that a hop from rank to rank crosses, with the fraction of its bytes on each.
+    """Return the directed links that a hop crosses, with the fraction of its bytes on each.
 
     Each channel, and each lane, is a separate flow.
     """
@@ -138,7 +138,7 @@ def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
 
 
 def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
-    """Return the flows on every link, from flows given by weight and links."""
+    """Return the number of flows on every link, from flows given by weight and route."""
     found: dict[int, float] = {}
     for weight, spread in flows:
         for link, fraction in spread:
@@ -147,7 +147,7 @@ def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
 
 
 def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tuple[Pattern, ...]:
-    """Return a collective's phases as link patterns on the cluster; phases that load links equally become one."""
+    """Return a collective's phases as link patterns on a cluster; consecutive phases with equal loads are merged."""
     found: list[Pattern] = []
     for pattern in _one_by_one(fabric, gpus, phases):
         last = found[-1] if found else None
@@ -185,7 +185,7 @@ def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
 
 
 def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Pattern:
-    """Return the pattern of a phase with very many hops, processed in blocks; a table is a single round."""
+    """Return the link pattern of a phase with very many hops, processed in blocks; a table is a single round."""
     assert rounds == 1
     place = np.array(gpus, dtype=np.int64)
     share = max(float(part.share.max()) for part in hops.parts(_ROOM))
@@ -203,7 +203,7 @@ def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Patt
 
 
 def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
-    """Return the pattern of phases whose hops are all in flight at once."""
+    """Return the link pattern of pipelined phases, whose hops are all in flight at once."""
     share = max(hop.share for phase in phases for hop in phase.hops)
     reached: dict[tuple[int, int], float] = {}  # (position, channel) -> when its first byte is there
 
@@ -219,7 +219,7 @@ def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> P
 
 
 def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
-    """Yield every hop with its route and with the links that it loads.
+    """Yield every hop of a phase with its route and with the links that it loads.
 
     Those differ where a switch adds up or copies: of several hops that carry the same data to or from SWITCH, a link
     that they have in common carries the data once.
@@ -249,7 +249,7 @@ def _data(hop: Hop) -> object:
 
 
 def relayed_links(fabric: Fabric, capacity: LinkValues, routes: TokenRoutes, gpus: Sequence[int]) -> RelayedLinks:
-    """Return how busy relayed tokens keep the links of an ep group on these GPUs; ``capacity`` is B/s per link."""
+    """Return how long relayed tokens keep the links of an ep group busy; ``capacity`` is B/s per link."""
     group = group_of(fabric, gpus)
     loads: list[dict[int, float]] = []
     for phases in levels(group, routes):

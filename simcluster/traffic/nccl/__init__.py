@@ -5,7 +5,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of one of the modules: users import them from ``simcluster.nccl``."""
+    """Return a name that one of the modules defines; users import it from ``simcluster.nccl``."""
     for module in ("case", "constants", "platforms", "predictor", "log", "exchange"):
         if name in (names := vars(import_module(f"{__name__}.{module}"))):
             return names[name]

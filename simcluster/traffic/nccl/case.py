@@ -1,4 +1,4 @@
-"""Query to NCCL's tuner and its answer: collective, algorithm, protocol, group of ranks, and time.
+"""Query to NCCL's tuner (collective, algorithm, protocol, group of ranks) and its answer, the time.
 
 Pure.
 """
@@ -26,11 +26,11 @@ from simcluster.traffic.nccl.platforms import ChannelGraph, Platform
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One collective of one size by one algorithm and protocol: seconds = ``latency`` + ``size`` / ``bandwidth``.
+    """Predicted time of a collective by one algorithm and protocol: ``latency`` + ``size`` / ``bandwidth``.
 
     ``latency`` in s does not depend on what else is on the links; ``bandwidth`` in B/s is the algorithm bandwidth that
-    the transfer itself runs at, at this size.  So the flow network can take the first as a delay and the second as a
-    bound on the rates of the flows.  ``issue``: the part of the latency that is the host's, which a stopwatch around a
+    the transfer itself runs at, at this size. So the flow network can take the first as a delay and the second as a
+    bound on the rates of the flows. ``issue``: the part of the latency that is the host's, which a stopwatch around a
     single call sees and a training step, whose kernels are launched ahead, does not.
     """
 
@@ -45,7 +45,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """Time from launch to the last rank's end."""
+        """Time (s) from launch to the last rank's end."""
         return self.latency + self.size / self.bandwidth
 
     @property
@@ -63,7 +63,7 @@ def bus_factor(collective: Collective | Exchange, ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Query to the tuner without a size; validated when it is made.
+    """Query to NCCL's tuner without a size; validated when it is made.
 
     Raises InputError for an unknown word, fewer than two ranks, and several nodes of a platform without a network.
     """
@@ -88,12 +88,12 @@ class Case:
 
     @property
     def column(self) -> int:
-        """Column of the tuner's tables: 1 node, 2 nodes, more."""
+        """Column of the tuner's tables: 0 for one node, 1 for two nodes, 2 for more."""
         return min(self.nodes, 3) - 1
 
     @property
     def graph(self) -> ChannelGraph:
-        """Channels that the algorithm runs on."""
+        """Channels that the algorithm uses."""
         graphs = self.platform.graphs(self.nodes)
         if self.algorithm in ("nvls", "nvls_tree"):
             graph = graphs.nvls or graphs.ring
@@ -115,7 +115,7 @@ def check_known(what: str, word: str, known: Sequence[str]) -> None:
 
 
 def check_group(nodes: int, gpus_per_node: int, platform: Platform) -> None:
-    """Raise InputError unless such a group of ranks can exist on the platform."""
+    """Raise InputError unless the platform can have a group of this many nodes and GPUs per node."""
     for what, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"{what} must be a whole number from 1, not {count!r}")
@@ -136,7 +136,7 @@ def check_size(size: float) -> None:
 
 
 def unavailable(case: Case) -> str:
-    """Return why NCCL would not run this at all; "" if it would."""
+    """Return why NCCL would not run this case at all; "" if it would."""
     platform, nodes, algorithm, protocol = case.platform, case.nodes, case.algorithm, case.protocol
     if algorithm != "ring" and case.collective in ("broadcast", "reduce"):
         return "broadcast and reduce run on rings only"
@@ -176,7 +176,7 @@ def _pat_unavailable(case: Case) -> str:
 
 
 def ll128_unavailable(case: Case) -> str:
-    """Return why NCCL disables LL128 here by default; "" if it does not."""
+    """Return why NCCL disables the LL128 protocol here by default; "" if it does not."""
     if case.protocol != "LL128":
         return ""
     if case.platform.link != "nvlink":

@@ -51,7 +51,7 @@ class TuningTables:
 
 
 def _read() -> dict[str, dict[str, dict[Any, Any]]]:
-    """Return ``tables.csv`` by version, table and row."""
+    """Return the tuner's constants from ``tables.csv`` by version, table and row."""
     found: dict[str, dict[str, dict[Any, Any]]] = {}
     with Path(__file__).with_name("tables.csv").open(encoding="utf-8", newline="") as file:
         for version, table, row, *written in list(csv.reader(line for line in file if line[0] != "#"))[1:]:

@@ -51,7 +51,7 @@ def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, pla
 
 
 def _channels(case: Case) -> tuple[int, int, int]:
-    """Return the channels in the pool, and the most and the fewest that a message may have."""
+    """Return the number of channels in the pool, and the most and the fewest that a message can have."""
     pool = 2 ** math.ceil(math.log2(2 * case.platform.one.ring.channels))
     most = pool if case.nodes == 1 else min(pool, CHANNELS_BETWEEN_NODES)
     least = most
@@ -61,7 +61,7 @@ def _channels(case: Case) -> tuple[int, int, int]:
 
 
 def _rates(case: Case, protocol: str, kind: Exchange) -> tuple[float, float]:
-    """Return the rates (B/s) of a GPU's port and of its share of the network (of a lone send: its channels' NICs)."""
+    """Return the rates (B/s) of a GPU's port, and of its share of the network (of a lone send, its channels' NICs)."""
     ring = case.platform.one.ring
     port, network = ring.channels * ring.intra, 0.0
     if case.nodes > 1:

@@ -36,7 +36,7 @@ _NUMBERS = 8  # time, algbw, busbw, wrong: out of place, then in place
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """Time of a log: ``size`` B as nccl-tests counts it, ``seconds``, and bandwidths in B/s.
+    """Measured time of one size in a log: ``size`` in bytes as nccl-tests counts it, ``seconds``, bandwidths in B/s.
 
     ``wrong`` is the number of wrong results, -1 if the log has no count (N/A, or old versions' largest error). ``line``
     counts from 1.
@@ -119,7 +119,7 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
 
 
 def _read_row(words: list[str], number: int, where: str, operations: set[bool]) -> Iterator[LogRow]:
-    """Generate the times of a row: size count type [redop [root]] and two times four numbers, or N/A in place."""
+    """Yield the out-of-place and in-place times of a row: size, count, type [redop [root]], then four numbers each."""
     if len(words) - _NUMBERS not in (3, 4, 5):
         raise InputError(
             f"{where}: {len(words)} columns; a row of nccl-tests has size, count, type, perhaps redop "
@@ -155,7 +155,10 @@ def _number(word: str, where: str, what: str) -> float:
 
 
 def _guessed(rows: Sequence[LogRow], ranks: int, operations: Collection[bool]) -> str:
-    """Return the collective by busbw / algbw and redop; all-gather and all-to-all look the same, so are unknown."""
+    """Return the collective that busbw / algbw and the redop column imply; "" if several would fit.
+
+    All-gather and all-to-all look the same, so they are unknown.
+    """
     last = max(rows, key=lambda row: row.size)
     if ranks < 3 or last.algorithm_bandwidth < GB or len(operations) != 1:
         return ""
@@ -176,7 +179,7 @@ SMALL = 2.0**20  # B; below, the host's speed decides
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Comparison of one size of a log with the model: times in s, ``ratio`` measured / expected, ``verdict``.
+    """Comparison of one size of a log with the model: seconds, ``ratio`` measured / expected, ``verdict``.
 
     ``expected_by`` is what NCCL should have picked; ``looks_like`` another algorithm whose expected time is the
     measured one within 10 %, empty if there is none or nothing is wrong.
@@ -198,7 +201,7 @@ def health(
     gpus_per_node: int | None = None,
     collective: str | None = None,
 ) -> tuple[Reading, ...]:
-    """Compare each size of a log with the model: out of place, or in place where the log has nothing else.
+    """Compare each size of a log with the model: out-of-place times, or in-place if the log has no others.
 
     Arguments that are None are taken from the log. Verdicts: "as expected", "slower", "much slower than it should be",
     "faster than the model", and for sizes below 1 MiB, where the host decides, only "small: ..." with the ratio.
@@ -227,7 +230,7 @@ def health(
 
 
 def overall(readings: Iterable[Reading]) -> tuple[float, str]:
-    """Return the geometric mean of measured / expected over sizes from 1 MiB, and the verdict on it.
+    """Return the geometric mean of measured / expected over sizes from 1 MiB, and its verdict.
 
     Raises InputError if there is no such size.
     """

@@ -19,7 +19,7 @@ from simcluster.traffic.nccl.constants import GB, LATEST, TABLES, US, Architectu
 
 @dataclass(frozen=True, slots=True)
 class ChannelGraph:
-    """Channels of one pattern (ring, tree or NVLS) in NCCL's graph search.
+    """Channels of one pattern (ring, tree or NVLS) that NCCL's graph search finds.
 
     ``intra`` and ``inter`` are what the search counts for one channel inside a node and between nodes, B/s.
     ``plain_tree``: the search fell back to the plain tree (all traffic of a channel through one GPU of the node).
@@ -58,7 +58,7 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """Corrections of the tuner's estimate, fitted on measured runs: at most four numbers.
+    """Corrections of the tuner's estimate, fitted on measured runs: at most four numbers per platform.
 
     ``launch`` (s) is added to every call: issuing the kernels and NCCL's start on that host. ``start`` (s) is what
     every channel that a call engages takes to start in one node (between nodes the network's start is the longer one
@@ -112,7 +112,7 @@ class Platform:
 
     @property
     def newest(self) -> Platform:
-        """The same platform with the newest tables."""
+        """This platform with the newest version of NCCL's tables."""
         return self if self.version == LATEST else replace(self, version=LATEST)
 
     def graphs(self, nodes: int) -> Graphs:
@@ -145,7 +145,7 @@ def _platforms() -> dict[str, Platform]:
 
 
 def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
-    """Parse graphs from the file: channels, then GB/s inside a node, between nodes, and of the wire."""
+    """Return channel graphs from a row of the file: channels, then GB/s inside a node, between nodes, of the wire."""
     found = {
         name: ChannelGraph(int(channels), intra * GB, inter * GB, wire=wire[0] * GB if wire else 0.0)
         for name, (channels, intra, inter, *wire) in written.items()
@@ -169,7 +169,7 @@ def load_platform(name: str) -> Platform:
 
 
 class PaceFactors(NamedTuple):
-    """Factors on NCCL's pace for similar platforms: on latency, and on the rate in and between nodes."""
+    """Factors on NCCL's pace between similar platforms: on latency, and on the rates in and between nodes."""
 
     latency: float = 1.0
     in_node: float = 1.0

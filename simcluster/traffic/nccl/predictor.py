@@ -69,7 +69,7 @@ def predict(
 
 
 def _effective(asked: Case, size: float) -> Prediction:
-    """Predict the time on a stopwatch instead of the tuner's estimate, as the module describes."""
+    """Predict the time on a stopwatch: the tuner's estimate with the platform's fitted corrections."""
     case = replace(asked, platform=asked.platform.newest)
     estimate = tuner_prediction(case, size)
     fitted, graph = case.platform.effective, case.graph
@@ -95,7 +95,7 @@ def _nvls_bandwidth(case: Case) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Algorithm and protocol that NCCL would pick for one call, and the candidates it would pass over.
+    """Algorithm and protocol that NCCL would pick for one call, with the other candidates and their times.
 
     ``prediction`` is in the requested model; ``candidates`` are the tuner's estimates, fastest first; ``excluded``
     states why the others do not run: algorithm, protocol, reason.
@@ -142,7 +142,7 @@ def choose(
     protocols: Collection[Protocol] | None = None,
     model: Model = "effective",
 ) -> Choice:
-    """Choose NCCL's algorithm and protocol for a call of ``size`` bytes: the least tuner time over what is enabled.
+    """Choose NCCL's algorithm and protocol for a call of ``size`` bytes: the least tuner time of all enabled ones.
 
     ``algorithms`` and ``protocols`` narrow the choice as NCCL_ALGO and NCCL_PROTO do; naming LL128 enables it also
     where NCCL would not use it otherwise. Equal times go to the first in the order of ``ALGORITHMS``, ``PROTOCOLS``.

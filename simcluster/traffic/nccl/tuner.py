@@ -48,7 +48,7 @@ _BYTES_PER_CHANNEL = {"LL": 512 * 8.0, "LL128": 640 * 8.0, "Simple": 512 * 64.0}
 
 
 def channels(case: Case) -> int:
-    """Return the channels (thread blocks) of a large call; rings and trees use twice what the search finds."""
+    """Return the number of channels (thread blocks) of a large call; rings and trees use twice the search's number."""
     if case.algorithm not in ("nvls", "nvls_tree"):
         return 2 * case.graph.channels
     if case.platform.architecture != "blackwell":
@@ -57,7 +57,7 @@ def channels(case: Case) -> int:
 
 
 def engaged(case: Case, size: float) -> int:
-    """Return the channels that a call of this size engages; a ring's LL wants its bytes for every rank."""
+    """Return the number of channels that a call of this size engages; a ring's LL divides its bytes by ranks."""
     most = channels(case)
     if case.algorithm not in ("ring", "tree"):
         return most
@@ -68,7 +68,7 @@ def engaged(case: Case, size: float) -> int:
 
 
 def filling(case: Case, size: float, rate: float) -> float:
-    """Return the seconds that a call's pipeline takes to fill, with data moving at ``rate`` B/s of its size.
+    """Return the time (s) until a call's pipeline is full, with data moving at ``rate`` B/s of its size.
 
     A ring: chunks grow with the call until every channel's buffer is in use; what they then cost is a time of the
     generation (``fill``) and no bytes over a rate: on B200 it is what it is on A100. A tree between nodes: one chunk
@@ -97,7 +97,7 @@ def tree_chunk(case: Case, size: float) -> float:
 
 
 def nvls_loop(case: Case, size: float) -> float:
-    """Return the bytes of one NVLink SHARP loop over all channels and GPUs of the switch."""
+    """Return the bytes that NVLink SHARP moves in one loop over all channels and GPUs of the switch."""
     together = channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS)
     chunk = NVLS_CHUNK
     if case.algorithm == "nvls_tree" and case.nodes >= 4:
@@ -109,7 +109,7 @@ def nvls_loop(case: Case, size: float) -> float:
 
 
 def short_loops(case: Case, size: float) -> float:
-    """Return the loops of NVLink SHARP in a node beyond those of its largest chunk."""
+    """Return the number of loops of NVLink SHARP in a node beyond those that its largest chunk needs."""
     if case.algorithm != "nvls" or case.nodes > 1:
         return 0.0
     loop = nvls_loop(case, size)
@@ -142,14 +142,14 @@ def bandwidth(case: Case) -> float:
 
 
 def _bus(case: Case) -> float:
-    """Return the bandwidth (GB/s) over all channels: intra-node up to 2 nodes, inter-node from there."""
+    """Return the bandwidth (GB/s) of all channels: inside a node for up to 2 nodes, between nodes for more."""
     graph = case.graph
     per_channel = graph.intra if case.nodes <= 2 or case.algorithm.startswith("collnet") else graph.inter
     return min(graph.channels * per_channel, _through_node(case)) / GB
 
 
 def _through_node(case: Case) -> float:
-    """Return the most B/s that all channels bring through a node, however many NICs it has.
+    """Return the highest bandwidth (B/s) that all channels bring through a node, whatever its number of NICs.
 
     Of a channel's g hops in a node of g GPUs g - 1 go over the NVLink of a GPU, which all channels share.
     """
@@ -263,7 +263,7 @@ def _ring_latency(case: Case) -> float:
 
 
 def tuner_prediction(case: Case, size: float) -> Prediction:
-    """Predict what the tuner compares: latency with its penalty, bandwidth with the correction of trees."""
+    """Predict the time that the tuner compares: latency with its penalty, bandwidth with the correction of trees."""
     check_size(size)
     rate, delay = bandwidth(case), latency(case)
     if case.algorithm == "tree":
