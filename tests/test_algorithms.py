@@ -284,12 +284,12 @@ def test_all_gather_spreads_what_reduce_scatter_leaves(name: str, ranks: int) ->
 
 def broadcast_in(group: Group, pieces: int) -> Sequence[Phase]:
     """Broadcast along chains in pieces, round by round: N-2+c rounds of S/c."""
-    return _rounds(chain._links(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
+    return _rounds(chain._ring_hops(group, leaves_root=True), group.num_ranks, pieces, reduces=False)
 
 
 def reduce_in(group: Group, pieces: int) -> Sequence[Phase]:
     """Reduce along chains in pieces, round by round."""
-    return _rounds(chain._links(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
+    return _rounds(chain._ring_hops(group, leaves_root=False), group.num_ranks, pieces, reduces=True)
 
 
 def _rounds(chains: Sequence[Sequence[Hop]], num_ranks: int, pieces: int, *, reduces: bool) -> Sequence[Phase]:

@@ -16,7 +16,7 @@ from simcluster.scenario.files import load_topology
 from simcluster.scenario.scenario import load
 from simcluster.step.simulate import simulate
 from simcluster.topology import Cluster, parse_topology
-from simcluster.topology.cluster import drafted_cluster, make_cluster
+from simcluster.topology.cluster import cluster_of_draft, make_cluster
 from simcluster.topology.draft import Draft, Recorder
 from simcluster.topology.links import COMPUTE, add_gpus
 from simcluster.topology.regular import Regular
@@ -252,7 +252,7 @@ def ring_of_gpus(count: int, *, switched: bool) -> Cluster:
     if switched:
         (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
         draft.connect(draft.nodes, np.full(draft.nodes.shape, switch), edge)
-    return drafted_cluster("ring", "h100", draft)
+    return cluster_of_draft("ring", "h100", draft)
 
 
 @pytest.mark.parametrize(("count", "switched", "hops"), [(3, False, [1, 1]), (5, True, [1, 2, 2, 1])])

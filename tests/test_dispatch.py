@@ -19,7 +19,7 @@ from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRout
 from simcluster.planning.expert_dispatch import REACH
 from simcluster.results.traffic import sent_share
 from simcluster.scenario.files import load_cluster
-from simcluster.traffic.methods import Methods, activities, phases_of
+from simcluster.traffic.methods import Methods, make_activities, phases_of
 from simcluster.traffic.traffic import group_of, patterns
 
 V3 = TokenRoutes(256, 8, groups=8, top_groups=4)
@@ -89,7 +89,7 @@ def seconds(kind: str, topology: str, nodes: int, routes: TokenRoutes, size: flo
     gpus = list(range(8 * nodes))
     group = group_of(cluster, gpus)
     method = Methods({}, routes=routes, reach=reach).of(group, kind, size)
-    moved = activities(patterns(cluster, gpus, phases_of(method, group, kind)), size, method)
+    moved = make_activities(patterns(cluster, gpus, phases_of(method, group, kind)), size, method)
     return sum(part.alone_seconds(cluster.capacity.tolist()) for part in moved)
 
 
@@ -141,7 +141,7 @@ def test_one_copy_a_machine_is_less_than_one_an_expert() -> None:
     group = group_of(cluster, range(64))
     method = Methods({}).of(group, "all_to_all", size)
     parts = patterns(cluster, list(range(64)), phases_of(method, group, "all_to_all"))
-    copies = sum(part.alone_seconds(cluster.capacity.tolist()) for part in activities(parts, size, method))
+    copies = sum(part.alone_seconds(cluster.capacity.tolist()) for part in make_activities(parts, size, method))
     assert copies > 1.3 * seconds(DISPATCH, "hgx_h800", 8, TokenRoutes(256, 8), size)
     assert seconds(DISPATCH, "hgx_h800", 8, TokenRoutes(256, 8), size) > seconds(DISPATCH, "hgx_h800", 8, V3, size)
     assert seconds(DISPATCH, "hgx_h800", 8, V3, size) == pytest.approx(seconds(COMBINE, "hgx_h800", 8, V3, size))

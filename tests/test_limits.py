@@ -16,7 +16,7 @@ from simcluster.results.loads import link_table
 from simcluster.show.link_pictures import levels_of
 from simcluster.step.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
-from simcluster.topology.links import label
+from simcluster.topology.links import node_label
 
 BUSY = ("forward", "backward", "recompute", "input_grad", "weight_grad")
 JOBS = {
@@ -134,7 +134,7 @@ def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
     levels = levels_of(result)
     assert sum(level.links for level in levels) == len(cluster.links)
     moved = table.assign(
-        ends=[(label(cluster.graph, a), label(cluster.graph, b))
+        ends=[(node_label(cluster.graph, a), node_label(cluster.graph, b))
               for a, b in zip(table["link_from"], table["link_to"], strict=True)]
     ).groupby("ends")["bytes"].sum()  # fmt: skip
     for level in levels:

@@ -14,7 +14,7 @@ from simcluster.collectives import Group
 from simcluster.scenario.files import load_cluster
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.collective import collective_times, concurrent_times
-from simcluster.traffic.methods import Methods, shape_of
+from simcluster.traffic.methods import Methods, nccl_shape
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.nccl.predictor import choose
 
@@ -73,11 +73,11 @@ def test_what_shares_the_links_is_added_to_what_nccl_knows() -> None:
 
 
 def test_nodes_as_nccl_counts_them() -> None:
-    assert shape_of(machines_of(8, 8)) == (2, 8)
-    assert shape_of(machines_of(1, 1, 1, nvswitch=False)) == (3, 1)
-    assert shape_of(machines_of(3, 5)) == (2, 4)
+    assert nccl_shape(machines_of(8, 8)) == (2, 8)
+    assert nccl_shape(machines_of(1, 1, 1, nvswitch=False)) == (3, 1)
+    assert nccl_shape(machines_of(3, 5)) == (2, 4)
     rack = Group((0, 0, 1, 1), (("nic",),) * 4, ("rack",) * 4)  # trays of one NVLink rack
-    assert shape_of(rack) == (1, 4)
+    assert nccl_shape(rack) == (1, 4)
 
 
 def test_what_cannot_be_described_or_served_is_not_chosen() -> None:

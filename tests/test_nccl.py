@@ -20,7 +20,7 @@ from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from simcluster.traffic.nccl.exchange import exchange
 from simcluster.traffic.nccl.platforms import ChannelGraph, Graphs, Platform, load_platform, platform_names
 from simcluster.traffic.nccl.predictor import choose, predict
-from simcluster.traffic.nccl.tuner import bandwidth, latency, nvls_loop
+from simcluster.traffic.nccl.tuner import bandwidth, latency, nvls_loop_bytes
 
 MIB = 2**20
 GIB = 2**30
@@ -299,10 +299,10 @@ def test_effective_time_by_hand():
 def test_chunks_of_nvlink_sharp_grow_with_the_call():
     """calcCollChunking by hand for 8 H100: 16 channels x 8 GPUs x 16, 32, 64, 128 KiB a loop."""
     case = Case("all_reduce", "nvls", "Simple", 1, 8, H100)
-    assert [nvls_loop(case, size * MIB) / MIB for size in (4, 8, 63, 64, 1023, 1024)] == [2, 4, 4, 8, 8, 16]
+    assert [nvls_loop_bytes(case, size * MIB) / MIB for size in (4, 8, 63, 64, 1023, 1024)] == [2, 4, 4, 8, 8, 16]
     tree = {nodes: Case("all_reduce", "nvls_tree", "Simple", nodes, 8, H100) for nodes in (2, 4)}
-    assert [nvls_loop(tree[2], size * MIB) / MIB for size in (7, 8, 63, 64)] == [4, 8, 8, 16]
-    assert [nvls_loop(tree[4], size * MIB) / MIB for size in (7, 8, 64)] == [4, 8, 8]
+    assert [nvls_loop_bytes(tree[2], size * MIB) / MIB for size in (7, 8, 63, 64)] == [4, 8, 8, 16]
+    assert [nvls_loop_bytes(tree[4], size * MIB) / MIB for size in (7, 8, 64)] == [4, 8, 8]
 
 
 def test_an_older_version_chooses_by_its_tables_and_takes_the_newest_times():

@@ -9,13 +9,13 @@ import pytest
 
 from simcluster import load_cluster
 from simcluster.collectives import ALGORITHMS, Group
-from simcluster.collectives.description import Listed
-from simcluster.collectives.tree import Chained
+from simcluster.collectives.description import HopList
+from simcluster.collectives.tree import ChainedTrees
 from simcluster.symmetry.quotient import layouts
 from simcluster.topology import Cluster
 from simcluster.topology.regular import PROVED, Regular
-from simcluster.topology.wiring import kinds_in
-from simcluster.traffic.link_usage import drawn_at_once, drawn_one_by_one
+from simcluster.topology.wiring import find_link_kinds
+from simcluster.traffic.link_usage import usage_at_once, usage_one_by_one
 from simcluster.traffic.traffic import group_of, patterns
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
@@ -66,7 +66,7 @@ def test_links_are_named_without_a_graph_as_in_one(name: str, changes: dict[str,
     ends, (number, kinds) = cluster.named(some), cluster.kinds(some)
     assert ("graph" in vars(cluster.wiring)) is not isinstance(cluster.wiring, Regular)
     assert ends == [cluster.links[link] for link in some.tolist()]
-    meant, kinds_meant = kinds_in(cluster.graph, ends)
+    meant, kinds_meant = find_link_kinds(cluster.graph, ends)
     assert [kinds[each] for each in number.tolist()] == [kinds_meant[each] for each in meant.tolist()]
     assert len(set(kinds)) == len(kinds) == len(kinds_meant)
 
@@ -83,8 +83,8 @@ def test_a_picture_of_many_groups_is_that_of_each(name: str, kind: str, algorith
     layout = layouts(cluster, table)
     table = table[layout == layout[0]]
     phases = ALGORITHMS[kind][algorithm](group_of(cluster, table[0].tolist()))
-    together = drawn_at_once(cluster, table, phases)
-    parts = drawn_one_by_one(cluster, table, phases) if together is None else together
+    together = usage_at_once(cluster, table, phases)
+    parts = usage_one_by_one(cluster, table, phases) if together is None else together
     for number, ranks in enumerate(table.tolist()):
         alone = patterns(cluster, ranks, ALGORITHMS[kind][algorithm](group_of(cluster, ranks)))
         assert [(part.share, part.rounds, part.latency[number]) for part in parts] == [
@@ -100,8 +100,8 @@ def test_trees_over_equal_machines_are_those_along_their_rings() -> None:
     numbered = group_of(made("dgx_h100", {"nodes": 65}), range(65 * 8))
     named = Group(tuple(numbered.hosts), tuple(numbered.nics[:]), tuple(numbered.nvswitches[:]))
     for one, other in zip(*(ALGORITHMS["all_reduce"]["tree"](group) for group in (numbered, named)), strict=True):
-        assert isinstance(one.hops, Chained)
-        assert isinstance(other.hops, Listed)
+        assert isinstance(one.hops, ChainedTrees)
+        assert isinstance(other.hops, HopList)
         assert list(one.hops) == list(other.hops)
         assert one.hops[5] == other.hops[5]
         assert one.hops[-1] == other.hops[-1]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from simcluster import load_cluster
 from simcluster.base.link_columns import LinkRows, PerLink
 from simcluster.collectives.description import Phase
-from simcluster.collectives.group import Walks
-from simcluster.collectives.tree import Chained
+from simcluster.collectives.group import NodeWalks
+from simcluster.collectives.tree import ChainedTrees
 from simcluster.topology import Cluster
 from simcluster.topology.hops import ByMachine
-from simcluster.traffic.hop_columns import chained_trees
-from simcluster.traffic.link_usage import OnMost, drawn_at_once
+from simcluster.traffic.hop_columns import load_chained_trees
+from simcluster.traffic.link_usage import ClusterWidePattern, usage_at_once
 
 
 @st.composite
@@ -143,12 +143,12 @@ def test_trees_of_chains_told_by_rows_are_drawn_hop_by_hop(
     gpus = np.arange(len(cluster.host_of)).reshape(-1, 8)
     chosen = data.draw(st.lists(st.integers(0, len(gpus) - 1), min_size=2, max_size=12, unique=True))
     orders = data.draw(st.lists(st.permutations(range(8)), min_size=1, max_size=3))
-    walks = Walks(len(chosen), 8, tuple(map(tuple, orders)))
-    phases = [Phase(1, Chained(walks, up=up), 1, reduces=up, pipelined=True) for up in (True, False)]
+    walks = NodeWalks(len(chosen), 8, tuple(map(tuple, orders)))
+    phases = [Phase(1, ChainedTrees(walks, up=up), 1, reduces=up, pipelined=True) for up in (True, False)]
     members = gpus[chosen].ravel()
-    found = chained_trees(cluster, members, phases)
+    found = load_chained_trees(cluster, members, phases)
     assert found is not None
-    (slow,) = drawn_at_once(cluster, members[None], phases, timed=True)
-    quick = OnMost(*found)
+    (slow,) = usage_at_once(cluster, members[None], phases, timed=True)
+    quick = ClusterWidePattern(*found)
     assert quick.name == slow.name
     assert quick.on_links(slow.link).tolist() == slow.flows.tolist()

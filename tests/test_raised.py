@@ -20,7 +20,7 @@ from simcluster.results.raised import LinkUpgrade, UpgradeLimit, find_limit
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
 from simcluster.step.simulate import simulate_scenario
-from simcluster.traffic.traffic import Traffic, usage_of
+from simcluster.traffic.traffic import Traffic, sum_usage
 
 # Four machines of one GPU, whose PCIe is as narrow as the NIC behind it (64 x 0.75 = 50 x 0.96 GB/s), and a step that
 # reduces its gradients over them with nothing beside.
@@ -122,7 +122,7 @@ def test_compare_and_diff_say_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 def between(flows: int = 1, bound: float = math.inf) -> Call:
     """Messages from GPU 0 to the other machine's GPU 2, so many at a time."""
-    return Call("pp", 1.0, (Traffic(usage_of([(float(flows), PAIR.spread(0, 2))]), 1.0, 1, 0.0, bound),))
+    return Call("pp", 1.0, (Traffic(sum_usage([(float(flows), PAIR.spread(0, 2))]), 1.0, 1, 0.0, bound),))
 
 
 def raised(network: float = 1.0, pcie: float = 1.0) -> LinkUpgrade:
@@ -147,7 +147,7 @@ def test_what_holds_by_hand() -> None:
 def test_links_that_messages_share_say_how_many() -> None:
     """Two GPUs of a PCIe switch send out by a NIC each; both cross the switch's one link to the host bridge."""
     boxes = load_cluster("pcie_ethernet", [("nodes", 2)])
-    usage = usage_of((1.0, boxes.spread(source, source + 8)) for source in (0, 1))
+    usage = sum_usage((1.0, boxes.spread(source, source + 8)) for source in (0, 1))
     media = [boxes.graph[a][b]["medium"] for a, b in boxes.links]
     faster = boxes.capacity * np.array([8.0 if medium == "ethernet" else 1.0 for medium in media])
     held = find_limit([Call("dp", 1.0, (Traffic(usage, 1.0, 1, 0.0),))], LinkUpgrade(boxes, boxes.capacity, faster))

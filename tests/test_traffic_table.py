@@ -15,7 +15,7 @@ import simcluster
 from simcluster import cli
 from simcluster.base.arrays import Ints
 from simcluster.collectives import ALGORITHMS, Group
-from simcluster.collectives.tree import Chained
+from simcluster.collectives.tree import ChainedTrees
 from simcluster.model.layers import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
@@ -59,7 +59,7 @@ def test_trees_over_many_machines() -> None:
     """Hops of trees over whole machines are counted: as many as one by one, to the bit."""
     cluster, ranks = simcluster.load_cluster("dgx_h100", {"nodes": 67}), 67 * 8
     phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, range(ranks)))
-    listed = [replace(phase, hops=phase.hops.listed) for phase in phases if isinstance(phase.hops, Chained)]
+    listed = [replace(phase, hops=phase.hops.listed) for phase in phases if isinstance(phase.hops, ChainedTrees)]
     assert len(listed) == len(phases) == 2
     assert sent_share(phases, cluster.hosts[:ranks]) == sent_share(listed, cluster.hosts[:ranks])
 

@@ -16,7 +16,7 @@ import simcluster.symmetry.quotient as windows
 from simcluster import load_cluster
 from simcluster.base.arrays import Floats
 from simcluster.collectives import ALGORITHMS, Group
-from simcluster.collectives.description import Columned
+from simcluster.collectives.description import ColumnHops
 from simcluster.engine.tables import Tables
 from simcluster.scenario.scenario import Scenario
 from simcluster.step.planned import fold_step, plan_step, tabulate_step
@@ -24,7 +24,7 @@ from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.symmetry.folding import Folding
 from simcluster.symmetry.quotient import Quotient
 from simcluster.symmetry.turns import link_images
-from simcluster.traffic.link_usage import drawn_at_once
+from simcluster.traffic.link_usage import usage_at_once
 from simcluster.traffic.traffic import group_of
 
 STATIC = {"routing": {"kind": "static"}}
@@ -255,7 +255,7 @@ def test_trees_of_chains_are_counted_as_they_are_gone_through(kind: str) -> None
     for first, count in ((0, 560), (16, 520)):
         gpus = np.arange(first, first + count)
         phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, gpus.tolist()))
-        (quick,), (slow,) = (drawn_at_once(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
+        (quick,), (slow,) = (usage_at_once(cluster, gpus[None], phases, timed=timed) for timed in (False, True))
         assert quick.name == slow.name
         assert (quick.share, quick.rounds) == (slow.share, slow.rounds)
         assert quick.latency.tolist() == [0.0]
@@ -268,5 +268,5 @@ def test_rounds_of_pat_in_columns_are_those_one_by_one(ranks: int, each: int) ->
         for phase in ALGORITHMS[kind]["pat"](group):
             hops = list(phase.hops)
             assert [phase.hops[number] for number in range(len(hops))] == hops
-            assert isinstance(phase.hops, Columned)
+            assert isinstance(phase.hops, ColumnHops)
             assert [replace(hop, count=1, stride=1) for hop in hops] == list(phase.hops.listed)

@@ -19,7 +19,7 @@ from simcluster.studies.bench.collective_loads import (
     utilisation_over_time,
 )
 from simcluster.topology import Cluster
-from simcluster.topology.links import label
+from simcluster.topology.links import node_label
 from simcluster.traffic.traffic import Traffic
 
 _MOST_LEVELS = 4
@@ -238,7 +238,7 @@ def write_links(
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])
     alike: dict[object, list[int]] = {}
     for number, load in enumerate(links):  # the same kind of ends, and alike at any time
-        kind = tuple(label(cluster.graph, end) for end in load.link)
+        kind = tuple(node_label(cluster.graph, end) for end in load.link)
         alike.setdefault((kind, load.capacity, matrix[number].round(6).tobytes()), []).append(number)
     shown = list(alike.values())[:_MOST_ROWS]
     first = [same[0] for same in shown]

@@ -15,7 +15,7 @@ import numpy as np
 
 from simcluster.base.arrays import Ints
 from simcluster.base.errors import InputError
-from simcluster.collectives.description import Hop, Lazy, Listed, Phase, Table
+from simcluster.collectives.description import Hop, HopList, HopTable, Lazy, Phase
 from simcluster.collectives.entry import Parts
 from simcluster.collectives.group import Group
 
@@ -26,19 +26,19 @@ def direct(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     places = np.array(group.places, dtype=np.int64)
     numbers, sizes = None, np.full(1, 1 / max(ranks, 1))
     if parts is not None:
-        share = _shares(group, parts)
+        share = _message_share(group, parts)
         turns = range(1, ranks)
         sizes = np.array([share(i, (i + turn) % ranks) for turn in turns for i in range(ranks)], dtype=np.float64)
         numbers = np.flatnonzero(sizes)
 
-    def columns(asked: Ints) -> Listed:
+    def columns(asked: Ints) -> HopList:
         every = asked if numbers is None else numbers[asked]
         turn, i = every // ranks + 1, every % ranks
         j = (i + turn) % ranks
         carried = sizes if numbers is None else sizes[every]
-        return Listed.of(places[i], places[j], carried, chunk=i * ranks + j, lane=turn)
+        return HopList.of(places[i], places[j], carried, chunk=i * ranks + j, lane=turn)
 
-    return (_round(Table(ranks * (ranks - 1) if numbers is None else len(numbers), columns)),)
+    return (_make_round(HopTable(ranks * (ranks - 1) if numbers is None else len(numbers), columns)),)
 
 
 def direct_seconds(ranks: int, latency: float, transfer: float) -> float:
@@ -48,12 +48,12 @@ def direct_seconds(ranks: int, latency: float, transfer: float) -> float:
 
 def pairwise(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     """Return the pairwise all-to-all of N - 1 rounds: in round k every rank sends to the rank k + 1 places further."""
-    ranks, places, share = group.num_ranks, group.places, _shares(group, parts)
+    ranks, places, share = group.num_ranks, group.places, _message_share(group, parts)
 
     def make(number: int) -> Phase:
         pairs = [(i, (i + number + 1) % ranks) for i in range(ranks)]
         hops = (Hop(places[i], places[j], share(i, j), chunk=i * ranks + j, lane=number + 1) for i, j in pairs)
-        return _round(tuple(hop for hop in hops if hop.share))
+        return _make_round(tuple(hop for hop in hops if hop.share))
 
     return Lazy(ranks - 1, make)
 
@@ -67,7 +67,7 @@ def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
     """
     machines = group.machines
     each, many, ranks, places = len(machines[0]), len(machines), group.num_ranks, group.places
-    share = _shares(group, parts)
+    share = _message_share(group, parts)
 
     def to_rail(number: int) -> Phase:
         hops = []
@@ -76,7 +76,7 @@ def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
             carried = many / ranks if parts is None else sum(share(i, j) for j in range(local, ranks, each))
             target = places[i - i % each + local]
             hops.append(Hop(places[i], target, carried, chunk=i * ranks + local, count=many, stride=each))
-        return _round(tuple(hop for hop in hops if hop.share))
+        return _make_round(tuple(hop for hop in hops if hop.share))
 
     def along_rail(number: int) -> Phase:
         hops = []
@@ -85,16 +85,16 @@ def hierarchical(group: Group, parts: Parts | None = None) -> Sequence[Phase]:
             carried = each / ranks if parts is None else sum(share(s, j) for s in range(first, first + each))
             chunk, lane = first * ranks + j, number + 1
             hops.append(Hop(places[i], places[j], carried, chunk=chunk, count=each, stride=ranks, lane=lane))
-        return _round(tuple(hop for hop in hops if hop.share))
+        return _make_round(tuple(hop for hop in hops if hop.share))
 
     return Lazy(each - 1 + many - 1, lambda k: to_rail(k) if k < each - 1 else along_rail(k - each + 1))
 
 
-def _round(hops: Sequence[Hop]) -> Phase:
+def _make_round(hops: Sequence[Hop]) -> Phase:
     return Phase(rounds=1, hops=hops, chunks=1, reduces=False)
 
 
-def _shares(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
+def _message_share(group: Group, parts: Parts | None) -> Callable[[int, int], float]:
     """Return a function that gives the message from place i to place j as a fraction of the size."""
     ranks, places = group.num_ranks, group.places
     if parts is None:

@@ -16,24 +16,24 @@ from simcluster.collectives.group import Group
 
 def broadcast(group: Group) -> Sequence[Phase]:
     """Return a pipelined broadcast along every ring, from position 0 on; each ring carries its part of the data."""
-    return _pipeline(_links(group, leaves_root=True), reduces=False)
+    return _make_pipeline(_ring_hops(group, leaves_root=True), reduces=False)
 
 
 def reduce(group: Group) -> Sequence[Phase]:
     """Return a pipelined reduction along every ring to position 0; every rank adds its data to what passes."""
-    return _pipeline(_links(group, leaves_root=False), reduces=True)
+    return _make_pipeline(_ring_hops(group, leaves_root=False), reduces=True)
 
 
 def binomial_broadcast(group: Group) -> Sequence[Phase]:
     """Return a binomial-tree broadcast of ceil(log2 N) rounds, each over half the distance of the last."""
     distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
-    return tuple(_halving(group, distance, reduces=False) for distance in reversed(distances))
+    return tuple(_halving_round(group, distance, reduces=False) for distance in reversed(distances))
 
 
 def binomial_reduce(group: Group) -> Sequence[Phase]:
     """Return a binomial-tree reduction, which runs the broadcast's tree upwards: neighbours first."""
     distances = [1 << k for k in range((group.num_ranks - 1).bit_length())]
-    return tuple(_halving(group, distance, reduces=True) for distance in distances)
+    return tuple(_halving_round(group, distance, reduces=True) for distance in distances)
 
 
 def chain_seconds(ranks: int, latency: float, transfer: float) -> float:
@@ -46,7 +46,7 @@ def binomial_seconds(ranks: int, latency: float, transfer: float) -> float:
     return (ranks - 1).bit_length() * (latency + transfer)
 
 
-def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
+def _ring_hops(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
     """Return the hops of every ring in order, without the hop that enters (or leaves) position 0."""
     chains = []
     for channel, ring in enumerate(group.rings):
@@ -61,12 +61,12 @@ def _links(group: Group, *, leaves_root: bool) -> list[list[Hop]]:
     return chains
 
 
-def _pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Phase]:
+def _make_pipeline(chains: Sequence[Sequence[Hop]], *, reduces: bool) -> Sequence[Phase]:
     hops = tuple(hop for chain in chains for hop in chain)
     return (Phase(rounds=1, hops=hops, chunks=1, reduces=reduces, pipelined=True),)
 
 
-def _halving(group: Group, distance: int, *, reduces: bool) -> Phase:
+def _halving_round(group: Group, distance: int, *, reduces: bool) -> Phase:
     """Return a round of the binomial tree, in which ranks exchange data with ranks ``distance`` places away."""
     places = group.places
     pairs = ((places[low], places[low + distance]) for low in range(0, group.num_ranks - distance, 2 * distance))

@@ -74,7 +74,7 @@ class Phase:
     pipelined: bool = False
 
 
-class Made(Sequence[Item]):
+class LazySequence(Sequence[Item]):
     """Sequence whose items are made on access, so that N^2 hops need not be held."""
 
     def made(self, numbers: range) -> Iterator[Item]:
@@ -93,7 +93,7 @@ class Made(Sequence[Item]):
         return next(self.made(range(numbers, numbers + 1))) if isinstance(numbers, int) else [*self.made(numbers)]
 
 
-class Lazy(Made[Item]):
+class Lazy(LazySequence[Item]):
     """Sequence of ``length`` items, each made on access by a function."""
 
     def __init__(self, length: int, make: Callable[[int], Item]) -> None:
@@ -108,7 +108,7 @@ class Lazy(Made[Item]):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Listed(Made[Hop]):
+class HopList(LazySequence[Hop]):
     """Hops as columns with one value per hop: a ring of 16,384 ranks on eight rails has 131,072 hops."""
 
     source: Ints
@@ -123,19 +123,19 @@ class Listed(Made[Hop]):
     def of(
         cls, source: Ints, target: Ints, share: Floats | float, *, relay: Ints | int = -1, channel: Ints | int = 0,
         chunk: Ints | int = 0, lane: Ints | int = 0,
-    ) -> Listed:  # fmt: skip
+    ) -> HopList:  # fmt: skip
         """Return hops with these columns; a column may be one value for all hops."""
         return cls(*np.broadcast_arrays(source, target, share, relay, channel, chunk, lane))
 
     @classmethod
-    def joined(cls, parts: Sequence[Listed]) -> Listed:
+    def joined(cls, parts: Sequence[HopList]) -> HopList:
         """Return the hops of all parts, part by part."""
         names = ("source", "target", "share", "relay", "channel", "chunk", "lane")
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
-    def backwards(self) -> Listed:
+    def backwards(self) -> HopList:
         """Return the reversed hops, last first, without relays and chunks."""
-        return Listed.of(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
+        return HopList.of(self.target[::-1], self.source[::-1], self.share[::-1], channel=self.channel[::-1])
 
     def __len__(self) -> int:
         return len(self.source)
@@ -148,11 +148,11 @@ class Listed(Made[Hop]):
             yield Hop(source, target, share, relay, channel, chunk, lane=lane)
 
 
-class Columned(Made[Hop]):
+class ColumnHops(LazySequence[Hop]):
     """Hops that are made on access, or all at once as columns (``listed``), without count and stride."""
 
     @property
-    def listed(self) -> Listed:
+    def listed(self) -> HopList:
         """All hops in columns."""
         raise NotImplementedError
 
@@ -161,16 +161,16 @@ class Columned(Made[Hop]):
         return self.listed.made(numbers)
 
 
-class Table(Made[Hop]):
+class HopTable(LazySequence[Hop]):
     """Sequence of ``length`` hops that a function makes in blocks: ``columns(numbers)`` returns hops as columns."""
 
-    def __init__(self, length: int, columns: Callable[[Ints], Listed]) -> None:
+    def __init__(self, length: int, columns: Callable[[Ints], HopList]) -> None:
         self._length, self.columns = length, columns
 
     def __len__(self) -> int:
         return self._length
 
-    def parts(self, room: int, numbers: range | None = None) -> Iterator[Listed]:
+    def parts(self, room: int, numbers: range | None = None) -> Iterator[HopList]:
         """Generate blocks of at most ``room`` hops with these numbers (default: all)."""
         numbers = range(len(self)) if numbers is None else numbers
         for first in range(0, len(numbers), room):
@@ -191,14 +191,14 @@ def repeated_rounds(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], in
             "detail: steps simulates algorithms that go round by round; this one is a pipeline (tree and chain, nvls "
             "and sharp are): use detail: flow, or an algorithm in rounds such as ring or binomial"
         )
-    return _repeated(phases)
+    return _find_repeated(phases)
 
 
-def _repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
+def _find_repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
     hops: Sequence[Hop] = ()
     rounds = 0
     for phase in phases:
-        if phase.hops and not _alike(hops, phase.hops):
+        if phase.hops and not _have_equal_hops(hops, phase.hops):
             if rounds:
                 yield hops, rounds
             hops, rounds = tuple(phase.hops), 0
@@ -207,7 +207,7 @@ def _repeated(phases: Sequence[Phase]) -> Iterator[tuple[Sequence[Hop], int]]:
         yield hops, rounds
 
 
-def _alike(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
+def _have_equal_hops(some: Sequence[Hop], others: Sequence[Hop]) -> bool:
     return len(some) == len(others) and all(
         (one.source, one.target, one.share, one.relay, one.channel)
         == (other.source, other.target, other.share, other.relay, other.channel)

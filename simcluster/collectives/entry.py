@@ -46,7 +46,7 @@ class CollectiveEntry:
         return self.uneven(group, parts)
 
 
-def twice(seconds: ClosedForm) -> ClosedForm:
+def double_closed_form(seconds: ClosedForm) -> ClosedForm:
     """Return the closed form of an all-reduce made of a reduce-scatter and an all-gather.
 
     >>> twice(rounds_of_parts)(2, 0.0, 1.0)
@@ -55,13 +55,13 @@ def twice(seconds: ClosedForm) -> ClosedForm:
     return lambda ranks, latency, transfer: 2 * seconds(ranks, latency, transfer)
 
 
-def once(ranks: int, latency: float, transfer: float) -> float:
+def one_message_seconds(ranks: int, latency: float, transfer: float) -> float:
     """Return the time (s) of one message of the whole size."""
     del ranks
     return latency + transfer
 
 
-def rounds_of_parts(ranks: int, latency: float, transfer: float) -> float:
+def rounds_seconds(ranks: int, latency: float, transfer: float) -> float:
     """Return the time (s) of N - 1 rounds, each with 1/N of the size.
 
     >>> rounds_of_parts(8, 1.0, 8.0)

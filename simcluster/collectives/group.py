@@ -46,7 +46,7 @@ class Ring:
 Name = TypeVar("Name")
 
 
-class Named(Sequence[Name]):
+class LazyNames(Sequence[Name]):
     """Sequence of names given by ``numbers``, equal for equal numbers; each name is made on access."""
 
     def __init__(self, numbers: NDArray[np.signedinteger[Any]], name: Callable[[int], Name]) -> None:
@@ -61,7 +61,7 @@ class Named(Sequence[Name]):
 
 
 @dataclass(frozen=True)
-class Walks:
+class NodeWalks:
     """Nodes of equal layout, one after the other, with ``size`` positions each, and each ring's order inside a node."""
 
     many: int
@@ -79,7 +79,7 @@ class Group:
     """Ranks of a collective, by position, with their nodes, NICs and NVSwitches.
 
     ``hosts[i]`` is the node of position i, ``nics[i]`` the NICs by which it leaves it on channel 0, 1, ... and round
-    again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none, number 0 where they are ``Named``).
+    again, ``nvswitches[i]`` the NVSwitch that its GPU is linked to ("" for none; number 0 in ``LazyNames``).
     ``meshed``: the GPUs of a node are linked to each other directly, every one to every other. ``far``: they are on
     several sites.
     """
@@ -121,7 +121,7 @@ class Group:
     def rings(self) -> tuple[Ring, ...]:
         """Rings along the nodes, one per NIC (``rings_along``)."""
         if self.num_ranks > 1 and self.walks is not None and len(self.walks.orders) == 1:
-            return (_plain(range(self.num_ranks)),)
+            return (_ring_without_relays(range(self.num_ranks)),)
         return rings_along(self.hosts, self.nics, meshed=self.meshed)
 
     @cached_property
@@ -135,12 +135,12 @@ class Group:
     def switch_of(self) -> Sequence[int | str]:
         """NVSwitch of every position, by number or name: equal for the same switch, "" or 0 for none."""
         named = self.nvswitches
-        return named.numbers.tolist() if isinstance(named, Named) else named
+        return named.numbers.tolist() if isinstance(named, LazyNames) else named
 
     @cached_property
     def on_switches(self) -> tuple[int, tuple[int, ...]]:
         """Number of ranks without an NVSwitch, and the numbers of ranks on each NVSwitch, ascending."""
-        if isinstance(self.nvswitches, Named):
+        if isinstance(self.nvswitches, LazyNames):
             numbers = self.nvswitches.numbers
             first = run_starts(numbers)
             number, which = compact(numbers[first])
@@ -158,25 +158,25 @@ class Group:
         return (*both, lost, self.far)
 
     @cached_property
-    def walks(self) -> Walks | None:
+    def walks(self) -> NodeWalks | None:
         """Rings as arrays over nodes of equal layout, for thousands of ranks at once.
 
         None where that is not known: NICs have no numbers, nodes differ, or their ranks are not consecutive.
         """
         hosts, many = np.asarray(self.hosts, dtype=np.int64), len(self.sizes)
         size = self.num_ranks // many
-        if not isinstance(self.nics, Named) or many == 1 or set(self.sizes) != {size} or (self.meshed and size > 1):
+        if not isinstance(self.nics, LazyNames) or many == 1 or set(self.sizes) != {size} or (self.meshed and size > 1):
             return None
         nics = self.nics.numbers.reshape(many, -1)
         if (hosts.reshape(many, size) != hosts[::size, None]).any() or (
             nics - nics[:, :1] != nics[0] - nics[0, 0]
         ).any():
             return None
-        gates = _gates(range(size), [self.nics[place] for place in range(size)])
+        gates = _ring_gates(range(size), [self.nics[place] for place in range(size)])
         orders = [tuple(range(size))]
         if len(gates) > 1:
             orders = [_rail_ring([range(size)], [gate]).order for gate in gates]
-        return Walks(many, size, tuple(orders))
+        return NodeWalks(many, size, tuple(orders))
 
     def unequal(self, algorithm: str) -> str:
         """Return why an algorithm that needs equally many ranks on every node cannot serve it; "" if it can."""
@@ -210,51 +210,59 @@ def rings_along(hosts: Sequence[int], nics: Sequence[Sequence[str]], *, meshed: 
     machines = list(members.values())
     machine_by_machine = [position for positions in machines for position in positions]
     if len(machines) == 1:
-        return tuple(_plain(order) for order in mesh_orders(len(hosts))) if meshed else (_plain(range(len(hosts))),)
+        return (
+            tuple(_ring_without_relays(order) for order in mesh_orders(len(hosts)))
+            if meshed
+            else (_ring_without_relays(range(len(hosts))),)
+        )
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]] = {}
     alike = len({*map(len, machines)}) == 1
-    gates = [_gates_alike(positions, nics, known) for positions in machines] if alike or not meshed else []
+    gates = [_cached_ring_gates(positions, nics, known) for positions in machines] if alike or not meshed else []
     count = min(map(len, gates), default=0)
     if count <= 1:
-        return (_plain(machine_by_machine),)
+        return (_ring_without_relays(machine_by_machine),)
     if len(known) == 1 and alike:  # one layout: the walk through a machine is the same in all
         table = np.array(machines, dtype=np.int64)
         within = next(iter(known.values()))
-        return tuple(_ring_of_equals(table, within[rail], _walk(table.shape[1], rail, meshed)) for rail in range(count))
+        return tuple(
+            _ring_of_equals(table, within[rail], _node_walk(table.shape[1], rail, meshed)) for rail in range(count)
+        )
     return tuple(
-        _rail_ring(machines, [each[rail] for each in gates], _walk(len(machines[0]), rail, meshed) if alike else None)
+        _rail_ring(
+            machines, [each[rail] for each in gates], _node_walk(len(machines[0]), rail, meshed) if alike else None
+        )
         for rail in range(count)
     )
 
 
-def _walk(size: int, rail: int, meshed: bool) -> Sequence[int]:
+def _node_walk(size: int, rail: int, meshed: bool) -> Sequence[int]:
     orders = mesh_orders(size)
     return orders[rail % len(orders)] if meshed else range(size)
 
 
-def _plain(order: Sequence[int]) -> Ring:
+def _ring_without_relays(order: Sequence[int]) -> Ring:
     return Ring(order=tuple(order), relays=(-1,) * len(order))
 
 
-def _gates_alike(
+def _cached_ring_gates(
     positions: Sequence[int],
     nics: Sequence[Sequence[str]],
     known: dict[tuple[tuple[int, ...], ...], list[tuple[int, int]]],
 ) -> list[tuple[int, int]]:
-    """Return the entry and exit ranks of a node's rings (``_gates``), found once for nodes with equal NIC layout."""
+    """Return the entry and exit ranks of a node's rings (``_ring_gates``), cached for nodes with equal NICs."""
     numbers: dict[str, int] = {}
     layout = tuple([tuple([numbers.setdefault(nic, len(numbers)) for nic in nics[place]]) for place in positions])
     if layout not in known:
-        known[layout] = _gates(range(len(positions)), [nics[place] for place in positions])
+        known[layout] = _ring_gates(range(len(positions)), [nics[place] for place in positions])
     return [(positions[entry], positions[leave]) for entry, leave in known[layout]]
 
 
-def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
+def _ring_gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tuple[int, int]]:
     """Return for every ring of a node the ranks where it enters and leaves, each ring by a separate NIC.
 
     The same rank twice where no other one of the group is near that NIC. Ranks take turns.
     """
-    of_ring = _dealt([{nics[p][ring % len(nics[p])]: None for p in positions if nics[p]}
+    of_ring = _assign_nics([{nics[p][ring % len(nics[p])]: None for p in positions if nics[p]}
                       for ring in range(len({nic for p in positions for nic in nics[p]}))])  # fmt: skip
     busy = dict.fromkeys(positions, 0)
     gates = []
@@ -270,7 +278,7 @@ def _gates(positions: Sequence[int], nics: Sequence[Sequence[str]]) -> list[tupl
     return gates
 
 
-def _dealt(wishes: Sequence[Mapping[str, None]]) -> list[str]:
+def _assign_nics(wishes: Sequence[Mapping[str, None]]) -> list[str]:
     """Return a separate NIC for every ring among those it can use, up to the first ring without one.
 
     Rings that came before make way if they can (Kuhn's algorithm for matchings).

@@ -17,12 +17,12 @@ from simcluster.collectives.group import Group
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Return the reduce-scatter: in round k two ranks 2^k places apart exchange halves of the data that they hold."""
-    return tuple(_round(group, k, reduces=True) for k in range(_rounds(group)))
+    return tuple(_make_round(group, k, reduces=True) for k in range(_count_rounds(group)))
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """Return the all-gather: the rounds of the reduce-scatter in reverse, each of which doubles a rank's data."""
-    return tuple(_round(group, k, reduces=False) for k in reversed(range(_rounds(group))))
+    return tuple(_make_round(group, k, reduces=False) for k in reversed(range(_count_rounds(group))))
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
@@ -36,7 +36,7 @@ def requires(group: Group) -> str:
     >>> requires(Group(hosts=[0] * 6, nics=[()] * 6, nvswitches=[""] * 6))
     'halving_doubling needs a power of two of ranks, and this group has 6: use 4 or 8 of them, or ring'
     """
-    ranks, rounds = group.num_ranks, _rounds(group)
+    ranks, rounds = group.num_ranks, _count_rounds(group)
     if ranks == 1 << rounds:
         return ""
     return (
@@ -54,11 +54,11 @@ def seconds(ranks: int, latency: float, transfer: float) -> float:
     return math.log2(ranks) * latency + (ranks - 1) / ranks * transfer
 
 
-def _rounds(group: Group) -> int:
+def _count_rounds(group: Group) -> int:
     return group.num_ranks.bit_length() - 1
 
 
-def _round(group: Group, k: int, *, reduces: bool) -> Phase:
+def _make_round(group: Group, k: int, *, reduces: bool) -> Phase:
     """Return round k: a rank whose bit k is 0 keeps the lower half of its data, its partner the upper half.
 
     Reducing, each sends the half that it does not keep; gathering, the half that it has.

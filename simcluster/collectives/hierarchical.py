@@ -11,17 +11,17 @@ from collections.abc import Iterable, Sequence
 
 from simcluster.collectives.description import Hop, Phase
 from simcluster.collectives.group import Group
-from simcluster.collectives.ring import around
+from simcluster.collectives.ring import ring_hops
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Return the two-level reduce-scatter: first inside the nodes, then between them."""
-    return inside(group, reduces=True), _over(group, reduces=True)
+    return rings_inside_nodes(group, reduces=True), _rings_between_nodes(group, reduces=True)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """Return the two-level all-gather: first between the nodes, then inside them."""
-    return _over(group, reduces=False), inside(group, reduces=False)
+    return _rings_between_nodes(group, reduces=False), rings_inside_nodes(group, reduces=False)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
@@ -34,19 +34,19 @@ def requires(group: Group) -> str:
     return group.unequal("hierarchical")
 
 
-def inside(group: Group, *, reduces: bool) -> Phase:
+def rings_inside_nodes(group: Group, *, reduces: bool) -> Phase:
     """Return a phase of rings inside the nodes; rank l of a node handles part l + 1 of g parts with m chunks each."""
     machines = group.machines
     each = len(machines[0])
     hops = (
         hop
         for positions in machines
-        for hop in around(positions, first=0 if reduces else 1, share=1 / each, count=len(machines))
+        for hop in ring_hops(positions, first=0 if reduces else 1, share=1 / each, count=len(machines))
     )
-    return _phase(each, hops, chunks=group.num_ranks, reduces=reduces)
+    return _make_phase(each, hops, chunks=group.num_ranks, reduces=reduces)
 
 
-def _over(group: Group, *, reduces: bool) -> Phase:
+def _rings_between_nodes(group: Group, *, reduces: bool) -> Phase:
     """Return a phase of rings between the nodes; rank l of each node handles part l + 1 of the data."""
     machines = group.machines
     each, many = len(machines[0]), len(machines)
@@ -54,15 +54,15 @@ def _over(group: Group, *, reduces: bool) -> Phase:
     hops = (
         hop
         for local in range(each)
-        for hop in around(
+        for hop in ring_hops(
             [positions[local] for positions in machines],
             first=0 if reduces else 1,
             share=share,
             base=(local + 1) % each * many,
         )
     )
-    return _phase(many, hops, chunks=many, reduces=reduces)
+    return _make_phase(many, hops, chunks=many, reduces=reduces)
 
 
-def _phase(size: int, hops: Iterable[Hop], *, chunks: int, reduces: bool) -> Phase:
+def _make_phase(size: int, hops: Iterable[Hop], *, chunks: int, reduces: bool) -> Phase:
     return Phase(rounds=size - 1, hops=tuple(hops) if size > 1 else (), chunks=chunks, reduces=reduces)

@@ -23,7 +23,7 @@ def reduce_scatter(group: Group) -> Sequence[Phase]:
     ranks = group.num_ranks
     collected = tuple(Hop(position, SWITCH, 1.0, count=ranks) for position in range(ranks))
     handed = tuple(Hop(SWITCH, position, 1 / ranks, chunk=position) for position in range(ranks))
-    return _pipeline((collected, True), (handed, False), chunks=ranks)
+    return _make_pipeline((collected, True), (handed, False), chunks=ranks)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
@@ -31,7 +31,7 @@ def all_gather(group: Group) -> Sequence[Phase]:
     ranks = group.num_ranks
     written = tuple(Hop(position, SWITCH, 1 / ranks, chunk=position) for position in range(ranks))
     copied = tuple(Hop(SWITCH, position, 1.0, count=ranks) for position in range(ranks))
-    return _pipeline((written, False), (copied, False), chunks=ranks)
+    return _make_pipeline((written, False), (copied, False), chunks=ranks)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
@@ -39,7 +39,7 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     return (*reduce_scatter(group), *all_gather(group))
 
 
-def _pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase]:
+def _make_pipeline(*parts: tuple[Sequence[Hop], bool], chunks: int) -> Sequence[Phase]:
     if chunks == 1:
         return ()
     return tuple(Phase(rounds=1, hops=hops, chunks=chunks, reduces=adds, pipelined=True) for hops, adds in parts)

@@ -55,7 +55,7 @@ class _Phases:
 
     @cached_property
     def _up(self) -> list[Hop]:
-        return list(_up_the_trees(self._machines))
+        return list(_hops_up_trees(self._machines))
 
     def _in_switch(self, machine: int, *, whole: bool, back: bool) -> Phase:
         """Return a phase inside a node: its switch reads the ``whole`` data, or gives each GPU its part of the sum.
@@ -77,7 +77,7 @@ class _Phases:
         return Phase(rounds=1, hops=hops, chunks=self._each, reduces=reduces, pipelined=True)
 
 
-def _up_the_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
+def _hops_up_trees(machines: Sequence[Sequence[int]]) -> Iterator[Hop]:
     each = len(machines[0])
     for tree, parents in enumerate(double_tree(len(machines))):
         for node in deepest_first(parents):

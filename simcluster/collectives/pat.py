@@ -14,18 +14,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simcluster.collectives.description import Columned, Hop, Listed, Phase
+from simcluster.collectives.description import ColumnHops, Hop, HopList, Phase
 from simcluster.collectives.group import Group
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """Return the all-gather: at distance d every place sends the chunks of places 0, 2d, 4d, ... below d places up."""
-    return _phases(group, back=False)
+    return _make_phases(group, back=False)
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Return the reduce-scatter: the all-gather in reverse, in which every chunk is summed along its tree."""
-    return _phases(group, back=True)
+    return _make_phases(group, back=True)
 
 
 def seconds(ranks: int, latency: float, transfer: float) -> float:
@@ -37,7 +37,7 @@ def seconds(ranks: int, latency: float, transfer: float) -> float:
     return (ranks - 1).bit_length() * latency + (ranks - 1) / ranks * transfer
 
 
-def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
+def _make_phases(group: Group, *, back: bool) -> Sequence[Phase]:
     ranks = group.num_ranks
     bits, places = range((ranks - 1).bit_length()), np.array(group.places, dtype=np.int64)
     return tuple(
@@ -46,7 +46,7 @@ def _phases(group: Group, *, back: bool) -> Sequence[Phase]:
     )
 
 
-class _Round(Columned):
+class _Round(ColumnHops):
     """Round in which each place sends to the place ``distance`` above it, or receives from there.
 
     The chunk of place p is number p, so a way around the end makes two hops.
@@ -66,14 +66,14 @@ class _Round(Columned):
         return len(self._hop)
 
     @cached_property
-    def listed(self) -> Listed:
+    def listed(self) -> HopList:
         """All hops in columns."""
         place = self._hop // 2
         ranks = len(self._places)
         source, target = self._places[place], self._places[(place + self._distance) % ranks]
         if self._back:
             source, target = target, source
-        return Listed.of(source, target, self._counts / ranks, chunk=self._lowest(place))
+        return HopList.of(source, target, self._counts / ranks, chunk=self._lowest(place))
 
     def _lowest(self, place: NDArray[np.int64]) -> NDArray[np.int64]:
         around = place + len(self._places) - (self._below - 1) * self._stride

@@ -58,11 +58,11 @@ class TokenRoutes:
         held = Counter(expert // own for expert in experts)
         left = tuple(sorted(own - held[group] for group in range(self.groups)))
         choices = comb(self.groups, self.top_groups) * comb(self.top_groups * own, self.top_k)
-        return (choices - _choices(left, self.top_groups, self.top_k)) / choices
+        return (choices - _count_choices(left, self.top_groups, self.top_k)) / choices
 
 
 @lru_cache(maxsize=1 << 12)
-def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
+def _count_choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
     """Return the number of choices of ``top_groups`` groups and ``top_k`` of their experts that avoid other experts."""
     if len(set(experts)) == 1 or top_groups == len(experts):
         return comb(len(experts), top_groups) * comb(sum(experts) * top_groups // len(experts), top_k)
@@ -77,17 +77,17 @@ def _choices(experts: tuple[int, ...], top_groups: int, top_k: int) -> int:
 
 def to_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
     """Return the phases that dispatch tokens: along the rails between nodes, then over NVLink inside each node."""
-    return tuple(phase for level in levels(group, routes) for phase in level)
+    return tuple(phase for level in dispatch_levels(group, routes) for phase in level)
 
 
 def from_experts(group: Group, routes: TokenRoutes) -> Sequence[Phase]:
     """Return the phases that combine tokens: over NVLink to the rail by which each token came, then along it."""
-    return _phases(_back(_inside(group, routes)), _back(_along_rails(group, routes)))
+    return _make_phases(_reversed_hops(_hops_inside_nodes(group, routes)), _reversed_hops(_rail_hops(group, routes)))
 
 
-def levels(group: Group, routes: TokenRoutes) -> tuple[Sequence[Phase], Sequence[Phase]]:
+def dispatch_levels(group: Group, routes: TokenRoutes) -> tuple[Sequence[Phase], Sequence[Phase]]:
     """Return the dispatch phases between nodes, and the phases inside nodes that run at the same time."""
-    return _phases(_along_rails(group, routes)), _phases(_inside(group, routes))
+    return _make_phases(_rail_hops(group, routes)), _make_phases(_hops_inside_nodes(group, routes))
 
 
 def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> list[int]:
@@ -96,7 +96,7 @@ def experts_on(positions: Iterable[int], routes: TokenRoutes, ranks: int) -> lis
     return [expert for rank in positions for expert in range(bounds[rank], bounds[rank + 1])]
 
 
-def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
+def _rail_hops(group: Group, routes: TokenRoutes) -> list[Hop]:
     """Return hops from every rank to its same-rail peer in every other node; each hop's channel is its receiver."""
     found = []
     machines = group.machines
@@ -110,7 +110,7 @@ def _along_rails(group: Group, routes: TokenRoutes) -> list[Hop]:
     return found
 
 
-def _inside(group: Group, routes: TokenRoutes) -> list[Hop]:
+def _hops_inside_nodes(group: Group, routes: TokenRoutes) -> list[Hop]:
     """Return hops from every rank to the others of its node, with its own tokens and those that it received."""
     machines, found = group.machines, []
     experts = [experts_on((rank,), routes, group.num_ranks) for rank in range(group.num_ranks)]
@@ -122,11 +122,11 @@ def _inside(group: Group, routes: TokenRoutes) -> list[Hop]:
     return found
 
 
-def _back(hops: Sequence[Hop]) -> list[Hop]:
+def _reversed_hops(hops: Sequence[Hop]) -> list[Hop]:
     return [Hop(hop.target, hop.source, hop.share, channel=hop.channel, lane=hop.lane) for hop in hops]
 
 
-def _phases(*hops: Sequence[Hop]) -> Sequence[Phase]:
+def _make_phases(*hops: Sequence[Hop]) -> Sequence[Phase]:
     return tuple(Phase(rounds=1, hops=tuple(some), chunks=1, reduces=False, pipelined=True) for some in hops if some)
 
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from simcluster.collectives.description import Hop, Listed, Phase
+from simcluster.collectives.description import Hop, HopList, Phase
 from simcluster.collectives.group import Group
 
 
 def reduce_scatter(group: Group) -> Sequence[Phase]:
     """Return the reduce-scatter of N-1 rounds; place i of a ring ends with the sum of chunk i + 1 (modulo N)."""
-    return (_phase(group, first_chunk=0, reduces=True),)
+    return (_make_phase(group, first_chunk=0, reduces=True),)
 
 
 def all_gather(group: Group) -> Sequence[Phase]:
     """Return the all-gather of N-1 rounds; the rank at place i begins with chunk i + 1 (modulo N)."""
-    return (_phase(group, first_chunk=1, reduces=False),)
+    return (_make_phase(group, first_chunk=1, reduces=False),)
 
 
 def all_reduce(group: Group) -> Sequence[Phase]:
@@ -45,7 +45,7 @@ def send_recv(group: Group) -> Sequence[Phase]:
     return (Phase(rounds=1, hops=hops if ranks > 1 else (), chunks=1, reduces=False),)
 
 
-def around(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
+def ring_hops(order: Sequence[int], first: int, *, share: float, count: int = 1, base: int = 0) -> Iterator[Hop]:
     """Generate the hops of one ring through part of a group, without relays.
 
     Its data are ``len(order)`` parts of ``count`` chunks from chunk ``base`` on; the rank at place i begins with part i
@@ -57,7 +57,7 @@ def around(order: Sequence[int], first: int, *, share: float, count: int = 1, ba
         yield Hop(source=source, target=order[(place + 1) % size], share=share, chunk=part, count=count)
 
 
-def _phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
+def _make_phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
     size, rings = group.num_ranks, group.rings
     hops: Sequence[Hop] = ()
     if size > 1:
@@ -65,9 +65,9 @@ def _phase(group: Group, first_chunk: int, *, reduces: bool) -> Phase:
         orders, relays = (
             np.array([getattr(ring, name) for ring in rings], dtype=np.int64) for name in ("order", "relays")
         )
-        hops = Listed.joined(
+        hops = HopList.joined(
             [
-                Listed.of(order, np.roll(order, -1), share, relay=relay, channel=channel, chunk=chunk)
+                HopList.of(order, np.roll(order, -1), share, relay=relay, channel=channel, chunk=chunk)
                 for channel, (order, relay) in enumerate(zip(orders, relays, strict=True))
             ]
         )

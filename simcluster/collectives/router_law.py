@@ -31,11 +31,13 @@ class RouterLaw:
     def __init__(self, routes: TokenRoutes, visits: Floats) -> None:
         self._visits = visits
         limited = routes.top_groups < routes.groups
-        groups = routes.groups if limited else _divisor(routes.experts)  # all open: any parts give the same, these soon
+        groups = (
+            routes.groups if limited else _common_divisor(routes.experts)
+        )  # all open: any parts give the same, these soon
         self._top_k, self._limited = routes.top_k, limited
         self._counted = routes.top_groups if limited else 0  # of open groups, whose number counts where it is limited
         shares = visits.reshape(groups, -1)
-        often = _open(shares, routes) if limited else np.ones(groups)
+        often = _open_probabilities(shares, routes) if limited else np.ones(groups)
         inside = np.divide(shares, often[:, None], out=np.zeros_like(shares), where=often[:, None] > 0)
         if limited:  # that a group is open, or an expert of it visited, is certain only where each token visits one
             often = np.where((shares >= 1.0).any(axis=1), 1.0, np.minimum(often, _NEARLY))
@@ -70,7 +72,11 @@ class RouterLaw:
             if far < _CLOSE:
                 break
             step = 1.0 if far < last / 2 else _DAMPED
-            groups, experts, last = _moved(groups, often, found, step), _moved(experts, inside, there, step), far
+            groups, experts, last = (
+                _move_odds(groups, often, found, step),
+                _move_odds(experts, inside, there, step),
+                far,
+            )
         return groups, experts
 
     def _marginals(self) -> tuple[Floats, Floats]:
@@ -124,18 +130,18 @@ class RouterLaw:
 
 def groups_needed(visits: Floats, routes: TokenRoutes) -> float:
     """Return the mean number of groups that a token must visit at least to visit experts with these probabilities."""
-    return float(_least(visits.reshape(routes.groups, -1), routes).sum())
+    return float(_least_open(visits.reshape(routes.groups, -1), routes).sum())
 
 
-def _least(shares: Floats, routes: TokenRoutes) -> Floats:
+def _least_open(shares: Floats, routes: TokenRoutes) -> Floats:
     """Return the lowest possible probability that each group is open, given the visits to its experts."""
     most = min(shares.shape[1], routes.top_k)
     return np.asarray(np.maximum(shares.max(axis=1), shares.sum(axis=1) / most))
 
 
-def _open(shares: Floats, routes: TokenRoutes) -> Floats:
+def _open_probabilities(shares: Floats, routes: TokenRoutes) -> Floats:
     """Return the probability that each group is open: in proportion to its experts' visits, within possible limits."""
-    least, visits = np.minimum(_least(shares, routes), 1.0), np.maximum(shares.sum(axis=1), _SELDOM)
+    least, visits = np.minimum(_least_open(shares, routes), 1.0), np.maximum(shares.sum(axis=1), _SELDOM)
     low, high = 0.0, 1.0
     while np.maximum(least, np.minimum(high * visits, 1.0)).sum() < routes.top_groups and high < 1e300:
         high *= 2.0
@@ -146,7 +152,7 @@ def _open(shares: Floats, routes: TokenRoutes) -> Floats:
     return np.asarray(np.maximum(least, np.minimum(high * visits, 1.0)))
 
 
-def _moved(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Floats:
+def _move_odds(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Floats:
     free = (odds_of > 0) & (odds_of < 1) & (wanted > 0) & (wanted < 1) & (found > 0) & (found < 1)
     before, mine, theirs = (np.where(free, each, 0.5) for each in (odds_of, wanted, found))
     missed = np.log(mine / (1 - mine)) - np.log(theirs / (1 - theirs))
@@ -154,5 +160,5 @@ def _moved(odds_of: Floats, wanted: Floats, found: Floats, step: float) -> Float
     return np.where(free, 1.0 / (1.0 + np.exp(-np.clip(odds, -_LOG_ODDS, _LOG_ODDS))), odds_of)
 
 
-def _divisor(experts: int) -> int:
+def _common_divisor(experts: int) -> int:
     return max(part for part in range(1, experts + 1) if experts % part == 0 and part * part <= experts)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from simcluster.collectives.description import SWITCH, Hop, Phase
 from simcluster.collectives.group import Group
-from simcluster.collectives.hierarchical import inside
+from simcluster.collectives.hierarchical import rings_inside_nodes
 
 
 def requires(group: Group) -> str:
@@ -32,15 +32,15 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     machines = group.machines
     each, many = len(machines[0]), len(machines)
     parts = [
-        (positions[local], (local + 1) % each * many)  # as ``inside`` leaves them
+        (positions[local], (local + 1) % each * many)  # as ``rings_inside_nodes`` leaves them
         for local in range(each)
         for positions in machines
     ]
     up = tuple(Hop(position, SWITCH, 1 / each, chunk=chunk, count=many) for position, chunk in parts)
     down = tuple(Hop(SWITCH, position, 1 / each, chunk=chunk, count=many) for position, chunk in parts)
     return (
-        inside(group, reduces=True),
+        rings_inside_nodes(group, reduces=True),
         Phase(rounds=1, hops=up, chunks=group.num_ranks, reduces=True, pipelined=True),
         Phase(rounds=1, hops=down, chunks=group.num_ranks, reduces=False, pipelined=True),
-        inside(group, reduces=False),
+        rings_inside_nodes(group, reduces=False),
     )

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import concat_ranges, run_starts
-from simcluster.collectives.description import Columned, Listed, Phase
-from simcluster.collectives.group import Group, Ring, Walks
+from simcluster.collectives.description import ColumnHops, HopList, Phase
+from simcluster.collectives.group import Group, NodeWalks, Ring
 
 _LARGE = 256  # hops of a phase from which on they are made when they are looked at
 
@@ -30,24 +30,24 @@ def all_reduce(group: Group) -> Sequence[Phase]:
     walks = group.walks
     if walks and group.num_ranks * len(walks.orders) > _LARGE:
         return (
-            Phase(rounds=1, hops=Chained(walks, up=True), chunks=1, reduces=True, pipelined=True),
-            Phase(rounds=1, hops=Chained(walks, up=False), chunks=1, reduces=False, pipelined=True),
+            Phase(rounds=1, hops=ChainedTrees(walks, up=True), chunks=1, reduces=True, pipelined=True),
+            Phase(rounds=1, hops=ChainedTrees(walks, up=False), chunks=1, reduces=False, pipelined=True),
         )
-    up = _listed([_chains(group, ring) for ring in group.rings])
+    up = _list_hops([_node_chains(group, ring) for ring in group.rings])
     return (
         Phase(rounds=1, hops=up, chunks=1, reduces=True, pipelined=True),
         Phase(rounds=1, hops=up.backwards(), chunks=1, reduces=False, pipelined=True),
     )
 
 
-class Chained(Columned):
+class ChainedTrees(ColumnHops):
     """Hops of all trees in one direction, on nodes of equal layout: chains inside nodes, trees between them.
 
     There is a chain in each node for every rail and tree, and hops between the chains' heads, in each tree from every
     node (by number) to its ``parents``, or back.
     """
 
-    def __init__(self, walks: Walks, *, up: bool) -> None:
+    def __init__(self, walks: NodeWalks, *, up: bool) -> None:
         self.walks, self.up = walks, up
 
     def __len__(self) -> int:
@@ -69,14 +69,14 @@ class Chained(Columned):
         return _double_tree(self.walks.many)
 
     @cached_property
-    def listed(self) -> Listed:
+    def listed(self) -> HopList:
         """All hops in columns."""
         machines = self.walks.machines
-        up = _listed([machines[:, order] for order in self.walks.orders])
+        up = _list_hops([machines[:, order] for order in self.walks.orders])
         return up if self.up else up.backwards()
 
 
-def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
+def _node_chains(group: Group, ring: Ring) -> NDArray[np.int64]:
     """Return the positions of every node (row) in the ring's order, from where the ring enters; -1 after the last."""
     order = np.array(ring.order, dtype=np.int64)
     counts = np.diff(run_starts(np.asarray(group.hosts)[order]), append=len(order))
@@ -85,7 +85,7 @@ def _chains(group: Group, ring: Ring) -> NDArray[np.int64]:
     return table
 
 
-def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
+def _list_hops(rails: Sequence[NDArray[np.int64]]) -> HopList:
     machines = len(rails[0])
     parts = []
     for number, parents in enumerate(double_tree(machines)):
@@ -97,8 +97,8 @@ def _listed(rails: Sequence[NDArray[np.int64]]) -> Listed:
             there = source >= 0
             there[above < 0, -1] = False
             channel = 2 * rail + number
-            parts.append((channel, Listed.of(source[there], target[there], 0.5 / len(rails), channel=channel)))
-    return Listed.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
+            parts.append((channel, HopList.of(source[there], target[there], 0.5 / len(rails), channel=channel)))
+    return HopList.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
 
 
 def double_tree(size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -25,9 +25,9 @@ from simcluster.planning.ops import Work
 from simcluster.symmetry.classes import Classes
 from simcluster.symmetry.communicators import Communicators
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.methods import Pace, round_of
+from simcluster.traffic.methods import Pace, round_pace
 from simcluster.traffic.nccl.case import bus_factor
-from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, sum_usage
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +105,12 @@ def hop_rounds(
 
     ``pace``, if there is one, replaces the latency of the hops' links and bounds their rate.
     """
-    of_round = pace and round_of(phases, pace)
+    of_round = pace and round_pace(phases, pace)
     rows, traffics = [], []
     for number, (block, repeats) in enumerate(repeated_rounds(phases)):
         for hop in block:
             spread = hop_spread(fabric, gpus, hop)
             latency, bound = of_round or (fabric.spread_latency(spread), math.inf)
-            traffics.append(Traffic(usage_of([(1.0, spread)]), hop.share * size, 1, latency, bound))
+            traffics.append(Traffic(sum_usage([(1.0, spread)]), hop.share * size, 1, latency, bound))
             rows.append((number, repeats, hop.source, hop.target, hop.channel))
     return np.array(rows, dtype=np.int32).reshape(-1, 5), traffics

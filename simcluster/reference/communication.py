@@ -14,7 +14,7 @@ from simcluster.planning.ops import Op, Work
 from simcluster.planning.parallel import RankLayout
 from simcluster.reference.nodes import Node
 from simcluster.topology import Cluster
-from simcluster.traffic.methods import Methods, Pace, activities, phases_of, round_of
+from simcluster.traffic.methods import Methods, Pace, make_activities, phases_of, round_pace
 from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
@@ -91,7 +91,9 @@ class GroupsAndRoutes:
             return (replace(copied, bound=min(copied.bound, work.bound)),)
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
-        found = activities(patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method)
+        found = make_activities(
+            patterns(self._cluster, members, phases_of(method, group, work.moves)), work.size, method
+        )
         return tuple(replace(traffic, round_bytes=work.load * traffic.round_bytes) for traffic in found)
 
     def rounds(self, work: Work, members: tuple[int, ...]) -> RoundPlan:
@@ -99,7 +101,7 @@ class GroupsAndRoutes:
         group = group_of(self._cluster, members)
         method = self._methods.of(group, work.moves, work.size)
         phases = phases_of(method, group, work.moves)
-        return RoundPlan(phases, work.load * work.size, method.pace and round_of(phases, method.pace))
+        return RoundPlan(phases, work.load * work.size, method.pace and round_pace(phases, method.pace))
 
     def pressure(self, op: Op, members: tuple[int, ...]) -> float:
         """Return how much an op's communication slows concurrent compute of sensitivity 1 (0.1: 10 %)."""

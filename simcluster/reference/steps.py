@@ -15,7 +15,7 @@ import simpy
 from simcluster.collectives.description import Hop, repeated_rounds
 from simcluster.reference.communication import RoundPlan
 from simcluster.reference.network import FluidNetwork, FluidTransfer, Process
-from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, usage_of
+from simcluster.traffic.traffic import Fabric, Traffic, hop_spread, sum_usage
 
 
 class CollectiveInRounds:
@@ -78,4 +78,4 @@ class _RepeatedRounds:
 def _hop_traffic(fabric: Fabric, gpus: Sequence[int], hop: Hop, rounds: RoundPlan) -> Traffic:
     spread = hop_spread(fabric, gpus, hop)
     latency, bound = rounds.pace or (fabric.spread_latency(spread), math.inf)
-    return Traffic(usage_of([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)
+    return Traffic(sum_usage([(1.0, spread)]), hop.share * rounds.size, 1, latency, bound)

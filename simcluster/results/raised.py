@@ -24,7 +24,7 @@ from simcluster.faults.capacities import apply_permanent_faults
 from simcluster.results.contention import Call, link_calls
 from simcluster.scenario.link_changes import RATES, find_link_changes
 from simcluster.topology import Cluster
-from simcluster.topology.links import label, resource_of
+from simcluster.topology.links import node_label, resource_of
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.nccl.platforms import AS_MEASURED, PaceFactors
 from simcluster.traffic.traffic import Traffic
@@ -202,7 +202,7 @@ def _resource(cluster: Cluster, link: int) -> str:
 
 def _link_ends(cluster: Cluster, link: int) -> str:
     """Return the kinds of node that a link joins, such as gpu - nic: nearer to the GPU first."""
-    a, b = (label(cluster.graph, node) for node in cluster.links[link])
+    a, b = (node_label(cluster.graph, node) for node in cluster.links[link])
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
     places = [order.index(name) if name in order else len(order) for name in (a, b)]
     return f"{a} - {b}" if places[0] <= places[1] else f"{b} - {a}"

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints
-from simcluster.collectives.description import SWITCH, Columned, Hop, Listed, Phase, Table
-from simcluster.collectives.tree import Chained
+from simcluster.collectives.description import SWITCH, ColumnHops, Hop, HopList, HopTable, Phase
+from simcluster.collectives.tree import ChainedTrees
 from simcluster.results.contention import CallKey
 from simcluster.results.overlap import CommKey, Overlaps
 from simcluster.results.timeline import Spans
@@ -37,7 +37,7 @@ def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
     """Return the sent shares of a group whose position i is on node ``hosts[i]``; what switches send is not counted."""
     sent, across = 0.0, 0.0
     for phase in phases:
-        if isinstance(phase.hops, Chained):  # of millions of hops
+        if isinstance(phase.hops, ChainedTrees):  # of millions of hops
             share = np.broadcast_to(phase.hops.share, len(phase.hops))
             sent, across = sent + float(share.sum()), across + float(share[phase.hops.inside :].sum())
             continue
@@ -53,11 +53,11 @@ def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
 
 
 def _columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
-    if isinstance(hops, Table):
+    if isinstance(hops, HopTable):
         return [(part.source, part.target, part.share) for part in hops.parts(_ROOM)]
-    if isinstance(hops, Columned):
+    if isinstance(hops, ColumnHops):
         hops = hops.listed
-    if isinstance(hops, Listed):
+    if isinstance(hops, HopList):
         return [(hops.source, hops.target, hops.share)]
     known = list(hops)
     if not known:

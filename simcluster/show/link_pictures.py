@@ -24,7 +24,7 @@ from simcluster.results.result import Result
 from simcluster.show.bars import label_axes, time_unit
 from simcluster.show.palette import COMPUTE_KINDS, HEAT, LANE_SURROUND, QUIET_TEXT, STREAMS, TEXT, mix_with_white
 from simcluster.show.topology_parts import NODES, Point, draw_box
-from simcluster.topology.links import compute_part, label
+from simcluster.topology.links import compute_part, node_label
 
 _HEAT_FILL = LinearSegmentedColormap.from_list(
     "utilisation", ["#FFFFFF", COMPUTE_KINDS["forward"], STREAMS["dp"], "#140E36"]
@@ -149,7 +149,10 @@ def levels_of(result: Result) -> list[LinkLevel]:
     graph = compute_part(result.scenario.cluster.built.graph)
     load = link_table(result).set_index(["link_from", "link_to"])[["utilisation", "peak_utilisation"]]
     links = pd.DataFrame(
-        [(label(graph, a), label(graph, b), float(data["bandwidth"])) for a, b, data in graph.edges(data=True)],
+        [
+            (node_label(graph, one), node_label(graph, other), float(data["bandwidth"]))
+            for one, other, data in graph.edges(data=True)
+        ],
         columns=["from", "to", "capacity"], index=pd.MultiIndex.from_tuples(graph.edges, names=load.index.names),
     ).join(load).fillna({"utilisation": 0.0, "peak_utilisation": 0.0})  # fmt: skip
     links["used"] = links["utilisation"] > 0
@@ -170,8 +173,8 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     if not levels:
         raise InputError("there are no links: a single GPU sends nothing")
     graph = compute_part(result.scenario.cluster.built.graph)
-    kinds = {label(graph, node): str(data["kind"]) for node, data in graph.nodes(data=True)}
-    counts = Counter(label(graph, node) for node in graph)
+    kinds = {node_label(graph, node): str(data["kind"]) for node, data in graph.nodes(data=True)}
+    counts = Counter(node_label(graph, node) for node in graph)
     places = _places(levels, kinds)
     first, last = min(x for x, _ in places.values()) - _BOX[0], max(x for x, _ in places.values()) + 1.6 * _BOX[0]
     high = max(y for _, y in places.values()) + _TIER

@@ -33,7 +33,7 @@ from simcluster.base.link_columns import PerLink
 from simcluster.symmetry.quotient import NotAlikeError, Quotient
 from simcluster.traffic.fairness import Usage
 from simcluster.traffic.incidence import Bindings, Load
-from simcluster.traffic.link_usage import OnMost
+from simcluster.traffic.link_usage import ClusterWidePattern
 
 Colours: TypeAlias = Callable[[Ints], Ints]
 """The initial colours of some links."""
@@ -210,7 +210,7 @@ def _code(apart: Mapping[int, Sequence[Load]], num_links: int) -> PerLink | None
     """Return a number for each link, equal for equal loads by groups that are kept apart, 0 for no load."""
     code: PerLink | None = None
     for use in (use for uses in apart.values() for use in uses):
-        if isinstance(use, OnMost):
+        if isinstance(use, ClusterWidePattern):
             amount = use.load.ranked
         else:
             flows = np.zeros(num_links)

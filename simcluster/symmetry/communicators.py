@@ -18,9 +18,9 @@ from simcluster.planning.parallel import RankLayout, Ranks
 from simcluster.symmetry.demand import Call, CommunicationDemand, is_alone
 from simcluster.symmetry.quotient import Counterparts, NotAlikeError, Quotient, layouts
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.incidence import Bindings, joined
-from simcluster.traffic.link_usage import Cut, PatternTable, drawn_at_once, drawn_one_by_one, single
-from simcluster.traffic.methods import Method, Methods, activities, phases_of
+from simcluster.traffic.incidence import Bindings, join_bindings
+from simcluster.traffic.link_usage import PatternTable, WindowCut, tabulate_patterns, usage_at_once, usage_one_by_one
+from simcluster.traffic.methods import Method, Methods, make_activities, phases_of
 from simcluster.traffic.traffic import Fabric, Pattern, Traffic, copy_pattern, group_of
 
 Part = tuple[int, float, int, float]
@@ -92,7 +92,7 @@ class Communicators:
             raise NotAlikeError
         told = [np.zeros(0, dtype=np.int64), *(kind.seen + kind.those.told for kind in self.kinds)]
         of_group = np.concatenate(told).astype(np.int32)  # there are hundreds of thousands
-        self.seen = replace(joined(self._parts), apart=self._apart, of_group=of_group)
+        self.seen = replace(join_bindings(self._parts), apart=self._apart, of_group=of_group)
 
     def kind(self, number: int) -> CommunicatorTable:
         """Return the table that holds the communicator of this number."""
@@ -170,7 +170,7 @@ class Communicators:
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return a collective's activities on links, given the usage of the communicator or of its class."""
         method, parts = self._form(number)[kind, size]
-        return activities(patterns_of(parts, usages), size, method)
+        return make_activities(patterns_of(parts, usages), size, method)
 
     def _form(self, number: int) -> Form:
         kind = self.kind(number)
@@ -254,9 +254,9 @@ class Communicators:
         """Return the link usage of equal groups for a kind of call, reusing ``known`` patterns and rounds."""
         key, (pictures, rounds) = (call, method.algorithm), known
         if key not in pictures:
-            window = Cut(cut, self._window.become) if cut and self._window.become else None
+            window = WindowCut(cut, self._window.become) if cut and self._window.become else None
             phases = phases_of(method, group, call)
-            pictures[key] = drawn_at_once(
+            pictures[key] = usage_at_once(
                 self._fabric, members[alike], phases, timed=method.pace is None, cut=window, known=rounds
             )
         parts = pictures[key]
@@ -264,7 +264,7 @@ class Communicators:
             return tuple(part.of_groups(np.searchsorted(alike, some)) for part in parts)
         if cut:
             raise NotAlikeError
-        return drawn_one_by_one(self._fabric, members[some], phases_of(method, group, call))
+        return usage_one_by_one(self._fabric, members[some], phases_of(method, group, call))
 
     def _make(
         self, name: Name, members: Ranks, group: Group, calls: tuple[Call, ...], draw: Draw
@@ -276,7 +276,7 @@ class Communicators:
             if isinstance(name, tuple) and name[0] == "copy":
                 methods[call] = Method("")
                 ways = [copy_pattern(self._fabric, rank, name[1]) for rank in members[:, 0].tolist()]
-                pictures[call[0], ""] = single((way,) for way in ways)
+                pictures[call[0], ""] = tabulate_patterns((way,) for way in ways)
                 continue
             method = methods[call] = self._methods.of(group, *call)
             if (call[0], method.algorithm) not in pictures:

@@ -17,7 +17,7 @@ import numpy as np
 from simcluster.base.arrays import Int32s, Ints, Numbers, compact
 from simcluster.base.link_columns import LinkValues, PerLink
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.hops import Ground, Machines
+from simcluster.topology.hops import ClusterColumns, Machines
 from simcluster.topology.regular import Regular
 
 _BY_DESTINATION = ("static", "shortest", "adaptive")
@@ -40,7 +40,7 @@ class LinkImages:
 
     become: PerLink
     wired: LinkValues
-    _ground: Ground
+    _ground: ClusterColumns
     _window: Step
     _owner: Ints
 
@@ -189,7 +189,7 @@ def _columns(regular: Regular, place: Ints) -> Ints | None:
     return None if (found < 0).any() else found
 
 
-def _become(ground: Ground, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
+def _become(ground: ClusterColumns, machine: Ints, links: Ints, used: Ints, below: Ints, window: Ints) -> PerLink:
     """Return the images of the links of these nodes and leaves among those of the window."""
     rows, machines = ground.rows, ground.machines
     begin = machines.numbers.width

@@ -37,7 +37,7 @@ class FabricPort:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class GpuPorts:
     """Ports by which every GPU leaves and enters its node, with a key that is equal for equal entry ports."""
 
     exits: Sequence[Sequence[FabricPort]]
@@ -45,13 +45,13 @@ class Doors:
     signatures: Sequence[Signature]
 
 
-def split(whole: int, parts: int) -> list[int]:
+def split_evenly(whole: int, parts: int) -> list[int]:
     """Split a whole number into ``parts`` numbers as equal as possible, the larger ones first."""
     each, more = divmod(whole, parts)
     return [each + 1] * more + [each] * (parts - more)
 
 
-class Ways:
+class ShortestPaths:
     """Shortest paths in one graph: neighbours, distances and ports, computed on demand."""
 
     def __init__(self, graph: nx.DiGraph[str], gpus: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class Ways:
         self._forward: dict[tuple[Signature, str], list[str]] = {}
 
     @cached_property
-    def all(self) -> Doors:
+    def all(self) -> GpuPorts:
         """All ports of GPUs, not only those nearest to them (``near``)."""
         return self._doors(self._ports)
 
@@ -193,9 +193,9 @@ class Ways:
                     seen[other] = reached[other] = hops + 1
         return reached
 
-    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[FabricPort]]) -> Doors:
+    def _doors(self, find: Callable[[str, Mapping[str, list[str]]], list[FabricPort]]) -> GpuPorts:
         exits, entries = ([find(gpu, neighbours) for gpu in self._gpus] for neighbours in (self._next, self._previous))
-        return Doors(exits, entries, [signature_of(ports) for ports in entries])
+        return GpuPorts(exits, entries, [ports_signature(ports) for ports in entries])
 
     def _ports(self, gpu: str, neighbours: Mapping[str, list[str]]) -> list[FabricPort]:
         """Return a GPU's ports to or from the switches, sorted by NIC and switch."""
@@ -240,7 +240,7 @@ class Ways:
         return float(self._graph.adj[node][other]["bandwidth"])
 
 
-def signature_of(ports: Iterable[FabricPort]) -> Signature:
+def ports_signature(ports: Iterable[FabricPort]) -> Signature:
     """Return the signature of a GPU's entry ports: an equal key for GPUs that are entered by the same switches."""
     nearest: dict[str, int] = {}
     for port in ports:

@@ -29,7 +29,7 @@ from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
 from simcluster.base.shown import Displayable
 from simcluster.base.texts import nearest_words
 from simcluster.topology.access_paths import Spread
-from simcluster.topology.draft import Draft, check_drawn
+from simcluster.topology.draft import Draft, check_graph_size
 from simcluster.topology.policies import STATIC, RoutingSpec
 from simcluster.topology.regular import Regular
 from simcluster.topology.routing import Router
@@ -285,14 +285,14 @@ def make_cluster(
     return Cluster(name, host_of, device, wiring.link_capacity, wiring.link_latency, wiring, nccl)
 
 
-def drafted_cluster(
+def cluster_of_draft(
     name: str, device: Device, draft: Draft, routing: RoutingSpec = STATIC, nccl: str | None = None
 ) -> Cluster:
     """Make a cluster from a draft; the graph is made only if the cluster is not regular, or on demand."""
     good = all(0 < data["bandwidth"] < math.inf and 0 <= data["latency"] < math.inf for data in draft.sorts)
     wiring = Regular.of(draft, routing) if good else None
     if wiring is None:
-        check_drawn(draft.gpus, draft.gpus // max(1, draft.stamped))
+        check_graph_size(draft.gpus, draft.gpus // max(1, draft.stamped))
         return make_cluster(name, device, draft.graph(), routing, nccl)
     machines = np.arange(int(wiring.hosts[-1]) + 1).astype(object)  # the GPUs of a machine have one object
     host_of = tuple(machines[wiring.hosts].tolist())

@@ -33,13 +33,13 @@ _DRAWN_BESIDE = 2.5e-6
 four machines, 3.3 s."""
 
 
-def check_gpus(gpus: int) -> None:
+def check_gpu_count(gpus: int) -> None:
     """Raise InputError for more GPUs than the simulator can handle."""
     if gpus > MAX_GPUS:
         raise InputError(f"has {gpus:,} GPUs; at most {MAX_GPUS:,} can be simulated: use fewer nodes")
 
 
-def check_drawn(gpus: int, together: int = 1) -> None:
+def check_graph_size(gpus: int, together: int = 1) -> None:
     """Raise InputError for more GPUs than a graph can hold, with ``together`` of them in a machine."""
     if gpus > MAX_DRAWN_GPUS:
         raise InputError(
@@ -57,7 +57,7 @@ def check_drawn(gpus: int, together: int = 1) -> None:
     )
 
 
-def check_links(links: int, of: str) -> None:
+def check_link_count(links: int, of: str) -> None:
     """Raise InputError for more links of one kind, such as "leaf - spine", than the simulator can handle."""
     if links > MAX_LINKS:
         raise InputError(

@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 
 from simcluster.documents.diagnostics import Complaint, RuleError, did_you_mean, listed
 from simcluster.documents.spec import Count, Spec
-from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, check_gpus, check_links
+from simcluster.topology.cluster import Cluster, cluster_of_draft
+from simcluster.topology.draft import Draft, check_gpu_count, check_link_count
 from simcluster.topology.links import COMPUTE, EdgeData, Name, Title
 from simcluster.topology.machine_parts import MachineSpec, NicPort
 from simcluster.topology.spec import Fields, TopologySpec
@@ -49,8 +49,8 @@ class DragonflyPlusSpec(Spec):
     def add(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
         """Add switches named group0.leaf0, ..., group0.spine0, ..., and the links between NICs and switches."""
         groups = machines // (self.nodes_per_leaf * self.leaves_per_group)
-        check_links(groups * self.leaves_per_group * self.spines_per_group, "leaf - spine")
-        check_links(groups * self.spines_per_group * self.global_links_per_spine, "spine - spine")
+        check_link_count(groups * self.leaves_per_group * self.spines_per_group, "leaf - spine")
+        check_link_count(groups * self.spines_per_group * self.global_links_per_spine, "spine - spine")
         leaves = [
             site.switches([f"group{g}.leaf{i}" for i in range(self.leaves_per_group)], "leaf") for g in range(groups)
         ]
@@ -126,7 +126,7 @@ class MachinesSpec(TopologySpec):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        check_gpus(self.nodes * self.machine.num_gpus)
+        check_gpu_count(self.nodes * self.machine.num_gpus)
         complaints: list[Complaint] = []
         for path, fabric in [
             (("fabric",), self.fabric),
@@ -164,4 +164,4 @@ class MachinesSpec(TopologySpec):
             fabric = self.fabric if network == COMPUTE else self.other_networks[network]
             prefix = ("" if network == COMPUTE else f"{network}.") + (f"plane{plane}." if planes else "")
             fabric.add(Site(draft, network, prefix), own, self.nodes)
-        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
+        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)

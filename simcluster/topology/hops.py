@@ -17,7 +17,7 @@ from simcluster.topology.numbering import LinkNumbers
 
 
 @dataclass(frozen=True, eq=False)
-class Hops:
+class SwitchLinks:
     """Links between switches in arrays: each ``link`` leads to switch ``near``, sorted by the switch where it begins.
 
     Those that begin at a switch are from ``first`` on. ``onto`` numbers the sets of switches that are next to each:
@@ -35,7 +35,7 @@ class Hops:
     _known: dict[tuple[int, int], Ints] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> Hops:
+    def of(cls, numbers: LinkNumbers, switches: Sequence[int], lowest: int) -> SwitchLinks:
         """Return the links between these switches, numbered in this order; ``lowest`` is the first switch's node."""
         nodes = np.array(switches, dtype=np.int64) - lowest
         number = position_of(nodes, len(numbers.starts) - 1).astype(np.int32)
@@ -54,7 +54,7 @@ class Hops:
         if ((near[1:] < near[:-1]) & (start[1:] == start[:-1])).any():
             order = np.lexsort((near, start))
             near, link = near[order], link[order]
-        return cls(len(nodes), near, link, first, *_sets(near, first), lowest, number)
+        return cls(len(nodes), near, link, first, *_number_neighbour_sets(near, first), lowest, number)
 
     def switches(self, nodes: Int32s) -> Ints:
         """Return the switch numbers of these graph nodes."""
@@ -115,7 +115,7 @@ class Hops:
         return np.concatenate([number * self.size + near for number, near in enumerate(self.neighbours)]), begin
 
 
-def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
+def _number_neighbour_sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
     """Return the neighbour set number of every switch, and the distinct sets."""
     known: dict[bytes, int] = {}
     neighbours: list[Ints] = []
@@ -124,7 +124,7 @@ def _sets(near: Int32s, first: Ints) -> tuple[Ints, list[Ints]]:
     for degree in np.flatnonzero(np.bincount(degrees)).tolist():  # those with equally many at once
         switches = np.flatnonzero(degrees == degree)
         table = near[first[switches][:, None] + np.arange(degree)]
-        kind, one = _numbered_rows(table)
+        kind, one = _number_rows(table)
         numbers = []
         for row in table[one].astype(np.int64):
             numbers.append(known.setdefault(row.tobytes(), len(known)))
@@ -193,11 +193,11 @@ class ByMachine(NamedTuple):
     def of(cls, rows: NDArray[np.integer[Any]]) -> ByMachine:
         """Return the values from a table with one row per machine, each distinct row stored once."""
         new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))  # many machines are as the one before
-        kind, first = _numbered_rows(rows[new])
+        kind, first = _number_rows(rows[new])
         return cls(kind[np.cumsum(new) - 1], rows[new][first].astype(np.int64))
 
 
-def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
+def _number_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
     """Return a number for every row of a table, equal for equal rows, and the first row of each number."""
     if (table == table[:1]).all():
         return np.zeros(len(table), dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -208,7 +208,7 @@ def _numbered_rows(table: NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, eq=False)
-class Ends:
+class LeafLinks:
     """Links between every GPU and its leaf switch, in both directions; ``leaf`` is the switch's number.
 
     ``out`` and ``back`` have the columns of these links by place, -1 after the last; ``order`` is the place of the GPU
@@ -226,9 +226,9 @@ class Ends:
 
     @classmethod
     def of(
-        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: Hops,
+        cls, machines: Machines, ways: Sequence[Sequence[int]], nics: Sequence[str], draft: Draft, hops: SwitchLinks,
         position: Ints,
-    ) -> Ends:  # fmt: skip
+    ) -> LeafLinks:  # fmt: skip
         """Return the links to and from leaves, given machine 0's: ``ways`` (columns from each leaf on) and ``nics``."""
         numbers = machines.numbers
         out = np.full((len(ways), max(map(len, ways))), -1, dtype=np.int64)
@@ -247,7 +247,7 @@ class Ends:
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class ClusterColumns:
     """Column arrays of the machines, leaf switches and links of a regular cluster (layout: see ``PerLink``).
 
     The first of ``rows``' tables has the links of machines (``Machines.owned``). Each other one has those of leaves
@@ -257,8 +257,8 @@ class Ground:
     """
 
     machines: Machines
-    ends: Ends
-    hops: Hops
+    ends: LeafLinks
+    hops: SwitchLinks
     rows: LinkRows
     table: Ints
     row: Ints
@@ -267,7 +267,7 @@ class Ground:
     unlike: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, machines: Machines, ends: Ends, hops: Hops, kind: Numbers) -> Ground:
+    def of(cls, machines: Machines, ends: LeafLinks, hops: SwitchLinks, kind: Numbers) -> ClusterColumns:
         """Return the column arrays of a cluster with these machines, links to leaves, and links between switches."""
         tables: list[Int32s] = []
         table, row = np.full((2, hops.size), -1, dtype=np.int64)

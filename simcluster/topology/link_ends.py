@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simcluster.base.arrays import Ints, compact
-from simcluster.topology.draft import Draft, check_drawn
-from simcluster.topology.hops import Ground
-from simcluster.topology.links import Graph, called
+from simcluster.topology.draft import Draft, check_graph_size
+from simcluster.topology.hops import ClusterColumns
+from simcluster.topology.links import Graph, label_for_attributes
 from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.wiring import LinkKind, Wiring
 
@@ -22,12 +22,12 @@ class LinkEnds(Wiring):
 
     draft: Draft
     numbers: LinkNumbers
-    ground: Ground
+    ground: ClusterColumns
 
     @cached_property
     def graph(self) -> Graph:  # type: ignore[override]
         """Graph of all nodes and links; raises InputError for more GPUs than a graph is built of."""
-        check_drawn(self.draft.gpus)
+        check_graph_size(self.draft.gpus)
         return self.draft.graph()
 
     @cached_property
@@ -101,10 +101,10 @@ class LinkEnds(Wiring):
         draft = self.draft
         known: dict[str, int] = {}
         found = np.empty(draft.size, dtype=np.int16)
-        inside = [called(data) for _, data in draft.pattern.nodes(data=True)]
+        inside = [label_for_attributes(data) for _, data in draft.pattern.nodes(data=True)]
         found[draft.nodes] = np.array([known.setdefault(name, len(known)) for name in inside], dtype=np.int16)
         for node, (_, data) in draft.switches.items():
-            found[node] = known.setdefault(called(data), len(known))
+            found[node] = known.setdefault(label_for_attributes(data), len(known))
         return found, list(known)
 
     def _names(self, nodes: Ints) -> list[str]:

@@ -88,13 +88,13 @@ def add_gpus(graph: Graph, placed: Iterable[tuple[str, int, int]]) -> None:
 
 def add_switches(graph: Graph, names: Iterable[str], tier: str, network: str = COMPUTE) -> None:
     """Add fabric switches of one tier; the graph records their network unless it is that of collectives."""
-    graph.add_nodes_from(names, kind="switch", tier=tier, **_apart(network))
+    graph.add_nodes_from(names, kind="switch", tier=tier, **_network_attribute(network))
 
 
 def add_nics(graph: Graph, names: Iterable[str], ports: int = 1, network: str = COMPUTE) -> None:
     """Add NICs with ``ports`` cables each."""
     several = {"ports": ports} if ports > 1 else {}
-    graph.add_nodes_from(names, kind="nic", **several, **_apart(network))
+    graph.add_nodes_from(names, kind="nic", **several, **_network_attribute(network))
 
 
 def compute_part(graph: Graph) -> Graph:
@@ -120,16 +120,16 @@ def resource_of(medium: str) -> str:
     return medium if medium in ("nvlink", "pcie") else "network"
 
 
-def _apart(network: str) -> dict[str, str]:
+def _network_attribute(network: str) -> dict[str, str]:
     return {} if network == COMPUTE else {"network": network}
 
 
-def label(graph: Graph, node: str) -> str:
+def node_label(graph: Graph, node: str) -> str:
     """Return the label of a graph node in reports."""
-    return called(graph.nodes[node])
+    return label_for_attributes(graph.nodes[node])
 
 
-def called(data: Mapping[str, Any]) -> str:
+def label_for_attributes(data: Mapping[str, Any]) -> str:
     """Return the report label of nodes with these attributes: kind or switch tier, after a separate network's name."""
     name = str(data["tier"]) if data["kind"] == "switch" else str(data["kind"])
     network = data.get("network", COMPUTE)

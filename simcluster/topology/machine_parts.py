@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from simcluster.base.errors import InputError
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Spec
-from simcluster.topology.draft import Draft, Recorder, check_links
+from simcluster.topology.draft import Draft, Recorder, check_link_count
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Name, add_gpus, add_nics, connect
 
 Place = Literal["gpu", "pcie", "host"]
@@ -134,7 +134,10 @@ class MachineSpec(Spec):
         per_switch = self.gpus_per_pcie_switch
         if per_switch and self.gpus % per_switch:
             what = f"{per_switch} does not divide the {self.gpus} GPUs"
-            yield ("gpus_per_pcie_switch",), f"{what}; every PCIe switch has as many: use one of {_divisors(self.gpus)}"
+            yield (
+                ("gpus_per_pcie_switch",),
+                f"{what}; every PCIe switch has as many: use one of {_list_divisors(self.gpus)}",
+            )
         if not self.nics:
             yield ("nics",), "is empty; give at least one group of NICs, such as {count: 8, link: {preset: ndr}}"
         for i, nic in enumerate(self.nics):
@@ -144,7 +147,7 @@ class MachineSpec(Spec):
                 yield ("nics", i, "at"), f"the machine has no {where}: give {having}, or leave at out"
             elif where != "host" and nic.count % places and places % nic.count:
                 what = f"{nic.count} NICs do not spread evenly over {places} {_NAMES[where]}"
-                yield ("nics", i, "count"), f"{what}; use a multiple of {places}, or one of {_divisors(places)}"
+                yield ("nics", i, "count"), f"{what}; use a multiple of {places}, or one of {_list_divisors(places)}"
 
     def _place(self, nic: NicSpec) -> Place:
         if nic.at is not None:
@@ -169,12 +172,12 @@ class MachineSpec(Spec):
         Nodes: node0.gpu0, node0.nvswitch, node0.pcie0, node0.host0, node0.nic0 (node0.storage-nic0 in a network of that
         name), ...; in a rack of trays rack0.nvswitch, rack0.tray0.gpu0, ...
         """
-        check_links(
+        check_link_count(
             machines * self.trays * max(self.gpus, *(nic.count for nic in self.nics)), "of a kind inside machines"
         )
         meshed = {"GPU - GPU": self.gpus if self.mesh else 1, "host - host": self.host.count if self.host else 1}
         for of, parts in meshed.items():
-            check_links(machines * self.trays * (parts * (parts - 1) // 2), f"{of} inside machines")
+            check_link_count(machines * self.trays * (parts * (parts - 1) // 2), f"{of} inside machines")
         graph = Recorder()
         ports: list[tuple[str, NicPort]] = []
         name = "rack" if self.trays > 1 else "node"
@@ -204,11 +207,13 @@ class MachineSpec(Spec):
         if self.gpus_per_pcie_switch:
             below = [f"{box}.pcie{i}" for i in range(self._places("pcie"))]
             graph.add_nodes_from(below, kind="pcie")
-            connect(graph, _spread(gpus, below), pcie)
+            connect(graph, _pair_evenly(gpus, below), pcie)
         if self.host:
             bridges = [f"{box}.host{i}" for i in range(self.host.count)]
             graph.add_nodes_from(bridges, kind="host")
-            connect(graph, _spread(below, bridges), self.host.upstream.link("pcie") if self.host.upstream else pcie)
+            connect(
+                graph, _pair_evenly(below, bridges), self.host.upstream.link("pcie") if self.host.upstream else pcie
+            )
             pairs = [(a, b) for i, a in enumerate(bridges) for b in bridges[i + 1 :]]
             if self.host.between:
                 connect(graph, pairs, self.host.between.link("pcie"))
@@ -226,13 +231,13 @@ class MachineSpec(Spec):
             add_nics(graph, nics, group.ports, group.network)
             places = [f"{box}.{where}{i}" for i in range(self._places(where))]
             if len(nics) < len(places) and where == "gpu":
-                pairs = _shared(nics, places)
+                pairs = _pair_with_shared_nics(nics, places)
             else:
-                pairs = _spread(nics, places, turn=fewer.get(where, 0))
+                pairs = _pair_evenly(nics, places, turn=fewer.get(where, 0))
                 fewer[where] = fewer.get(where, 0) + (len(nics) < len(places))
             slot = (group.pcie or self.pcie).link("pcie")
-            connect(graph, pairs, _times(slot, group.slots, "slots"))
-            link = _times(group.link.link("network"), group.ports, "ports")
+            connect(graph, pairs, _bundle_links(slot, group.slots, "slots"))
+            link = _bundle_links(group.link.link("network"), group.ports, "ports")
             for i, nic in enumerate(nics):
                 yield nic, NicPort(-1, first + i, group.network, group.plane, link)
 
@@ -240,18 +245,18 @@ class MachineSpec(Spec):
 _NAMES = {"gpu": "GPUs", "pcie": "PCIe switches", "host": "host bridges"}
 
 
-def _spread(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
+def _pair_evenly(lower: list[str], upper: list[str], turn: int = 0) -> Iterable[tuple[str, str]]:
     """Pair each of ``lower`` with one of ``upper``, in order and evenly; ``turn`` shifts the pairing."""
     gap = max(1, len(upper) // len(lower))
     return ((node, upper[i * len(upper) // len(lower) + turn % gap]) for i, node in enumerate(lower))
 
 
-def _shared(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
+def _pair_with_shared_nics(nics: list[str], gpus: list[str]) -> Iterable[tuple[str, str]]:
     """Pair each GPU with the NIC that it shares with its neighbours."""
-    return ((nic, gpu) for gpu, nic in _spread(gpus, nics))
+    return ((nic, gpu) for gpu, nic in _pair_evenly(gpus, nics))
 
 
-def _times(link: EdgeData, count: int, of: str) -> EdgeData:
+def _bundle_links(link: EdgeData, count: int, of: str) -> EdgeData:
     """Return the attributes of ``count`` equal links that are used as one."""
     if count == 1:
         return link
@@ -259,5 +264,5 @@ def _times(link: EdgeData, count: int, of: str) -> EdgeData:
     return link | together | {"source": f"{count} {of} as one; {link['source']}"}
 
 
-def _divisors(number: int) -> str:
+def _list_divisors(number: int) -> str:
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

@@ -12,8 +12,8 @@ from pydantic import model_validator
 
 from simcluster.base.errors import InputError
 from simcluster.documents.spec import Count
-from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, Recorder, check_gpus, check_links
+from simcluster.topology.cluster import Cluster, cluster_of_draft
+from simcluster.topology.draft import Draft, Recorder, check_gpu_count, check_link_count
 from simcluster.topology.links import COMPUTE, EdgeData, Graph, LinkSpec, Title, add_gpus, add_nics, connect
 from simcluster.topology.machine_parts import NicPort
 from simcluster.topology.spec import Fields, TopologySpec
@@ -66,7 +66,7 @@ class DgxSpec(TopologySpec):
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
-        check_gpus(self.nodes * self.gpus_per_node)
+        check_gpu_count(self.nodes * self.gpus_per_node)
         return self
 
     def build(self) -> Cluster:
@@ -80,9 +80,9 @@ class DgxSpec(TopologySpec):
         connect(graph, zip(gpus, nics, strict=True), self.pcie.link("pcie"))
         draft = Draft()
         draft.stamp(graph, self.nodes, "node", ("gpu", "nvswitch", "nic"))
-        ports = _ports(graph, self.nic.link("infiniband"))
+        ports = _make_nic_ports(graph, self.nic.link("infiniband"))
         self.fabric.add_by_rail(Site(draft, COMPUTE), ports, self.nodes)
-        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
+        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
 
 
 class PcieBoxSpec(TopologySpec):
@@ -114,8 +114,8 @@ class PcieBoxSpec(TopologySpec):
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
-        check_gpus(self.nodes * self.gpus_per_node)
-        check_links(self.nodes * self.nics_per_node, "nic - leaf")
+        check_gpu_count(self.nodes * self.gpus_per_node)
+        check_link_count(self.nodes * self.nics_per_node, "nic - leaf")
         return self
 
     def build(self) -> Cluster:
@@ -126,8 +126,8 @@ class PcieBoxSpec(TopologySpec):
         self._add_machine(graph, pcie, upstream)
         draft = Draft()
         draft.stamp(graph, self.nodes, "node")
-        self.fabric.add_by_unit(Site(draft, COMPUTE), _ports(graph, self.nic.link("ethernet")), self.nodes)
-        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
+        self.fabric.add_by_unit(Site(draft, COMPUTE), _make_nic_ports(graph, self.nic.link("ethernet")), self.nodes)
+        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
 
     def _add_machine(self, graph: Graph, pcie: EdgeData, upstream: EdgeData) -> None:
         gpus = [f"node0.gpu{i}" for i in range(self.gpus_per_node)]
@@ -143,7 +143,7 @@ class PcieBoxSpec(TopologySpec):
         connect(graph, ((host, nic) for nic in nics), pcie)
 
 
-def _ports(graph: Graph, link: EdgeData) -> list[NicPort]:
+def _make_nic_ports(graph: Graph, link: EdgeData) -> list[NicPort]:
     """Return the NICs of a machine, each a separate rail."""
     nics = [place for place, node in enumerate(graph) if graph.nodes[node]["kind"] == "nic"]
     return [NicPort(place, rail, COMPUTE, 0, link) for rail, place in enumerate(nics)]

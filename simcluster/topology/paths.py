@@ -15,8 +15,8 @@ import numpy as np
 
 from simcluster.base.arrays import Floats, Ints, Numbers, compact, concat_ranges, renumber, sort_order
 from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.topology.access_paths import WHOLE, split
-from simcluster.topology.hops import Ends, Machines
+from simcluster.topology.access_paths import WHOLE, split_evenly
+from simcluster.topology.hops import LeafLinks, Machines
 from simcluster.topology.link_ends import LinkEnds
 from simcluster.topology.policies import Flow
 from simcluster.topology.wiring import Rows, Wiring
@@ -27,13 +27,13 @@ class Paths(LinkEnds):
 
     one: Wiring
     machines: Machines
-    ends: Ends
+    ends: LeafLinks
 
     @cached_property
     def _shares(self) -> list[float]:
         """Fraction of a flow on each of its paths; empty where every path has one flow."""
         paths = len(self.routing.picks(Flow(0, 0, 0, 0)))
-        return [part / WHOLE for part in split(WHOLE, paths)] if paths else []
+        return [part / WHOLE for part in split_evenly(WHOLE, paths)] if paths else []
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
@@ -44,7 +44,7 @@ class Paths(LinkEnds):
             parts.append(self._across(np.flatnonzero(left & ~together), src, dst, number))
         for flows, *_ in parts:
             left[flows] = False
-        return _merged([*parts, self.one_by_one(np.flatnonzero(left), src, dst, number)])
+        return _merge_rows([*parts, self.one_by_one(np.flatnonzero(left), src, dst, number)])
 
     def loads(self, flows: TreeFlows) -> PerLink | None:
         """Return the number of flows that cross every link; None if not all routes have a closed form.
@@ -119,7 +119,7 @@ class Paths(LinkEnds):
         for number, table in enumerate(rows.tables[1:], start=1):
             own = self.ground.table == number
             pairs, which = compact(sent[own] * (most + 1) + received[own])
-            parts = np.array(split(WHOLE, table.shape[1] // 2)) / WHOLE
+            parts = np.array(split_evenly(WHOLE, table.shape[1] // 2)) / WHOLE
             kinds.append(which)
             values.append(np.concatenate([each[:, None] * parts for each in np.divmod(pairs, most + 1)], axis=1))
         return kinds, values, np.zeros(len(rows.rest))
@@ -135,7 +135,7 @@ class Paths(LinkEnds):
         if not known.all():
             flows, machine, way = flows[known], machine[known], way[known]
         links = machines.owned[machine[:, None], way].astype(np.int64)
-        return _flat(flows, np.where(way < 0, -1, links), np.ones(way.shape[1]))
+        return _flatten_rows(flows, np.where(way < 0, -1, links), np.ones(way.shape[1]))
 
     # --- over the fabric ---------------------------------------------------------------------------------------------
 
@@ -151,8 +151,8 @@ class Paths(LinkEnds):
             columns.append(np.full(len(flows), -1, dtype=np.int64))
             columns[-1][rest] = crossed
             fractions.append(share)
-        found = _flat(flows, np.stack(columns, axis=1), np.array(fractions))
-        return found if self._shares else _merged([found, self._sprayed(flows, src, dst, leave, enter)])
+        found = _flatten_rows(flows, np.stack(columns, axis=1), np.array(fractions))
+        return found if self._shares else _merge_rows([found, self._sprayed(flows, src, dst, leave, enter)])
 
     def _sprayed(self, flows: Ints, src: Ints, dst: Ints, leave: Ints, enter: Ints) -> Rows:
         """Return the links between leaf switches of flows that are split evenly at each switch.
@@ -172,9 +172,9 @@ class Paths(LinkEnds):
             those, table = np.flatnonzero(meets & (over == kind)), hops.neighbours[kind]
             up = hops.nth(near[those][:, None], np.arange(len(table)))
             way = np.concatenate([up, hops.between(table, far[those][:, None])], axis=1)
-            shares = np.tile(np.array(split(WHOLE, len(table))) / WHOLE, 2 * len(those))
+            shares = np.tile(np.array(split_evenly(WHOLE, len(table))) / WHOLE, 2 * len(those))
             parts.append((np.repeat(those, way.shape[1]), way.ravel(), shares))
-        pair, link, fraction = _merged(parts)
+        pair, link, fraction = _merge_rows(parts)
         counts = np.bincount(pair, minlength=len(some))
         row = np.repeat((np.cumsum(counts) - counts)[which], counts[which]) + concat_ranges(counts[which])
         return np.repeat(flows, counts[which]), link[row], fraction[row]
@@ -226,7 +226,7 @@ class Paths(LinkEnds):
         return None if walk is None else [self.one.link_index[hop] for hop in pairwise(walk)]
 
 
-def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
+def _flatten_rows(flows: Ints, links: Ints, fractions: Floats) -> Rows:
     """Return rows (flow, link, fraction) from a table of links with one line per flow, -1 for no link."""
     there = links >= 0
     if there.all():
@@ -234,7 +234,7 @@ def _flat(flows: Ints, links: Ints, fractions: Floats) -> Rows:
     return np.repeat(flows, there.sum(axis=1)), links[there], np.broadcast_to(fractions, there.shape)[there]
 
 
-def _merged(parts: Sequence[Rows]) -> Rows:
+def _merge_rows(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts sorted by flow; rows of a flow keep their order."""
     parts = [part for part in parts if len(part[0])] or parts[:1]
     if len(parts) == 1:

@@ -85,8 +85,8 @@ class EcmpSpec(_Policy):
         """Return one hashed choice per queue pair."""
         of_flow = self.seed
         for part in (flow.src, flow.dst, flow.number):
-            of_flow = mixed(of_flow ^ mixed(part))
-        return tuple(_hashed(mixed(of_flow ^ mixed(pair))) for pair in range(self.queue_pairs))
+            of_flow = mix_bits(of_flow ^ mix_bits(part))
+        return tuple(_hash_choice(mix_bits(of_flow ^ mix_bits(pair))) for pair in range(self.queue_pairs))
 
 
 class AdaptiveSpec(_Policy):
@@ -110,7 +110,7 @@ STATIC = StaticSpec(kind="static")
 _64_BITS = 2**64 - 1
 
 
-def mixed(value: int) -> int:
+def mix_bits(value: int) -> int:
     """Return a well-spread 64-bit number from any other (splitmix64: Steele et al., OOPSLA 2014)."""
     value = (value + 0x9E3779B97F4A7C15) & _64_BITS
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _64_BITS
@@ -118,5 +118,5 @@ def mixed(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _hashed(of_path: int) -> Pick:
-    return lambda node, k: mixed(of_path ^ mixed(node)) % k if k > 1 else 0
+def _hash_choice(of_path: int) -> Pick:
+    return lambda node, k: mix_bits(of_path ^ mix_bits(node)) % k if k > 1 else 0

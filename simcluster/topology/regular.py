@@ -20,7 +20,7 @@ from simcluster.base.link_columns import LinkValues
 from simcluster.base.texts import natural_key, natural_keys
 from simcluster.topology.access_paths import Spread
 from simcluster.topology.draft import Draft
-from simcluster.topology.hops import Ends, Ground, Hops, Machines
+from simcluster.topology.hops import ClusterColumns, LeafLinks, Machines, SwitchLinks
 from simcluster.topology.links import Graph, compute_part
 from simcluster.topology.numbering import LinkNumbers
 from simcluster.topology.paths import Paths
@@ -71,10 +71,7 @@ class Regular(Paths):
         return found if found._meet() else None
 
     def _way_out(self, place: int) -> list[str]:
-        """Return the graph nodes from a GPU of machine 0 to its leaf switch; empty if there is a choice.
-
-        Empty as well where the way back differs.
-        """
+        """Return the graph nodes from a GPU of machine 0 to its leaf switch; empty if there are several paths."""
         near = self.ways.near
         if len(near.exits[place]) != 1 or near.exits[place] != near.entries[place]:
             return []
@@ -95,12 +92,12 @@ class Regular(Paths):
         self.machines = machines = Machines(draft.stamped, self._size, numbers)
         links = [[self.one.link_index[hop] for hop in pairwise(way)][::-1] for way in ways]
         self._nics = [way[-2] for way in ways]
-        hops = Hops.of(numbers, switches, draft.nodes.size)
-        self.ends = Ends.of(machines, links, self._nics, draft, hops, position)
+        hops = SwitchLinks.of(numbers, switches, draft.nodes.size)
+        self.ends = LeafLinks.of(machines, links, self._nics, draft, hops, position)
         sorts = [(data["bandwidth"], data["latency"]) for data in draft.sorts]
         number = {sort: place for place, sort in enumerate(dict.fromkeys(sorts))}
         kind = np.array([number[sort] for sort in sorts]).astype(np.min_scalar_type(len(number)))
-        self.ground = Ground.of(machines, self.ends, hops, kind)
+        self.ground = ClusterColumns.of(machines, self.ends, hops, kind)
 
     def _meet(self) -> bool:
         """Return whether all GPUs reach each other: over one fabric, or by NVLink to a GPU on the other's rail."""

@@ -27,7 +27,16 @@ from collections.abc import Mapping, Sequence
 import networkx as nx
 
 from simcluster.base.errors import InputError
-from simcluster.topology.access_paths import WHOLE, Doors, FabricPort, Signature, Spread, Ways, signature_of, split
+from simcluster.topology.access_paths import (
+    WHOLE,
+    FabricPort,
+    GpuPorts,
+    ShortestPaths,
+    Signature,
+    Spread,
+    ports_signature,
+    split_evenly,
+)
 from simcluster.topology.policies import STATIC, Flow, Pick, RoutingSpec
 
 
@@ -44,7 +53,7 @@ class Router:
         self.gpus = tuple(gpus)
         self.link_index = link_index
         self._policy = policy
-        self.ways = ways = Ways(graph, gpus)
+        self.ways = ways = ShortestPaths(graph, gpus)
         self._place = [int(graph.nodes[gpu].get("local", number)) for number, gpu in enumerate(gpus)]
         self._nics = math.lcm(*(max(1, len({port.node for port in ports})) for ports in ways.near.exits))
         self._outsides: dict[tuple[int, Signature, bool], tuple[int | None, list[FabricPort]]] = {}
@@ -74,7 +83,7 @@ class Router:
         units: dict[int, int] = defaultdict(int)
         if picks:
             course = self._course(src, dst)
-            for pick, part in zip(picks, split(WHOLE, len(picks)), strict=True):
+            for pick, part in zip(picks, split_evenly(WHOLE, len(picks)), strict=True):
                 for link in self._links(self._walk(src, dst, course, pick, number)):
                     units[link] += part
         else:
@@ -109,7 +118,7 @@ class Router:
 
     # --- where a route leaves the machine ----------------------------------------------------------------------------
 
-    def _course(self, src: int, dst: int) -> tuple[int, Doors] | None:
+    def _course(self, src: int, dst: int) -> tuple[int, GpuPorts] | None:
         """Return the GPU by whose ports a path leaves, and the ports of both ends; None if the path stays inside."""
         ways, near, pxn = self.ways, self.ways.near, self._policy.pxn
         inside = ways.hops_inside(self.gpus[dst]).get(self.gpus[src])
@@ -126,7 +135,7 @@ class Router:
             return src, ways.all
         raise InputError(self._no_way(src, dst))
 
-    def _outside(self, src: int, dst: int, doors: Doors) -> tuple[int | None, list[FabricPort]]:
+    def _outside(self, src: int, dst: int, doors: GpuPorts) -> tuple[int | None, list[FabricPort]]:
         """Return the hops of the shortest path over switches (None: no path), and the ports by which it can leave."""
         key = src, doors.signatures[dst], doors is self.ways.near
         if key not in self._outsides:
@@ -173,7 +182,7 @@ class Router:
             path = self._paths[key] = tuple(self._links(nodes))
         return path
 
-    def _walk(self, src: int, dst: int, course: tuple[int, Doors] | None, pick: Pick, number: int) -> list[str]:
+    def _walk(self, src: int, dst: int, course: tuple[int, GpuPorts] | None, pick: Pick, number: int) -> list[str]:
         start, end, inside = self.gpus[src], self.gpus[dst], self.ways.walk_inside
         if course is None:
             return inside(start, end, dst)
@@ -189,7 +198,7 @@ class Router:
             return way
         return self.ways.walk_inside(self.gpus[src], self.gpus[leaving], leaving)[:-1] + way
 
-    def _walk_fabric(self, switch: str, dst: int, doors: Doors, pick: Pick, number: int) -> list[str]:
+    def _walk_fabric(self, switch: str, dst: int, doors: GpuPorts, pick: Pick, number: int) -> list[str]:
         """Return the switches of a path from ``switch`` on, and the node (NIC or GPU) that is entered from the last."""
         key = (switch, dst, number % self._nics)
         settled = not self._policy.by_flow and doors is self.ways.near  # then the source has no say any more
@@ -217,7 +226,7 @@ class Router:
             self._fabrics[key] = path
         return path
 
-    def _exits(self, leaving: int, dst: int, doors: Doors, number: int) -> list[FabricPort]:
+    def _exits(self, leaving: int, dst: int, doors: GpuPorts, number: int) -> list[FabricPort]:
         """Return the ports of the NIC (or GPU) by which a flow leaves its machine."""
         ports = self._outside(leaving, dst, doors)[1]
         if len(ports) == 1:
@@ -238,7 +247,7 @@ class Router:
         gates = self._entries(port.switch, dst, course[1])
         return self.ways.tree_order.get(gates[(self._place[dst] + number) % len(gates)][0], 0)
 
-    def _entries(self, switch: str, dst: int, doors: Doors) -> list[tuple[str, Signature]]:
+    def _entries(self, switch: str, dst: int, doors: GpuPorts) -> list[tuple[str, Signature]]:
         """Return the NICs (or GPU) by which the destination is entered soonest from a switch, with their tree order."""
         key = switch, dst, doors is self.ways.near
         if key in self._gates:
@@ -247,7 +256,7 @@ class Router:
         for port in doors.entries[dst]:
             of_node.setdefault(port.node, []).append(port)
         best = self.ways.hops_across(doors.signatures[dst])[switch]
-        gates = [(node, signature_of(ports)) for node, ports in of_node.items()]
+        gates = [(node, ports_signature(ports)) for node, ports in of_node.items()]
         self._gates[key] = [gate for gate in gates if self.ways.hops_across(gate[1]).get(switch) == best]
         return self._gates[key]
 
@@ -266,7 +275,7 @@ class Router:
         leaving, doors = course
         starts: dict[str, int] = defaultdict(int)
         ports = self._outside(leaving, dst, doors)[1]
-        for port, part in zip(ports, split(WHOLE, len(ports)), strict=True):
+        for port, part in zip(ports, split_evenly(WHOLE, len(ports)), strict=True):
             starts[port.switch] += part
             for link in self._links([*self._way_out(src, leaving, port, dst), port.switch]):
                 units[link] += part
@@ -279,7 +288,7 @@ class Router:
         for link, part in across:
             units[link] += part
         for switch, whole in arrived:
-            for node, part in zip(into[switch], split(whole, len(into[switch])), strict=True):
+            for node, part in zip(into[switch], split_evenly(whole, len(into[switch])), strict=True):
                 for link in self._links([switch, *ways.walk_inside(node, end, dst)]):
                     units[link] += part
 
@@ -303,7 +312,7 @@ class Router:
         for level in range(max(levels), 0, -1):
             for switch, whole in levels[level].items():
                 ends, onward = len(into.get(switch, ())), self.ways.onward(signature, switch)
-                parts = split(whole, ends + len(onward))
+                parts = split_evenly(whole, ends + len(onward))
                 if ends:
                     arrived.append((switch, sum(parts[:ends])))
                 for node, part in zip(onward, parts[ends:], strict=True):

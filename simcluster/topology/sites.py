@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from simcluster.base.arrays import Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.documents.kinds import RegisteredModel
-from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, check_gpus
+from simcluster.topology.cluster import Cluster, cluster_of_draft
+from simcluster.topology.draft import Draft, check_gpu_count
 from simcluster.topology.links import COMPUTE, LinkSpec, Title
 from simcluster.topology.regular import Regular
 from simcluster.topology.spec import Fields, TopologySpec
@@ -60,26 +60,26 @@ def sites_kind(kinds: Mapping[str, type[TopologySpec]]) -> type[TopologySpec]:
         def build(self) -> Cluster:
             """Build the cluster: node0, ... of all sites, site0.leaf0, ..., then site0.border, ... and wan."""
             one = self.site.build()
-            check_gpus(one.num_gpus * self.sites)
+            check_gpu_count(one.num_gpus * self.sites)
             if not isinstance(one.wiring, Regular):
                 raise InputError(
                     f"site is {one.name!r}, of which not all machines are alike on one tree of switches; use a site of "
                     "kind dgx, machines, pcie_box, flat or leaf_spine"
                 )
-            draft = _joined(one.wiring.draft, self.sites, self.wan)
-            whole = drafted_cluster(self.name, self.device, draft, self.routing, self.nccl or one.nccl)
+            draft = _join_sites(one.wiring.draft, self.sites, self.wan)
+            whole = cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl or one.nccl)
             return replace(whole, machines_per_site=len(set(one.host_of)))
 
     return SitesSpec
 
 
-def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
+def _join_sites(one: Draft, sites: int, wan: LinkSpec) -> Draft:
     """Return one draft of several copies of a site's draft, with the WAN between them."""
     if one.stamped % one.per_host:
         raise InputError(f"a site of {one.stamped} GPUs has no whole machines of {one.per_host}; use a multiple")
     draft = Draft(per_host=one.per_host)
     draft.stamp(one.recorded, one.stamped * sites, one.domain, one.kinds)
-    copies = [_copied(draft, one, site) for site in range(sites)]
+    copies = [_copy_site_switches(draft, one, site) for site in range(sites)]
     for block in one.blocks:
         lower, upper = (
             draft.nodes if table is one.nodes else np.concatenate([of_site[table] for of_site in copies])
@@ -87,7 +87,7 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
         )
         if upper is not draft.nodes:
             draft.blocks.append(replace(block, tables=(lower, upper)))
-    top = _top(one)
+    top = _find_top_switches(one)
     network = {"kind": "switch", "tier": "border"}
     borders = draft.add_switches([f"site{site}.border" for site in range(sites)], network)
     (hub,) = draft.add_switches(["wan"], network | {"tier": "wan"})
@@ -97,7 +97,7 @@ def _joined(one: Draft, sites: int, wan: LinkSpec) -> Draft:
     return draft
 
 
-def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
+def _copy_site_switches(draft: Draft, one: Draft, site: int) -> Int32s:
     """Add a site's switches to the draft of all sites; return the new number of every node of the site."""
     of_site = np.empty(one.size, dtype=np.int32)
     of_site[one.nodes] = draft.nodes[site * one.stamped : (site + 1) * one.stamped]
@@ -110,7 +110,7 @@ def _copied(draft: Draft, one: Draft, site: int) -> Int32s:
     return of_site
 
 
-def _top(one: Draft) -> Ints:
+def _find_top_switches(one: Draft) -> Ints:
     """Return a site's switches farthest from its machines; raise InputError if some machines never meet there."""
     among = np.zeros(one.size, dtype=bool)
     among[[number for number, (_, data) in one.switches.items() if data.get("network", COMPUTE) == COMPUTE]] = True
@@ -130,12 +130,12 @@ def _top(one: Draft) -> Ints:
         height += 1
         level[above] = height
     found = np.flatnonzero(level == height)
-    if not _all_met(start, end, among, int(found[0])):
+    if not _are_connected(start, end, among, int(found[0])):
         raise InputError("site has rails or planes that never meet; use one whose switches are all one tree")
     return found
 
 
-def _all_met(start: Int32s, end: Int32s, among: Sequence[bool] | Any, first: int) -> bool:
+def _are_connected(start: Int32s, end: Int32s, among: Sequence[bool] | Any, first: int) -> bool:
     met = np.zeros(len(among), dtype=bool)
     met[first], many = True, 0
     while many != met.sum():

@@ -32,7 +32,7 @@ class HostMemorySize(Spec):
     source: str = ""
 
 
-def _size(value: object) -> object:
+def _parse_size(value: object) -> object:
     """Parse a size such as "2 TB"."""
     return {"size": value} if isinstance(value, str | int | float) else value
 
@@ -50,7 +50,7 @@ class TopologySpec(Spec):
     nccl: Annotated[NcclPlatform | None, FileForms(lambda: (tuple(platform_names()), type(None)))] = None
     """NCCL's platform, for its latencies and rates (simcluster list platforms); default: the links alone say how long a
     collective takes."""
-    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_size), FileForms(lambda: (..., str))] = None
+    host_memory: Annotated[HostMemorySize | None, BeforeValidator(_parse_size), FileForms(lambda: (..., str))] = None
     """Memory of the processors of one node; default: unknown, and offload is not checked against it."""
     kind: str
     name: Title

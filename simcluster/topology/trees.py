@@ -20,14 +20,14 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import BytesPerSecond, Seconds
 from simcluster.documents.diagnostics import RuleError
 from simcluster.documents.spec import Count, Spec
-from simcluster.topology.draft import Draft, check_links
+from simcluster.topology.draft import Draft, check_link_count
 from simcluster.topology.links import COMPUTE, EdgeData, Fraction, Name, PresetSpec, edge_data
 from simcluster.topology.machine_parts import NicPort
 
 _WIDEST = 1e9  # of a tree's levels, up over down or down over up: beyond it cables cannot be counted
 
 
-def _above_zero(ratio: float) -> float:
+def _check_positive(ratio: float) -> float:
     if not 1 / _WIDEST <= ratio <= _WIDEST:
         raise InputError(
             f"oversubscription is {ratio!r}; it is leaf capacity down over up and must be above zero, from "
@@ -36,7 +36,7 @@ def _above_zero(ratio: float) -> float:
     return ratio
 
 
-Ratio = Annotated[float, AfterValidator(_above_zero)]
+Ratio = Annotated[float, AfterValidator(_check_positive)]
 
 
 class UplinkSpec(PresetSpec):
@@ -123,7 +123,7 @@ class TreeSpec(Spec):
         """Add one leaf per unit, and the tiers above: leaf0, ..., spine0, ... (pod0.spine0, ..., core0.0, ...)."""
         leaves = site.switches([f"leaf{u}" for u in range(-(-machines // self.nodes_per_unit))], "leaf")
         site.attach(ports, np.array(leaves)[self._units(machines)])
-        rate = _full(ports, min(machines, self.nodes_per_unit))
+        rate = _full_rate(ports, min(machines, self.nodes_per_unit))
         self.grow(site, {unit: {leaf: rate} for unit, leaf in enumerate(leaves)}, ports[0].link)
 
     def add_by_rail(self, site: Site, ports: Sequence[NicPort], machines: int) -> None:
@@ -143,7 +143,7 @@ class TreeSpec(Spec):
         for port in ports:
             by_rail.setdefault(port.rail, []).append(port)
         units, rails = range(-(-machines // self.nodes_per_unit)), sorted(by_rail)
-        full = {rail: _full(by_rail[rail], min(machines, self.nodes_per_unit)) for rail in rails}
+        full = {rail: _full_rate(by_rail[rail], min(machines, self.nodes_per_unit)) for rail in rails}
         leaves = site.switches([f"unit{unit}.leaf{rail}" for unit in units for rail in rails], "leaf")
         found: dict[int, dict[int, tuple[int, float]]] = {}
         for place, rail in enumerate(rails):
@@ -169,9 +169,9 @@ class TreeSpec(Spec):
             return
         cable = self.leaf_to_spine.cable(below)
         widest = max(rate for pod in pods.values() for rate in pod.values())
-        count = _cables(widest / self.oversubscription, cable)
+        count = _count_cables(widest / self.oversubscription, cable)
         full = max(len(pod) for pod in pods.values())
-        check_links(count * sum(map(len, pods.values())), "leaf - spine")
+        check_link_count(count * sum(map(len, pods.values())), "leaf - spine")
         spines: list[list[int]] = []
         for number, pod in pods.items():
             pod_name = f"pod{number}." if len(pods) > 1 else ""
@@ -184,8 +184,8 @@ class TreeSpec(Spec):
         """Add core switches over the spines, each of which has ``down`` B/s of line rate to a full pod's leaves."""
         cable = (self.spine_to_core or UplinkSpec()).cable(below)
         up = down / self.spine_oversubscription
-        count = _cables(up, cable)
-        check_links(count * len(spines) * len(spines[0]), "spine - core")
+        count = _count_cables(up, cable)
+        check_link_count(count * len(spines) * len(spines[0]), "spine - core")
         for plane in range(len(spines[0])):
             cores = site.switches([f"core{plane}.{i}" for i in range(count)], "core")
             site.join({pod[plane]: up for pod in spines}, cores, cable)
@@ -228,10 +228,10 @@ class RailOnlySpec(TreeSpec):
             self.grow(own, {unit: dict([leaf]) for unit, leaf in of_unit.items()}, link_of[rail])
 
 
-def _full(ports: Sequence[NicPort], machines: int) -> float:
+def _full_rate(ports: Sequence[NicPort], machines: int) -> float:
     return machines * sum(float(port.link["line_rate"]) for port in ports)
 
 
-def _cables(rate: float, cable: EdgeData) -> int:
+def _count_cables(rate: float, cable: EdgeData) -> int:
     """Return the number of cables that fit in a line rate, at least one."""
     return max(1, int(rate / cable["line_rate"] * (1 + 1e-12)))  # 1e-12: 3 x 0.1 is still 3 cables

@@ -12,8 +12,8 @@ from pydantic import model_validator
 
 from simcluster.base.units import Seconds
 from simcluster.documents.spec import Count
-from simcluster.topology.cluster import Cluster, drafted_cluster
-from simcluster.topology.draft import Draft, Recorder, check_gpus, check_links
+from simcluster.topology.cluster import Cluster, cluster_of_draft
+from simcluster.topology.draft import Draft, Recorder, check_gpu_count, check_link_count
 from simcluster.topology.links import COMPUTE, RateSpec, Title, add_gpus
 from simcluster.topology.spec import Fields, TopologySpec
 from simcluster.topology.trees import Site
@@ -42,16 +42,16 @@ class FlatSpec(TopologySpec):
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
-        check_gpus(self.gpus)
+        check_gpu_count(self.gpus)
         return self
 
     def build(self) -> Cluster:
         """Build the cluster: GPUs gpu0, gpu1, ... and the node ``switch``."""
-        draft = _numbered_gpus(self.gpus, self.gpus_per_host)
+        draft = _draft_gpus(self.gpus, self.gpus_per_host)
         (switch,) = Site(draft, COMPUTE).switches(["switch"], "leaf")
         port = self.link.edge("network", self.path_latency / 2)
         draft.attach([0], np.full(self.gpus, switch), [port])
-        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
+        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
 
 
 class LeafSpineSpec(TopologySpec):
@@ -82,13 +82,13 @@ class LeafSpineSpec(TopologySpec):
 
     @model_validator(mode="after")
     def _not_too_large(self) -> Self:
-        check_gpus(self.leaves * self.gpus_per_leaf)
-        check_links(self.leaves * self.spines, "leaf - spine")
+        check_gpu_count(self.leaves * self.gpus_per_leaf)
+        check_link_count(self.leaves * self.spines, "leaf - spine")
         return self
 
     def build(self) -> Cluster:
         """Build the cluster: gpu0, ..., leaf0, ..., spine0, ...; GPUs are numbered leaf by leaf."""
-        draft = _numbered_gpus(self.leaves * self.gpus_per_leaf, self.gpus_per_host)
+        draft = _draft_gpus(self.leaves * self.gpus_per_leaf, self.gpus_per_host)
         site = Site(draft, COMPUTE)
         leaves = np.array(site.switches([f"leaf{i}" for i in range(self.leaves)], "leaf"))
         spines = np.array(site.switches([f"spine{i}" for i in range(self.spines)], "spine"))
@@ -96,10 +96,10 @@ class LeafSpineSpec(TopologySpec):
         draft.attach([0], leaf_of, [self.link.edge("network", self.path_latency / 4)])
         uplink = self.uplink.edge("network", self.path_latency / 4)
         draft.connect(leaves.repeat(self.spines), np.tile(spines, self.leaves), uplink)
-        return drafted_cluster(self.name, self.device, draft, self.routing, self.nccl)
+        return cluster_of_draft(self.name, self.device, draft, self.routing, self.nccl)
 
 
-def _numbered_gpus(count: int, per_host: int) -> Draft:
+def _draft_gpus(count: int, per_host: int) -> Draft:
     """Return a draft of GPUs gpu0, gpu1, ... without links."""
     pattern, draft = Recorder(), Draft(per_host=per_host)
     add_gpus(pattern, [("gpu0", 0, 0)])

@@ -13,8 +13,8 @@ import numpy as np
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.errors import InputError
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
-from simcluster.topology.access_paths import WHOLE, Spread, Ways, split
-from simcluster.topology.links import Graph, called, compute_part
+from simcluster.topology.access_paths import WHOLE, ShortestPaths, Spread, split_evenly
+from simcluster.topology.links import Graph, compute_part, label_for_attributes
 from simcluster.topology.policies import RoutingSpec
 from simcluster.topology.routing import Router
 
@@ -26,19 +26,19 @@ def host_way(graph: Graph, link_index: Mapping[tuple[str, str], int], gpu: str, 
     any.
     """
     if direction in ("storage", "peers"):
-        cables = _cables(graph, gpu)
-        parts = split(WHOLE, len(cables)) if cables else []
+        cables = _nic_links(graph, gpu)
+        parts = split_evenly(WHOLE, len(cables)) if cables else []
         ways = [cables] if direction == "storage" else [cables, [(switch, port) for port, switch in cables]]
         return tuple(
             [(link_index[cable], part / WHOLE) for way in ways for cable, part in zip(way, parts, strict=True)]
         )
-    nodes = _nodes(graph, gpu, direction)
+    nodes = _path_to_host(graph, gpu, direction)
     if direction == "h2d":
         nodes.reverse()
     return tuple([(link_index[pair], 1.0) for pair in pairwise(nodes)])
 
 
-def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
+def _path_to_host(graph: Graph, gpu: str, direction: str) -> list[str]:
     """Return the graph nodes from a GPU to the nearest host bridge, or over the GPU's PCIe link."""
     near = graph.adj if direction == "d2h" else graph.pred
     paths = [[gpu]]
@@ -61,7 +61,7 @@ def _nodes(graph: Graph, gpu: str, direction: str) -> list[str]:
     )
 
 
-def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
+def _nic_links(graph: Graph, gpu: str) -> list[tuple[str, str]]:
     """Return the links from the NICs nearest to a GPU (or the GPU itself) to their switches."""
     kinds = graph.nodes(data="kind")
     near, seen = [gpu], {gpu: None}
@@ -75,7 +75,7 @@ def _cables(graph: Graph, gpu: str) -> list[tuple[str, str]]:
     return []
 
 
-def meeting_paths(
+def find_meeting_paths(
     router: Router, links: Sequence[tuple[str, str]], gpus: Sequence[int], hosts: Sequence[int], turn: int
 ) -> list[list[str]]:
     """Return for each GPU the nodes up to the switch in which all of them meet; ``hosts`` has each one's machine.
@@ -93,11 +93,11 @@ def meeting_paths(
             exits[-1].append(links[link][1])
             if exits[-1][-1] in router.ways.switches:
                 break
-    top = _above(router.ways, list(dict.fromkeys(path[-1] for path in exits)), turn)
-    return [path + _up(router.ways, path[-1], top) for path in exits]
+    top = _find_common_switch(router.ways, list(dict.fromkeys(path[-1] for path in exits)), turn)
+    return [path + _path_up(router.ways, path[-1], top) for path in exits]
 
 
-def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
+def links_both_ways(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]:
     """Return the links along a path of graph nodes, and the links back."""
     index = router.link_index
     pairs = [list(itertools.pairwise(way)) for way in (path, path[::-1])]
@@ -108,7 +108,7 @@ def there_and_back(router: Router, path: Sequence[str]) -> tuple[Spread, Spread]
     return up, down
 
 
-def _above(ways: Ways, leaves: Sequence[str], turn: int) -> str:
+def _find_common_switch(ways: ShortestPaths, leaves: Sequence[str], turn: int) -> str:
     """Return the switch nearest to the farthest of these leaves; of several, the one nearest to all leaves."""
     cost: dict[str, tuple[int, int]] = {}
     hops = [ways.hops_across(((leaf, 0),)) for leaf in leaves]
@@ -123,7 +123,7 @@ def _above(ways: Ways, leaves: Sequence[str], turn: int) -> str:
     return found[turn % len(found)]
 
 
-def _up(ways: Ways, leaf: str, top: str) -> list[str]:
+def _path_up(ways: ShortestPaths, leaf: str, top: str) -> list[str]:
     towards, path = ((top, 0),), [leaf]
     if leaf not in ways.hops_across(towards):
         raise InputError(f"there is no way from switch {leaf} to {top}, in which its traffic would be reduced")
@@ -144,9 +144,9 @@ class LinkKind(NamedTuple):
     medium: str
 
 
-def kinds_in(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
+def find_link_kinds(graph: Graph, links: Sequence[tuple[str, str]]) -> tuple[Ints, list[LinkKind]]:
     """Return the kinds of links that are given by their nodes in a graph."""
-    labels = {node: called(data) for node, data in graph.nodes(data=True)}
+    labels = {node: label_for_attributes(data) for node, data in graph.nodes(data=True)}
     known: dict[LinkKind, int] = {}
     kinds = [LinkKind(labels[a], labels[b], str(graph[a][b]["medium"])) for a, b in links]
     return np.array([known.setdefault(kind, len(known)) for kind in kinds], dtype=np.int64), list(known)
@@ -197,7 +197,7 @@ class Wiring:
 
     def kinds(self, links: Ints) -> tuple[Ints, list[LinkKind]]:
         """Return the kind number of some links, and the list of kinds."""
-        return kinds_in(self.graph, self.named(links))
+        return find_link_kinds(self.graph, self.named(links))
 
     def rows(self, src: Ints, dst: Ints, number: Ints) -> Rows:
         """Return the links that flows cross, as rows (flow, link, fraction of its bytes), sorted by flow."""
@@ -259,12 +259,12 @@ class Wiring:
         inside = dict.fromkeys(self.nvswitch(gpu) for gpu in gpus)
         if len(inside) == 1 and "" not in inside:
             return tuple(self.nvswitch_ways(gpu) for gpu in gpus)
-        paths = meeting_paths(self.router, self.links, gpus, self.hosts[list(gpus)].tolist(), turn)
-        return tuple(there_and_back(self.router, path) for path in paths)
+        paths = find_meeting_paths(self.router, self.links, gpus, self.hosts[list(gpus)].tolist(), turn)
+        return tuple(links_both_ways(self.router, path) for path in paths)
 
     def nvswitch_ways(self, gpu: int) -> tuple[Spread, Spread]:
         """Return the route of a GPU to its NVSwitch, and back."""
-        return there_and_back(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
+        return links_both_ways(self.router, [self.gpus[gpu], self.nvswitch(gpu)])
 
     def host_way(self, gpu: int, direction: str) -> Spread:
         """Return the links between a GPU and its host's memory."""

@@ -14,25 +14,25 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints, compact
 from simcluster.base.link_columns import PerLink, TreeFlows
-from simcluster.collectives.description import Columned, Hop, Listed, Phase
-from simcluster.collectives.tree import Chained
+from simcluster.collectives.description import ColumnHops, Hop, HopList, Phase
+from simcluster.collectives.tree import ChainedTrees
 from simcluster.traffic.traffic import Fabric
 
 
-def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
+def load_chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[float, PerLink] | None:
     """Return the activity of one group's double tree of chains: its share, and its flows on every link.
 
     None for other phases, or where the cluster has no closed form.
     """
     if not all(phase.pipelined for phase in phases):
         return None
-    hops = [phase.hops for phase in phases if isinstance(phase.hops, Chained)]
+    hops = [phase.hops for phase in phases if isinstance(phase.hops, ChainedTrees)]
     if not hops or len(hops) < len(phases) or any(each.walks is not hops[0].walks for each in hops):
         return None
     pairs: Counter[tuple[int, int]] = Counter()
     for each in hops:
-        pairs.update(_pairs(each))
-    below, above, tree = _between(hops[0])
+        pairs.update(_count_pairs(each))
+    below, above, tree = _tree_edges(hops[0])
     source = np.concatenate([below if each.up else above for each in hops])
     target = np.concatenate([above if each.up else below for each in hops])
     tree = np.tile(tree, len(hops))
@@ -42,7 +42,7 @@ def chained_trees(fabric: Fabric, gpus: Ints, phases: Sequence[Phase]) -> tuple[
     return None if load is None else (hops[0].share, load)
 
 
-def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
+def _count_pairs(hops: ChainedTrees) -> Counter[tuple[int, int]]:
     """Return the number of hops between each pair of places inside every node; each chain is in both trees."""
     found: Counter[tuple[int, int]] = Counter()
     for order in hops.walks.orders:
@@ -51,7 +51,7 @@ def _pairs(hops: Chained) -> Counter[tuple[int, int]]:
     return found
 
 
-def _between(hops: Chained) -> tuple[Ints, Ints, Ints]:
+def _tree_edges(hops: ChainedTrees) -> tuple[Ints, Ints, Ints]:
     """Return the node, parent node and tree of hops between the heads of chains, equal on every rail."""
     below = [np.flatnonzero(parents >= 0) for parents in hops.parents]
     above = [parents[own] for own, parents in zip(below, hops.parents, strict=True)]
@@ -79,19 +79,19 @@ class HopColumns:
     def of(cls, phases: Sequence[Phase]) -> HopColumns:
         """Return the hops of all phases in columns, phase by phase."""
         parts = [cls._listed(phase.hops) for phase in phases]
-        hops = parts[0] if len(parts) == 1 else Listed.joined(parts)
+        hops = parts[0] if len(parts) == 1 else HopList.joined(parts)
         share, flow = float(hops.share.max()), hops.channel + hops.lane
         relay = np.where(hops.relay == hops.source, -1, hops.relay)
         return cls(share, hops.share / share, hops.source, hops.target, relay, hops.channel, flow)
 
     @staticmethod
-    def _listed(hops: Sequence[Hop]) -> Listed:
-        if isinstance(hops, Listed | Columned):
-            return hops if isinstance(hops, Listed) else hops.listed
+    def _listed(hops: Sequence[Hop]) -> HopList:
+        if isinstance(hops, HopList | ColumnHops):
+            return hops if isinstance(hops, HopList) else hops.listed
         hops = list(hops)  # of some each look makes them anew
         whole = [(hop.source, hop.target, hop.relay, hop.channel, hop.chunk, hop.lane) for hop in hops]
         source, target, *others = np.array(whole, dtype=np.int64).T
-        return Listed(source, target, np.array([hop.share for hop in hops]), *others)
+        return HopList(source, target, np.array([hop.share for hop in hops]), *others)
 
     def turned_back(self, size: int, cut: int) -> tuple[HopColumns, Ints] | None:
         """Return the hops that begin in the first ``cut`` positions, and the counterpart there of every hop.

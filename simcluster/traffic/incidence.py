@@ -108,7 +108,7 @@ _NO, _START = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
 _NOTHING = Bindings(_NO, _NO > 0, _NO > 0, _START, _NO, _START, _NO, _NO, np.zeros(0), _NO)
 
 
-def joined(parts: Sequence[Bindings]) -> Bindings:
+def join_bindings(parts: Sequence[Bindings]) -> Bindings:
     """Return one table of the communicators of all parts, part by part; their colours must differ."""
     parts = parts or [_NOTHING]
 

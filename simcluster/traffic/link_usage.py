@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from simcluster.base.arrays import Floats, Ints, concat_ranges
 from simcluster.base.link_columns import PerLink
-from simcluster.collectives.description import SWITCH, Columned, Listed, Phase, Table
-from simcluster.traffic.hop_columns import UNITS, HopColumns, chained_trees
+from simcluster.collectives.description import SWITCH, ColumnHops, HopList, HopTable, Phase
+from simcluster.traffic.hop_columns import UNITS, HopColumns, load_chained_trees
 from simcluster.traffic.traffic import Fabric, Pattern, patterns
 
 
@@ -56,7 +56,7 @@ class PatternTable:
         return b"".join([self.group.tobytes(), self.link.tobytes(), self.flows.tobytes()])
 
 
-class OnMost(PatternTable):
+class ClusterWidePattern(PatternTable):
     """Activity of a single group that uses most links: flows on all of them in ``load``; columns are made on demand."""
 
     load: PerLink
@@ -84,15 +84,15 @@ class OnMost(PatternTable):
         return self.load.of(links)
 
 
-class Cut(NamedTuple):
+class WindowCut(NamedTuple):
     """Window with the first ``ranks`` of each group, and the ``counterpart`` in it of every link."""
 
     ranks: int
     counterpart: PerLink
 
 
-def drawn_at_once(
-    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: Cut | None = None,
+def usage_at_once(
+    fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool = True, cut: WindowCut | None = None,
     known: dict[bytes, PatternTable] | None = None,
 ) -> tuple[PatternTable, ...] | None:  # fmt: skip
     """Return the activities of many groups (rows of ``members``), merging consecutive phases with equal link loads.
@@ -101,40 +101,39 @@ def drawn_at_once(
     the flows are those on links of the window. None where groups need to be handled one by one, where some merge phases
     that others do not, or where the hops do not shift onto themselves as the groups do.
     """
-    chained = None if timed or cut or len(members) > 1 else chained_trees(fabric, members[0], phases)
+    chained = None if timed or cut or len(members) > 1 else load_chained_trees(fabric, members[0], phases)
     if chained is not None:
-        return (OnMost(*chained),)
+        return (ClusterWidePattern(*chained),)
     busy = [phase for phase in phases if phase.hops]
-    if any(isinstance(phase.hops, Table) or (cut and phase.pipelined) or _meets(phase) for phase in busy):
+    if any(isinstance(phase.hops, HopTable) or (cut and phase.pipelined) or _meets_in_switch(phase) for phase in busy):
         return None
     found: list[PatternTable] = []
     known = {} if known is None else known
     for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
         if pipelined:
-            found.append(_pipeline(fabric, members, list(run), timed=timed))
+            found.append(_pipeline_table(fabric, members, list(run), timed=timed))
             continue
         for phase in run:
-            part = _rounds(fabric, members, phase, known, cut)
+            part = _rounds_table(fabric, members, phase, known, cut)
             if part is None:
                 return None
             found.append(part)
-    return _merged(found)
+    return _merge_tables(found)
 
 
-def drawn_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
+def usage_one_by_one(fabric: Fabric, members: Ints, phases: Sequence[Phase]) -> tuple[PatternTable, ...]:
     """Return the activities of many groups (rows of ``members``), computed group by group.
 
     Where some merge phases and others do not, none does: each phase is separate.
     """
     found = [patterns(fabric, ranks, phases) for ranks in members.tolist()]
     if len({tuple((part.share, part.rounds) for part in parts) for parts in found}) == 1:
-        return single(found)
-    return tuple(
-        part for phase in phases for part in single(patterns(fabric, ranks, [phase]) for ranks in members.tolist())
-    )
+        return tabulate_patterns(found)
+    tables = [tabulate_patterns(patterns(fabric, ranks, [phase]) for ranks in members.tolist()) for phase in phases]
+    return tuple(chain.from_iterable(tables))
 
 
-def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
+def tabulate_patterns(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
     """Return tables of activities from the patterns of every group, which must have equal counts, shares and rounds."""
     found = []
     for parts in zip(*group, strict=True):
@@ -147,7 +146,7 @@ def single(group: Iterable[Sequence[Pattern]]) -> tuple[PatternTable, ...]:
     return tuple(found)
 
 
-def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
+def patterns_from_tables(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
     """Return the patterns of a single group from its tables of activities."""
     found = []
     for part in parts:
@@ -156,13 +155,13 @@ def patterns_of(parts: Iterable[PatternTable]) -> tuple[Pattern, ...]:
     return tuple(found)
 
 
-def _meets(phase: Phase) -> bool:
-    if isinstance(phase.hops, Listed | Columned):
+def _meets_in_switch(phase: Phase) -> bool:
+    if isinstance(phase.hops, HopList | ColumnHops):
         return False
     return any(SWITCH in (hop.source, hop.target) for hop in phase.hops)
 
 
-def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
+def _merge_tables(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
     """Merge consecutive activities that load the links equally; None where only some groups have equal ones."""
     found: list[PatternTable] = []
     for part in parts:
@@ -182,8 +181,8 @@ def _merged(parts: Iterable[PatternTable]) -> tuple[PatternTable, ...] | None:
     return tuple(found)
 
 
-def _rounds(
-    fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable], cut: Cut | None
+def _rounds_table(
+    fabric: Fabric, members: Ints, phase: Phase, known: dict[bytes, PatternTable], cut: WindowCut | None
 ) -> PatternTable | None:
     hops, becomes = HopColumns.of([phase]), None
     columns = (hops.source, hops.target, hops.relay, hops.flow, hops.weight, np.array([hops.share, phase.rounds > 1]))
@@ -211,7 +210,7 @@ def _rounds(
     return found
 
 
-def _pipeline(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> PatternTable:
+def _pipeline_table(fabric: Fabric, members: Ints, phases: Sequence[Phase], *, timed: bool) -> PatternTable:
     """Return the activity of phases whose hops are all in flight at once."""
     hops = HopColumns.of(phases)
     hop, link, fraction, latencies = hops.ways(fabric, members)

@@ -102,7 +102,7 @@ class Methods:
         """Return the method of grouped sends and receives in one kernel; without NCCL's pace if nothing moves."""
         name, form = next(iter(ALGORITHMS[kind])), group.form
         if (kind, size, form) not in self._known:
-            nodes, each = shape_of(group)
+            nodes, each = nccl_shape(group)
             found = Method(name)
             if size > 0 and (nodes == 1 or platform.several):
                 alone = exchange(kind, nodes=nodes, gpus_per_node=each, size=size, platform=platform)
@@ -119,7 +119,7 @@ class Methods:
         names = [
             name
             for name in NCCL_ALGORITHMS
-            if wanted in ("auto", _described(kind, name)) and self._can(group, kind, _described(kind, name))
+            if wanted in ("auto", _algorithm_text(kind, name)) and self._can(group, kind, _algorithm_text(kind, name))
         ]
         if not names and wanted != "auto":
             return Method(wanted)  # nothing of NCCL's: the links alone
@@ -129,11 +129,11 @@ class Methods:
                 f"NCCL runs {kind} as a pipeline, and detail: steps simulates algorithms that go round by round: use "
                 f"detail: flow, or name an algorithm in rounds: {', '.join(others)}"
             )
-        nodes, each = shape_of(group)
+        nodes, each = nccl_shape(group)
         call: Collective = kind  # type: ignore[assignment]  # checked by ``of``
         choice = choose(call, nodes=nodes, gpus_per_node=each, size=size, platform=platform, algorithms=names)
         found = choice.prediction
-        described = _described(kind, choice.algorithm)
+        described = _algorithm_text(kind, choice.algorithm)
         return Method(described, found.protocol, self._pace(found, nodes), choice.why)
 
     def _can(self, group: Group, kind: str, name: str) -> bool:
@@ -155,7 +155,7 @@ class Methods:
                 self.routes, self.reach)  # fmt: skip
 
 
-def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:
+def make_activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[Traffic, ...]:
     """Return the activities of a collective of ``size`` bytes with these patterns, at the method's pace.
 
     NCCL's latency is paid evenly over the rounds. Its bandwidth bounds every flow such that all of them, on links that
@@ -163,16 +163,16 @@ def activities(parts: Sequence[Pattern], size: float, method: Method) -> tuple[T
     """
     if method.pace is None or not parts:
         return tuple(part.traffic(size / method.reach) for part in parts)
-    each = _round_of([(part.rounds, part.share) for part in parts], method.pace)
+    each = _round_pace([(part.rounds, part.share) for part in parts], method.pace)
     return tuple(Traffic(part.usage, part.share * size, part.rounds, each.latency, each.bandwidth) for part in parts)
 
 
-def round_of(phases: Sequence[Phase], pace: Pace) -> Pace:
+def round_pace(phases: Sequence[Phase], pace: Pace) -> Pace:
     """Return a hop's latency (s) and highest rate (B/s) in one round at this pace, for simulation hop by hop."""
-    return _round_of([(phase.rounds, max(hop.share for hop in phase.hops)) for phase in phases if phase.hops], pace)
+    return _round_pace([(phase.rounds, max(hop.share for hop in phase.hops)) for phase in phases if phase.hops], pace)
 
 
-def _round_of(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
+def _round_pace(rounds: Sequence[tuple[int, float]], pace: Pace) -> Pace:
     """Return the pace of one round; ``rounds`` lists (count, fraction of the size that a flow carries in each)."""
     return Pace(
         pace.latency / sum(count for count, _ in rounds),
@@ -187,7 +187,7 @@ def phases_of(method: Method, group: Group, kind: str, parts: Parts | None = Non
     return ALGORITHMS[kind][method.algorithm](group, parts)
 
 
-def shape_of(group: Group) -> tuple[int, int]:
+def nccl_shape(group: Group) -> tuple[int, int]:
     """Return the number of nodes of a group and its GPUs on each as NCCL counts them (an NVSwitch is a node).
 
     Of unequal nodes the mean, rounded up.
@@ -197,5 +197,5 @@ def shape_of(group: Group) -> tuple[int, int]:
     return nodes, -(-group.num_ranks // nodes)
 
 
-def _described(kind: str, name: Algorithm) -> str:
+def _algorithm_text(kind: str, name: Algorithm) -> str:
     return _DESCRIBED.get((kind, name), name)

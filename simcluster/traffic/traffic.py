@@ -13,9 +13,9 @@ import numpy as np
 from simcluster.base.arrays import Floats, Int32s, Ints
 from simcluster.base.clock import round_to_tick
 from simcluster.base.link_columns import LinkValues, PerLink, TreeFlows
-from simcluster.collectives.description import SWITCH, Hop, Phase, Table
-from simcluster.collectives.group import Group, Named, Ring, rings_along
-from simcluster.collectives.relayed import RelayedLinks, TokenRoutes, levels
+from simcluster.collectives.description import SWITCH, Hop, HopTable, Phase
+from simcluster.collectives.group import Group, LazyNames, Ring, rings_along
+from simcluster.collectives.relayed import RelayedLinks, TokenRoutes, dispatch_levels
 from simcluster.traffic.fairness import Usage, solo_rate
 
 Spread = tuple[tuple[int, float], ...]
@@ -103,8 +103,8 @@ def group_of(fabric: Fabric, gpus: Sequence[int] | Ints) -> Group:
         if nics.shape[1] == 1 and nics.min() >= 0:
             return Group(
                 hosts=hosts.data,
-                nics=Named(nics, lambda place: fabric.uplinks(int(numbers[place]))),
-                nvswitches=Named(switches, lambda place: fabric.nvswitch(int(numbers[place]))),
+                nics=LazyNames(nics, lambda place: fabric.uplinks(int(numbers[place]))),
+                nvswitches=LazyNames(switches, lambda place: fabric.nvswitch(int(numbers[place]))),
                 meshed=meshed,
                 far=far,
             )
@@ -122,7 +122,7 @@ def group_rings(fabric: Fabric, gpus: Sequence[int]) -> tuple[Ring, ...]:
 def copy_pattern(fabric: Fabric, gpu: int, direction: str) -> Pattern:
     """Return the link pattern of a copy between a GPU and its host's memory: one flow, one round."""
     way = fabric.host_way(gpu, direction)
-    return Pattern(usage_of([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
+    return Pattern(sum_usage([(1.0, way)]), 1.0, 1, fabric.spread_latency(way))
 
 
 def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
@@ -137,7 +137,7 @@ def hop_spread(fabric: Fabric, gpus: Sequence[int], hop: Hop) -> Spread:
     return fabric.spread(source, relay, flow) + fabric.spread(relay, target, flow)
 
 
-def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
+def sum_usage(flows: Iterable[tuple[float, Spread]]) -> Usage:
     """Return the number of flows on every link, from flows given by weight and route."""
     found: dict[int, float] = {}
     for weight, spread in flows:
@@ -149,7 +149,7 @@ def usage_of(flows: Iterable[tuple[float, Spread]]) -> Usage:
 def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tuple[Pattern, ...]:
     """Return a collective's phases as link patterns on a cluster; consecutive phases with equal loads are merged."""
     found: list[Pattern] = []
-    for pattern in _one_by_one(fabric, gpus, phases):
+    for pattern in _phase_patterns(fabric, gpus, phases):
         last = found[-1] if found else None
         if last and (last.usage, last.share, last.latency) == (pattern.usage, pattern.share, pattern.latency):
             found[-1] = Pattern(last.usage, last.share, last.rounds + pattern.rounds, last.latency)
@@ -158,18 +158,18 @@ def patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> tu
     return tuple(found)
 
 
-def _one_by_one(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> Iterator[Pattern]:
+def _phase_patterns(fabric: Fabric, gpus: Sequence[int], phases: Iterable[Phase]) -> Iterator[Pattern]:
     busy = (phase for phase in phases if phase.hops)
     for pipelined, run in groupby(busy, key=lambda phase: phase.pipelined):
         if pipelined:
-            yield _pipeline(fabric, gpus, list(run))
+            yield _pipeline_pattern(fabric, gpus, list(run))
         else:
-            yield from (_rounds(fabric, gpus, phase) for phase in run)
+            yield from (_rounds_pattern(fabric, gpus, phase) for phase in run)
 
 
-def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
-    if isinstance(phase.hops, Table):
-        return _many(fabric, gpus, phase.hops, phase.rounds)
+def _rounds_pattern(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
+    if isinstance(phase.hops, HopTable):
+        return _large_phase_pattern(fabric, gpus, phase.hops, phase.rounds)
     share = max(hop.share for hop in phase.hops)
     latencies: list[float] = []
 
@@ -179,12 +179,12 @@ def _rounds(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Pattern:
             latencies.append(fabric.spread_latency(spread))
             yield hop.share / share, spread
 
-    usage = usage_of(flows())
+    usage = sum_usage(flows())
     latency = max(latencies) if phase.rounds == 1 else sum(latencies) / len(latencies)
     return Pattern(usage, share, phase.rounds, latency)
 
 
-def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Pattern:
+def _large_phase_pattern(fabric: Fabric, gpus: Sequence[int], hops: HopTable, rounds: int) -> Pattern:
     """Return the link pattern of a phase with very many hops, processed in blocks; a table is a single round."""
     assert rounds == 1
     place = np.array(gpus, dtype=np.int64)
@@ -202,23 +202,23 @@ def _many(fabric: Fabric, gpus: Sequence[int], hops: Table, rounds: int) -> Patt
     return Pattern(usage, share, 1, latency)
 
 
-def _pipeline(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
+def _pipeline_pattern(fabric: Fabric, gpus: Sequence[int], phases: Sequence[Phase]) -> Pattern:
     """Return the link pattern of pipelined phases, whose hops are all in flight at once."""
     share = max(hop.share for phase in phases for hop in phase.hops)
     reached: dict[tuple[int, int], float] = {}  # (position, channel) -> when its first byte is there
 
     def flows() -> Iterator[tuple[float, Spread]]:
         for phase in phases:
-            for hop, way, loaded in _ways(fabric, gpus, phase):
+            for hop, way, loaded in _hop_routes(fabric, gpus, phase):
                 there = reached.get((hop.source, hop.channel), 0.0) + fabric.spread_latency(way)
                 reached[hop.target, hop.channel] = max(there, reached.get((hop.target, hop.channel), 0.0))
                 yield hop.share / share, loaded
 
-    usage = usage_of(flows())
+    usage = sum_usage(flows())
     return Pattern(usage, share, 1, max(reached.values()))
 
 
-def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
+def _hop_routes(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[Hop, Spread, Spread]]:
     """Yield every hop of a phase with its route and with the links that it loads.
 
     Those differ where a switch adds up or copies: of several hops that carry the same data to or from SWITCH, a link
@@ -227,7 +227,7 @@ def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[H
     meeting: dict[object, dict[int, None]] = {}
     for hop in phase.hops:
         if SWITCH in (hop.source, hop.target):
-            meeting.setdefault(_data(hop), {})[max(hop.source, hop.target)] = None
+            meeting.setdefault(_hop_data(hop), {})[max(hop.source, hop.target)] = None
     ways = {
         data: dict(zip(ends, fabric.switch_ways([gpus[end] for end in ends], turn), strict=True))
         for turn, (data, ends) in enumerate(meeting.items())
@@ -238,13 +238,13 @@ def _ways(fabric: Fabric, gpus: Sequence[int], phase: Phase) -> Iterator[tuple[H
             way = hop_spread(fabric, gpus, hop)
             yield hop, way, way
             continue
-        up, down = ways[_data(hop)][max(hop.source, hop.target)]
-        way, before = (up if hop.target == SWITCH else down), loaded[_data(hop)]
+        up, down = ways[_hop_data(hop)][max(hop.source, hop.target)]
+        way, before = (up if hop.target == SWITCH else down), loaded[_hop_data(hop)]
         yield hop, way, tuple(part for part in way if part[0] not in before)
         before.update(dict.fromkeys(link for link, _ in way))
 
 
-def _data(hop: Hop) -> object:
+def _hop_data(hop: Hop) -> object:
     return hop.target == SWITCH, hop.channel, hop.chunk, hop.count, hop.stride
 
 
@@ -252,7 +252,7 @@ def relayed_links(fabric: Fabric, capacity: LinkValues, routes: TokenRoutes, gpu
     """Return how long relayed tokens keep the links of an ep group busy; ``capacity`` is B/s per link."""
     group = group_of(fabric, gpus)
     loads: list[dict[int, float]] = []
-    for phases in levels(group, routes):
+    for phases in dispatch_levels(group, routes):
         parts = patterns(fabric, gpus, phases)
         loads.append({link: part.share * flows for part in parts for link, flows in part.usage})
     links = np.array(sorted({**loads[0], **loads[1]}), dtype=np.int64)

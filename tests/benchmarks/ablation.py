@@ -100,11 +100,11 @@ SWITCHES: dict[str, Switch] = {
     "symmetry: cells": _patched("symmetry.folding", "cells_of", _not_alike),
     "symmetry: barriers": _patched("symmetry.communicators", "is_alone", lambda programs, axis: False),
     "bulk: regular clusters": _all(
-        *(_patched(f"topology.{where}", "drafted_cluster", _graphs) for where in ("fabrics", "machines", "uniform"))
+        *(_patched(f"topology.{where}", "cluster_of_draft", _graphs) for where in ("fabrics", "machines", "uniform"))
     ),
     "bulk: routes": _patched("topology.regular:Regular", "rows", _one_by_one),
-    "bulk: hop columns": _patched("symmetry.communicators", "drawn_at_once", _nothing),
-    "bulk: chained trees": _patched("traffic.link_usage", "chained_trees", _nothing),
+    "bulk: hop columns": _patched("symmetry.communicators", "usage_at_once", _nothing),
+    "bulk: chained trees": _patched("traffic.link_usage", "load_chained_trees", _nothing),
     "quick step": _patched("studies.sweep.quick_rows", "quick_step", _not_quick),
     "replicas: sweep": _patched("studies.whatif.montecarlo", "REPLICAS", SimpleNamespace(obstacle=lambda _: "off")),
     "search: bounds": _all(

@@ -25,7 +25,7 @@ from simcluster.engine.tables import CommunicationKind
 from simcluster.importers.astra_network import Dimension, groups_along_axes
 from simcluster.interop.chakra.trace import COLLECTIVES, ChakraTrace, TraceNode
 from simcluster.topology import Cluster
-from simcluster.traffic.methods import Methods, activities, phases_of
+from simcluster.traffic.methods import Methods, make_activities, phases_of
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Traffic, copy_pattern, group_of, patterns
 
@@ -289,7 +289,7 @@ def _cost_function(cluster: Cluster, nccl: str) -> CostFunction:
             return (copy_pattern(cluster, ranks[0], kind).traffic(size),)
         group = group_of(cluster, ranks)
         method = methods.of(group, kind, size)
-        return activities(patterns(cluster, ranks, phases_of(method, group, kind)), size, method)
+        return make_activities(patterns(cluster, ranks, phases_of(method, group, kind)), size, method)
 
     return of
 

@@ -30,8 +30,8 @@ from simcluster.engine.run import simulate_tables
 from simcluster.engine.tables import CommunicationKind
 from simcluster.scenario.given import ClusterLike, cluster_of
 from simcluster.topology import Cluster
-from simcluster.traffic.link_usage import drawn_at_once, patterns_of
-from simcluster.traffic.methods import Method, Methods, activities, phases_of
+from simcluster.traffic.link_usage import patterns_from_tables, usage_at_once
+from simcluster.traffic.methods import Method, Methods, make_activities, phases_of
 from simcluster.traffic.nccl.case import bus_factor
 from simcluster.traffic.nccl.platforms import load_platform
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
@@ -149,7 +149,7 @@ def concurrent_times(
             hops, moved = hop_rounds(cluster, gpus, phases, total, method.pace)
             _add(program, [arrived[place] for place in turn], CommunicationKind(len(gpus), moved, hops=hops))
         else:
-            traffics = activities(_patterns(cluster, gpus, kind, method, parts), total, method)
+            traffics = make_activities(_patterns(cluster, gpus, kind, method, parts), total, method)
             _add(program, [max(arrived)], CommunicationKind(1, traffics))
     ends = iter(simulate_tables(program.tables(cluster.capacity), str, keeps_times=False).lane_end.tolist())
 
@@ -184,7 +184,7 @@ def collective_traffics(
     for given in groups:
         gpus = _turned(given, root)
         method = methods.of(group_of(cluster, gpus), kind, total)
-        found.append(activities(_patterns(cluster, gpus, kind, method, parts), total, method))
+        found.append(make_activities(_patterns(cluster, gpus, kind, method, parts), total, method))
     return found
 
 
@@ -247,8 +247,8 @@ def _patterns(
         if len(known) >= _MOST_KNOWN:
             known.clear()
         phases = phases_of(method, group_of(cluster, gpus), kind, parts)
-        at_once = drawn_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _FEW else None
-        known[key] = patterns(cluster, gpus, phases) if at_once is None else patterns_of(at_once)
+        at_once = usage_at_once(cluster, np.array([gpus]), phases) if len(gpus) > _FEW else None
+        known[key] = patterns(cluster, gpus, phases) if at_once is None else patterns_from_tables(at_once)
     return known[key]
 
 

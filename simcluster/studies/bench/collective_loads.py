@@ -13,7 +13,7 @@ from simcluster.base.arrays import Floats
 from simcluster.collectives.entry import Parts
 from simcluster.studies.bench.collective import collective_traffics, played
 from simcluster.topology import Cluster
-from simcluster.topology.links import label, switch_levels
+from simcluster.topology.links import node_label, switch_levels
 from simcluster.traffic.traffic import Traffic
 
 Link = tuple[str, str]
@@ -206,7 +206,7 @@ def _collisions(flows: float, mean: float) -> float:
 
 def _nature(cluster: Cluster, link: int) -> tuple[str, str, float]:
     a, b = cluster.links[link]
-    ends = f"{label(cluster.graph, a)} -> {label(cluster.graph, b)}"
+    ends = f"{node_label(cluster.graph, a)} -> {node_label(cluster.graph, b)}"
     return ends, _medium(cluster, link), float(cluster.capacity[link])
 
 

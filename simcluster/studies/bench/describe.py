@@ -13,9 +13,9 @@ from simcluster.studies.bench import places
 from simcluster.studies.bench.places import LINK_KEYS, LinkTable, maximum_flows, node_classes
 from simcluster.studies.bench.report import LinkGroup, NetworkReport, RingReport, TopologyReport
 from simcluster.topology.cluster import Cluster
-from simcluster.topology.links import COMPUTE, Graph, compute_part, label, network_names, switch_levels
+from simcluster.topology.links import COMPUTE, Graph, compute_part, network_names, node_label, switch_levels
 from simcluster.traffic.fairness import solo_rate
-from simcluster.traffic.traffic import group_rings, hop_spread, usage_of
+from simcluster.traffic.traffic import group_rings, hop_spread, sum_usage
 
 _GPU = 1.3e-4
 """Seconds per GPU for its nodes, links and routes (80,000 of them on rails: 10 s)."""
@@ -34,7 +34,7 @@ def describe(cluster: Cluster) -> TopologyReport:
     report_estimate(cluster.name, estimate)
     graph = compute_part(cluster.graph)
     table = LinkTable.of(graph)
-    labels = {node: label(graph, node) for node in graph}
+    labels = {node: node_label(graph, node) for node in graph}
     class_of = node_classes(table, {node: data["kind"] for node, data in graph.nodes(data=True)}).tolist()
     by_node = dict(zip(table.nodes, class_of, strict=True))
     classes = [by_node[gpu] for gpu in cluster.gpus]
@@ -102,7 +102,7 @@ def _ring_all_reduce(
         wanted = np.flatnonzero(beyond | example[host[order]] | example[host[following]])
         for source, target, relay in zip(*(part[wanted].tolist() for part in (order, following, relays)), strict=True):
             spreads.append(hop_spread(cluster, gpus, Hop(source, target, 1.0, relay, channel)))
-    usage = usage_of((1.0, spread) for spread in spreads)
+    usage = sum_usage((1.0, spread) for spread in spreads)
     flows = dict(usage)
     rate = float(solo_rate(usage, cluster.capacity))  # type: ignore[arg-type]  # an array is indexed as a sequence is
     tight = min(flows, key=lambda link: (cluster.capacity[link] / flows[link], link))
@@ -210,7 +210,7 @@ def _network(graph: Graph, name: str, machines: int) -> NetworkReport:
     return NetworkReport(
         name=name,
         nodes=_count_nodes(part),
-        links=_link_groups(table, {node: label(near, node) for node in near}),
+        links=_link_groups(table, {node: node_label(near, node) for node in near}),
         per_machine=out / machines,
         bisection=min(maximum_flows(part, side)) if len(nics) > 1 else 0.0,
         oversubscription=_oversubscription(part),

@@ -14,7 +14,7 @@ from simcluster.planning.works import Collective, Transfer
 from simcluster.symmetry.communicators import Communicators
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage, solo_rate
-from simcluster.traffic.methods import Methods, activities, phases_of
+from simcluster.traffic.methods import Methods, make_activities, phases_of
 from simcluster.traffic.traffic import Pattern, Traffic, group_of, patterns
 
 Call = Collective | Transfer
@@ -68,7 +68,7 @@ class Way:
         name = ranks, kind, method.algorithm, method.routes
         if name not in self._drawn:
             self._drawn[name] = patterns(self._cluster, ranks, phases_of(method, group, kind))
-        return _alone(activities(self._drawn[name], call.size, method), self._capacity)
+        return _alone(make_activities(self._drawn[name], call.size, method), self._capacity)
 
     def _members(self, call: Call, stage: int) -> tuple[int, ...]:
         """Return the ranks of a call's group or pair."""

@@ -40,7 +40,7 @@ from simcluster.symmetry.orbits import Irregularities
 from simcluster.symmetry.quotient import Quotient
 from simcluster.topology import Cluster
 from simcluster.traffic.fairness import Usage
-from simcluster.traffic.methods import Method, activities
+from simcluster.traffic.methods import Method, make_activities
 from simcluster.traffic.traffic import Traffic, group_of
 
 
@@ -230,7 +230,7 @@ class _AnySize(Communicators):
     def traffics(self, number: int, kind: str, size: float, usages: Sequence[Usage]) -> tuple[Traffic, ...]:
         """Return the activities of a collective of any size."""
         method, parts = self._planned(number, kind, size)
-        return activities(patterns_of(parts, usages), size, method)
+        return make_activities(patterns_of(parts, usages), size, method)
 
     def _planned(self, number: int, kind: str, size: float) -> tuple[Method, tuple[Part, ...]]:
         """Return the method of this group for a collective of any size, and its parts, which depend on the form."""

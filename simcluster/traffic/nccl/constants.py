@@ -50,7 +50,7 @@ class TuningTables:
     nvls_share: Mapping[str, float] = field(default_factory=dict)
 
 
-def _read() -> dict[str, dict[str, dict[Any, Any]]]:
+def _read_tables() -> dict[str, dict[str, dict[Any, Any]]]:
     """Return the tuner's constants from ``tables.csv`` by version, table and row."""
     found: dict[str, dict[str, dict[Any, Any]]] = {}
     with Path(__file__).with_name("tables.csv").open(encoding="utf-8", newline="") as file:
@@ -61,7 +61,7 @@ def _read() -> dict[str, dict[str, dict[Any, Any]]]:
     return found
 
 
-_FOUND = _read()
+_FOUND = _read_tables()
 # What the bandwidth of a tree all-reduce is multiplied with, by protocol and size.
 TREE_CORRECTION: Mapping[str, tuple[float, ...]] = MappingProxyType(
     dict(zip(PROTOCOLS, zip(*_FOUND.pop("any")["tree_correction"].values(), strict=True), strict=True))

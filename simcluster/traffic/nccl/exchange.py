@@ -37,7 +37,7 @@ def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, pla
     if kind == "send" and nodes > 1:
         inside = 0
     message = size / case.ranks if kind == "all_to_all" else size
-    pool, most, least = _channels(case)
+    pool, most, least = _count_channels(case)
     protocol: Literal["LL", "Simple"] = "LL" if message <= most * LL_MOST else "Simple"
     fitted = case.platform.effective
     port, network = _rates(case, protocol, kind)
@@ -50,7 +50,7 @@ def exchange(kind: Exchange, *, nodes: int, gpus_per_node: int, size: float, pla
     return Prediction(kind, "direct", protocol, case.ranks, float(size), latency, size / moving, issue)
 
 
-def _channels(case: Case) -> tuple[int, int, int]:
+def _count_channels(case: Case) -> tuple[int, int, int]:
     """Return the number of channels in the pool, and the most and the fewest that a message can have."""
     pool = 2 ** math.ceil(math.log2(2 * case.platform.one.ring.channels))
     most = pool if case.nodes == 1 else min(pool, CHANNELS_BETWEEN_NODES)

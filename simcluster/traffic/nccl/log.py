@@ -108,14 +108,16 @@ def parse_log(text: str, *, source: str = "the log") -> Log:
         if found := _VERSION.search(line):
             version = found[1]
         if found := _AVERAGE.match(line):
-            average = GB * _number(found[1], where, "the average bus bandwidth")
+            average = GB * _parse_number(found[1], where, "the average bus bandwidth")
     if not rows:
         raise InputError(
             f"{source}: no measured size in it; an nccl-tests log must have rows like "
             "'1048576 262144 float sum -1 74.78 14.02 24.54 0 74.50 14.07 24.63 0': give what all_reduce_perf printed"
         )
     hosts, gpus = zip(*(ranks[rank] for rank in sorted(ranks)), strict=True) if ranks else ((), ())
-    return Log(source, program or _guessed(rows, len(ranks), operations), tuple(rows), hosts, gpus, average, version)
+    return Log(
+        source, program or _guess_collective(rows, len(ranks), operations), tuple(rows), hosts, gpus, average, version
+    )
 
 
 def _read_row(words: list[str], number: int, where: str, operations: set[bool]) -> Iterator[LogRow]:
@@ -134,8 +136,11 @@ def _read_row(words: list[str], number: int, where: str, operations: set[bool]) 
         if time == "N/A":
             continue
         what = "in place" if in_place else "out of place"
-        seconds = US * _number(time, where, f"the time {what}")
-        rate, bus_rate = GB * _number(algorithm, where, f"algbw {what}"), GB * _number(bus, where, f"busbw {what}")
+        seconds = US * _parse_number(time, where, f"the time {what}")
+        rate, bus_rate = (
+            GB * _parse_number(algorithm, where, f"algbw {what}"),
+            GB * _parse_number(bus, where, f"busbw {what}"),
+        )
         if seconds <= 0:
             raise InputError(f"{where}: the time {what} is {time} us; it must be above zero")
         if abs(rate - size / seconds) > 0.0051 * GB + 0.01 * rate:
@@ -147,14 +152,14 @@ def _read_row(words: list[str], number: int, where: str, operations: set[bool]) 
         yield LogRow(size, seconds, rate, bus_rate, in_place, checked, number)
 
 
-def _number(word: str, where: str, what: str) -> float:
+def _parse_number(word: str, where: str, what: str) -> float:
     value = float(word) if _FLOAT.fullmatch(word) else math.nan
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{where}: {what} is {word!r}, and must be a number; take the line as the program printed it")
     return value
 
 
-def _guessed(rows: Sequence[LogRow], ranks: int, operations: Collection[bool]) -> str:
+def _guess_collective(rows: Sequence[LogRow], ranks: int, operations: Collection[bool]) -> str:
     """Return the collective that busbw / algbw and the redop column imply; "" if several would fit.
 
     All-gather and all-to-all look the same, so they are unknown.
@@ -226,7 +231,7 @@ def health(
     if known is None:
         raise InputError(f"NCCL's tuner has no estimate for {collective!r}; it has for {', '.join(COLLECTIVES)}")
     ask = partial(choose, known, nodes=nodes or 0, gpus_per_node=gpus_per_node or 0, platform=platform)
-    return tuple(_reading(rows[size], partial(ask, size=size)) for size in sorted(rows))
+    return tuple(_compare_row(rows[size], partial(ask, size=size)) for size in sorted(rows))
 
 
 def overall(readings: Iterable[Reading]) -> tuple[float, str]:
@@ -250,7 +255,7 @@ def _verdict(ratio: float, slower: float, much_slower: float) -> str:
     return "faster than the model" if ratio < FASTER else "as expected"
 
 
-def _reading(row: LogRow, ask: Callable[..., Choice]) -> Reading:
+def _compare_row(row: LogRow, ask: Callable[..., Choice]) -> Reading:
     """Compare one size with the model; NCCL may have been kept from the algorithm that it should pick."""
     choice, likeness = ask(), dict[str, float]()
     expected = choice.prediction.seconds

@@ -112,7 +112,7 @@ class Platform:
 
     @property
     def newest(self) -> Platform:
-        """This platform with the newest version of NCCL's tables."""
+        """The platform with the newest version of NCCL's tables."""
         return self if self.version == LATEST else replace(self, version=LATEST)
 
     def graphs(self, nodes: int) -> Graphs:
@@ -127,14 +127,14 @@ class Platform:
 
 
 @cache
-def _platforms() -> dict[str, Platform]:
+def _read_platforms() -> dict[str, Platform]:
     """Return the platforms of ``platforms.yaml``, by name."""
     known = read_document(Path(__file__).with_suffix(".yaml")).data
     found = {}
     for name, written in known["platforms"].items():
         entry = {**known["platforms"].get(written.get("base"), {}), **written}
         entry.pop("base", None)
-        graphs = [_graphs(entry[nodes]) if nodes in entry else None for nodes in ("one", "several")]
+        graphs = [_parse_graphs(entry[nodes]) if nodes in entry else None for nodes in ("one", "several")]
         fitted = {**known["fits"].get(entry.pop("fit", ""), {}), **entry.pop("effective", {})}
         scaled = {
             key: value * US if key in ("launch", "start", "fill", "loop") else value for key, value in fitted.items()
@@ -144,7 +144,7 @@ def _platforms() -> dict[str, Platform]:
     return found
 
 
-def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
+def _parse_graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
     """Return channel graphs from a row of the file: channels, then GB/s inside a node, between nodes, of the wire."""
     found = {
         name: ChannelGraph(int(channels), intra * GB, inter * GB, wire=wire[0] * GB if wire else 0.0)
@@ -155,12 +155,12 @@ def _graphs(written: Mapping[str, Sequence[float]]) -> Graphs:
 
 def platform_names() -> tuple[str, ...]:
     """Return the names of the built-in platforms."""
-    return tuple(_platforms())
+    return tuple(_read_platforms())
 
 
 def load_platform(name: str) -> Platform:
     """Return a built-in platform by name; raise InputError for an unknown one."""
-    known = _platforms()
+    known = _read_platforms()
     if name not in known:
         raise InputError(
             f"there is no NCCL platform {name!r}{did_you_mean(name, known)}; those that ship: {', '.join(known)}"

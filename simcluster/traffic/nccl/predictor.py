@@ -35,7 +35,13 @@ from simcluster.traffic.nccl.case import (
 )
 from simcluster.traffic.nccl.constants import ALGORITHMS, COLLECTIVES, PROTOCOLS, Algorithm, Collective, Protocol
 from simcluster.traffic.nccl.platforms import Platform
-from simcluster.traffic.nccl.tuner import bandwidth, engaged, filling, short_loops, tuner_prediction
+from simcluster.traffic.nccl.tuner import (
+    bandwidth,
+    count_engaged_channels,
+    count_short_loops,
+    pipeline_fill_seconds,
+    tuner_prediction,
+)
 
 Model = Literal["tuner", "effective"]
 MODELS: tuple[Model, ...] = ("tuner", "effective")
@@ -65,10 +71,10 @@ def predict(
     check_known("model", model, MODELS)
     case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
     estimate = tuner_prediction(case, size)
-    return estimate if model == "tuner" else _effective(case, size)
+    return estimate if model == "tuner" else _predict_effective(case, size)
 
 
-def _effective(asked: Case, size: float) -> Prediction:
+def _predict_effective(asked: Case, size: float) -> Prediction:
     """Predict the time on a stopwatch: the tuner's estimate with the platform's fitted corrections."""
     case = replace(asked, platform=asked.platform.newest)
     estimate = tuner_prediction(case, size)
@@ -78,8 +84,8 @@ def _effective(asked: Case, size: float) -> Prediction:
         rate *= graph.wire / graph.inter
     if case.algorithm == "nvls_tree":  # sum and copies cross the NICs, all but the node's own part: 2 (m - 1) / m S
         rate = min(rate, graph.channels * graph.inter * case.nodes / (2 * (case.nodes - 1)))
-    fill = filling(case, size, rate) + fitted.loop * short_loops(case, size)
-    issue, start = fitted.launch, fitted.start * engaged(case, size) if case.nodes == 1 else 0.0
+    fill = pipeline_fill_seconds(case, size, rate) + fitted.loop * count_short_loops(case, size)
+    issue, start = fitted.launch, fitted.start * count_engaged_channels(case, size) if case.nodes == 1 else 0.0
     return replace(
         estimate, latency=issue + start + estimate.latency, bandwidth=1.0 / (1.0 / rate + fill / size), issue=issue
     )
@@ -155,8 +161,8 @@ def choose(
     check_size(size)
     cases: list[tuple[Prediction, Case]] = []
     excluded: list[tuple[Algorithm, Protocol, str]] = []
-    for algorithm in _narrowed("algorithm", algorithms, ALGORITHMS):
-        for protocol in _narrowed("protocol", protocols, PROTOCOLS):
+    for algorithm in _narrow_choices("algorithm", algorithms, ALGORITHMS):
+        for protocol in _narrow_choices("protocol", protocols, PROTOCOLS):
             case = Case(collective, algorithm, protocol, nodes, gpus_per_node, platform)
             why = unavailable(case) or (ll128_unavailable(case) if protocols is None else "")
             if why:
@@ -169,13 +175,13 @@ def choose(
     cases.sort(key=lambda pair: pair[0].seconds)
     best, case = cases[0]
     return Choice(
-        prediction=best if model == "tuner" else _effective(case, size),
+        prediction=best if model == "tuner" else _predict_effective(case, size),
         candidates=tuple(estimate for estimate, _ in cases),
         excluded=tuple(excluded),
     )
 
 
-def _narrowed(what: str, wanted: Collection[Word] | None, known: tuple[Word, ...]) -> tuple[Word, ...]:
+def _narrow_choices(what: str, wanted: Collection[Word] | None, known: tuple[Word, ...]) -> tuple[Word, ...]:
     if wanted is None:
         return known
     for word in wanted:

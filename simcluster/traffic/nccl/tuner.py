@@ -47,7 +47,7 @@ _BYTES_PER_CHANNEL = {"LL": 512 * 8.0, "LL128": 640 * 8.0, "Simple": 512 * 64.0}
 """Threads of a channel x the bytes that each must have before another channel is engaged."""
 
 
-def channels(case: Case) -> int:
+def count_channels(case: Case) -> int:
     """Return the number of channels (thread blocks) of a large call; rings and trees use twice the search's number."""
     if case.algorithm not in ("nvls", "nvls_tree"):
         return 2 * case.graph.channels
@@ -56,9 +56,9 @@ def channels(case: Case) -> int:
     return 24 if case.nodes == 1 else 32
 
 
-def engaged(case: Case, size: float) -> int:
+def count_engaged_channels(case: Case, size: float) -> int:
     """Return the number of channels that a call of this size engages; a ring's LL divides its bytes by ranks."""
-    most = channels(case)
+    most = count_channels(case)
     if case.algorithm not in ("ring", "tree"):
         return most
     each = _BYTES_PER_CHANNEL[case.protocol]
@@ -67,7 +67,7 @@ def engaged(case: Case, size: float) -> int:
     return max(1, min(most, math.ceil(size / each)))
 
 
-def filling(case: Case, size: float, rate: float) -> float:
+def pipeline_fill_seconds(case: Case, size: float, rate: float) -> float:
     """Return the time (s) until a call's pipeline is full, with data moving at ``rate`` B/s of its size.
 
     A ring: chunks grow with the call until every channel's buffer is in use; what they then cost is a time of the
@@ -75,20 +75,20 @@ def filling(case: Case, size: float, rate: float) -> float:
     per hop, since the network takes whole chunks. NVLink SHARP: two loops, and never more than the call's time.
     """
     if case.algorithm in ("nvls", "nvls_tree"):
-        return NVLS_FILL * min(size / 2, nvls_loop(case, size)) / rate
+        return NVLS_FILL * min(size / 2, nvls_loop_bytes(case, size)) / rate
     if case.algorithm == "ring" and case.protocol == "Simple":
         return case.platform.effective.fill * size / (size + case.graph.channels * BUFFER["Simple"])
     if case.algorithm == "tree" and case.protocol != "LL":
         hops = int(math.log2(case.nodes))
-        return hops * min(size, channels(case) * tree_chunk(case, size)) / rate
+        return hops * min(size, count_channels(case) * tree_chunk_bytes(case, size)) / rate
     return 0.0
 
 
-def tree_chunk(case: Case, size: float) -> float:
+def tree_chunk_bytes(case: Case, size: float) -> float:
     """Return a tree's chunk size (bytes); LL128 halves it for short calls, to have enough for its steps."""
     if case.protocol != "LL128":
         return STEP
-    chunk, count = LL128_CHUNK, channels(case)
+    chunk, count = LL128_CHUNK, count_channels(case)
     steps = 1 + int(math.log2(case.nodes)) + 0.1 * case.gpus_per_node
     for enough, least in TREE_LL128_CHUNKS:
         while size / (count * chunk) < steps * enough / case.gpus_per_node and chunk > least:
@@ -96,9 +96,9 @@ def tree_chunk(case: Case, size: float) -> float:
     return chunk
 
 
-def nvls_loop(case: Case, size: float) -> float:
+def nvls_loop_bytes(case: Case, size: float) -> float:
     """Return the bytes that NVLink SHARP moves in one loop over all channels and GPUs of the switch."""
-    together = channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS)
+    together = count_channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS)
     chunk = NVLS_CHUNK
     if case.algorithm == "nvls_tree" and case.nodes >= 4:
         chunk = NVLS_TREE_MOST_FAR
@@ -108,12 +108,12 @@ def nvls_loop(case: Case, size: float) -> float:
     return together * chunk
 
 
-def short_loops(case: Case, size: float) -> float:
+def count_short_loops(case: Case, size: float) -> float:
     """Return the number of loops of NVLink SHARP in a node beyond those that its largest chunk needs."""
     if case.algorithm != "nvls" or case.nodes > 1:
         return 0.0
-    loop = nvls_loop(case, size)
-    largest = channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS) * NVLS_CHUNK
+    loop = nvls_loop_bytes(case, size)
+    largest = count_channels(case) * min(case.gpus_per_node, NVLS_MOST_HEADS) * NVLS_CHUNK
     return size / loop - size / largest
 
 
@@ -133,22 +133,22 @@ def bandwidth(case: Case) -> float:
         case "nvls" | "nvls_tree":
             rate = _nvls_bandwidth(case)
         case "collnet_direct" | "collnet_chain":
-            rate = 0.5 * _bus(case)
+            rate = 0.5 * _bus_bandwidth(case)
         case "pat":
-            rate = PAT_PART * _bus(case)
+            rate = PAT_PART * _bus_bandwidth(case)
         case _:
             assert_never(case.algorithm)
     return GB * rate
 
 
-def _bus(case: Case) -> float:
+def _bus_bandwidth(case: Case) -> float:
     """Return the bandwidth (GB/s) of all channels: inside a node for up to 2 nodes, between nodes for more."""
     graph = case.graph
     per_channel = graph.intra if case.nodes <= 2 or case.algorithm.startswith("collnet") else graph.inter
-    return min(graph.channels * per_channel, _through_node(case)) / GB
+    return min(graph.channels * per_channel, _node_bandwidth_limit(case)) / GB
 
 
-def _through_node(case: Case) -> float:
+def _node_bandwidth_limit(case: Case) -> float:
     """Return the highest bandwidth (B/s) that all channels bring through a node, whatever its number of NICs.
 
     Of a channel's g hops in a node of g GPUs g - 1 go over the NVLink of a GPU, which all channels share.
@@ -157,13 +157,13 @@ def _through_node(case: Case) -> float:
     return math.inf if case.nodes == 1 or each == 1 else ring.channels * ring.intra * each / (each - 1)
 
 
-def _ll_cap(case: Case) -> float:
+def _ll_bandwidth_cap(case: Case) -> float:
     """Return the LL bandwidth cap (GB/s): by GPU generation in one node, by CPU between nodes."""
     between = "ampere" if case.platform.cpu == "amd" else "volta"
     return case.platform.tables.ll_cap[case.platform.architecture if case.nodes == 1 else between][case.column]
 
 
-def _steps(case: Case) -> int:
+def _count_steps(case: Case) -> int:
     ranks = case.ranks
     return {"all_reduce": 2 * (ranks - 1), "reduce_scatter": ranks - 1, "all_gather": ranks - 1}.get(
         case.collective, ranks
@@ -171,22 +171,22 @@ def _steps(case: Case) -> int:
 
 
 def _ring_bandwidth(case: Case) -> float:
-    bus = _bus(case)
+    bus = _bus_bandwidth(case)
     if case.protocol == "LL":
-        bus = min(_ll_cap(case), RING_LL_PART * bus)
+        bus = min(_ll_bandwidth_cap(case), RING_LL_PART * bus)
     elif case.protocol == "LL128":
         cap = case.platform.tables.ring_ll128_cap[case.platform.architecture][case.column]
         bus = min(RING_LL128_PART * bus, case.graph.channels * cap)
     elif case.protocol != "Simple":
         assert_never(case.protocol)
-    return bus * case.ranks / _steps(case)
+    return bus * case.ranks / _count_steps(case)
 
 
 def _tree_bandwidth(case: Case) -> float:
     tables, architecture, graph = case.platform.tables, case.platform.architecture, case.graph
-    bus = min(TREE_PART * _bus(case), graph.channels * tables.tree_cap[architecture][case.column])
+    bus = min(TREE_PART * _bus_bandwidth(case), graph.channels * tables.tree_cap[architecture][case.column])
     if case.protocol == "LL":
-        bus = min(bus / TREE_LL_DIVISOR, _ll_cap(case))
+        bus = min(bus / TREE_LL_DIVISOR, _ll_bandwidth_cap(case))
     elif case.protocol == "LL128":
         part = TREE_LL128_PART_ONE_NODE if case.nodes == 1 else TREE_LL128_PART
         bus = min(bus * part, graph.channels * tables.tree_ll128_cap[architecture][case.column])
@@ -206,7 +206,7 @@ def _nvls_bandwidth(case: Case) -> float:
         channel = min(channel, graph.inter / GB * (2.0 if case.algorithm == "nvls_tree" and case.nodes == 2 else 1.0))
     if case.algorithm == "nvls_tree":
         channel = min(channel, tables.nvls_tree_cap[architecture][case.column])
-    return channel * graph.channels * (case.ranks / _steps(case) if everywhere else 1.0)
+    return channel * graph.channels * (case.ranks / _count_steps(case) if everywhere else 1.0)
 
 
 def _nvls_bandwidth_by_share(case: Case, share: float) -> float:
