@@ -208,7 +208,7 @@ CALLED: list[tuple[Any, str]] = [
     (lambda: simcluster.monte_carlo("jitter_8", base=simcluster.simulate("tiny_dp")), "base: is the result of another"),
     (lambda: simcluster.sweep("tiny_dp", {"seed": [1]}, executor={}), "executor takes a number of processes"),
     (lambda: simcluster.sweep("tiny_dp", {"parallel.zeros": [0]}), "a scenario has no parallel.zeros"),
-    (lambda: simcluster.simulate_schedules(["1f1b"], stages=2, microbatches=2**31), "the product may be up to 500,000"),
+    (lambda: simcluster.simulate_schedules(["1f1b"], stages=2, microbatches=2**31), "may be at most 500,000"),
     (lambda: simcluster.simulate_schedules([3], stages=2, microbatches=2), "schedules[0]"),
     (lambda: simcluster.Costs(forward="1 ms", backward=2), "forward '1 ms' must be a finite number of seconds"),
     (lambda: simcluster.compare({"a": "tiny_dp", "b": {"parallel.tp": 4}}), "variant b: 'parallel.tp' is a change of"),

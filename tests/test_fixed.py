@@ -15,7 +15,7 @@ from simcluster.base.clock import round_to_tick
 from simcluster.base.errors import InputError
 from simcluster.results.played import Run
 from simcluster.schedules import EqualCosts as ActionCosts
-from simcluster.schedules import play, schedule_function
+from simcluster.schedules import schedule_entry, time_actions
 from simcluster.studies.bench.given_times import Costs, simulate_costs
 
 SECONDS = st.floats(1e-3, 2.0)
@@ -61,10 +61,10 @@ def test_every_action_is_where_the_longest_path_puts_it(
     schedule, P, K, v = shape
     run = pipeline(P, K, F, B, schedule, v, send=send)
     costs = ActionCosts(F=round_to_tick(F / v), B=round_to_tick(B / v))
-    made = schedule_function(schedule)(P, K, v)
+    made = schedule_entry(schedule)(P, K, v)
     # a send occupies its lane for its length; when the next one is behind it, it waits (none does where F, B >= send)
     if send <= min(F, B) / v:
-        expected = play(made, costs, round_to_tick(send))
+        expected = time_actions(made, costs, round_to_tick(send))
         assert run.step_time == expected.makespan
         for stage, row in enumerate(made.rows):
             table = run.timeline_of(stage)
@@ -97,11 +97,11 @@ def test_split_and_paired_actions_are_where_the_longest_path_puts_them(
 ) -> None:
     """Every schedule with I and W, a V, two directions or pairs (which take the time of both, one after the other)."""
     schedule, P, K, v = shape
-    made = schedule_function(schedule)(P, K, v)
+    made = schedule_entry(schedule)(P, K, v)
     share = P / len(made.routes[0])
     run = pipeline(P, K, F, I + W, schedule, v, weight_grad=W, send=send)
     times = {"F": F * share, "B": (I + W) * share, "I": (I + W - W) * share, "W": W * share}
-    expected = play(
+    expected = time_actions(
         made, ActionCosts(**{kind: round_to_tick(time) for kind, time in times.items()}), round_to_tick(send)
     )
     assert run.step_time == pytest.approx(expected.makespan, rel=0, abs=1e-9)

@@ -18,7 +18,7 @@ from simcluster.model.transformer import Model
 from simcluster.planning.footprint import Footprint, stage_footprint
 from simcluster.planning.job import Slices
 from simcluster.planning.parallel import Plan
-from simcluster.schedules import schedule_function
+from simcluster.schedules import schedule_entry
 from simcluster.step.simulate import simulate
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -32,7 +32,7 @@ HEAD = head_activation_bytes(MODEL, SHAPE)
 
 
 def footprints(schedule: str, P: int, M: int, v: int = 1, **other: Any) -> list[Footprint]:
-    made = schedule_function(schedule)(P, M, v)
+    made = schedule_entry(schedule)(P, M, v)
     settings = {"recipe": recipe_named("mixed-16"), "zero": 0, **other}
     slices = Slices.even(MODEL.layers, len(made.routes[0]))
     return [stage_footprint(MODEL, SHAPE, Plan(pp=P), made, slices, stage=stage, **settings) for stage in range(P)]

@@ -20,7 +20,7 @@ from simcluster.evidence.validation import load_study, validate_studies
 from simcluster.evidence.validation.schedule_studies import plan_schedules
 from simcluster.evidence.validation.step_studies import read_study_table
 from simcluster.evidence.validation.study import ScheduleStudy
-from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, play, zb_auto
+from simcluster.schedules import SCHEDULES, Kind, SliceCosts, one_f_one_b, peak_in_flight, time_actions, zb_auto
 from simcluster.schedules import EqualCosts as ActionCosts
 from simcluster.schedules.specs import Interleaved, ZbAuto
 from simcluster.studies.bench.given_times import Costs, seconds_between_steps, simulate_costs
@@ -69,7 +69,7 @@ def test_slices_cost_what_they_cost_wherever_they_are(shape: tuple[str, int, int
         "W": W,
     }
     gridded: dict[Kind, list[float]] = {kind: [round_to_tick(each) for each in row] for kind, row in times.items()}
-    expected = play(made, SliceCosts(made, gridded))
+    expected = time_actions(made, SliceCosts(made, gridded))
     assert run.step_time == pytest.approx(expected.makespan, rel=0, abs=1e-9)
 
 
@@ -124,7 +124,7 @@ def test_blocking_messages_are_as_if_the_sender_computed_for_longer(
         "F": [F + (c if place < depth - 1 else 0) for place in range(depth)],
         "B": [B + (c if place else 0) for place in range(depth)],
     }
-    assert run.step_time == pytest.approx(play(made, SliceCosts(made, longer)).makespan, rel=1e-9)
+    assert run.step_time == pytest.approx(time_actions(made, SliceCosts(made, longer)).makespan, rel=1e-9)
     beside = simulate_costs(
         Costs(forward=F * v, backward=B * v, send=c), stages=P, microbatches=M, schedule=name, chunks=v
     )
@@ -167,7 +167,7 @@ def test_stages_that_agree_before_the_optimizer_wait_for_the_last(
     )
     made = SCHEDULES[name](4, 9)
     share = 4 / len(made.routes[0])
-    makespan = play(made, ActionCosts(F=share, B=2 * share, I=share, W=share)).makespan
+    makespan = time_actions(made, ActionCosts(F=share, B=2 * share, I=share, W=share)).makespan
     assert run.step_time == pytest.approx(makespan + sync + optimizer, rel=1e-9)
     assert seconds_between_steps(run) == pytest.approx(run.step_time, rel=1e-9)
 
@@ -179,7 +179,7 @@ def test_stages_that_do_not_wait_repeat_after_their_longest_span(name: str, stag
     run = simulate_costs(Costs(forward=1, backward=2), stages=stages, microbatches=M, schedule=name, steps=3)
     made = SCHEDULES[name](stages, M)
     share = stages / len(made.routes[0])
-    timing = play(made, ActionCosts(F=share, B=2 * share, I=share, W=share))
+    timing = time_actions(made, ActionCosts(F=share, B=2 * share, I=share, W=share))
     assert seconds_between_steps(run) == pytest.approx(max(timing.spans), rel=1e-9)
     if name != "zb-h1":
         assert seconds_between_steps(run) == pytest.approx(3 * M, rel=1e-9)
@@ -256,7 +256,7 @@ def test_bubble_and_memory_of_dualpipe(PP: int, F: int, W: int) -> None:
     }
     for name, (bubble, devices, activations) in table.items():
         made = SCHEDULES[name](devices, 3 * PP)
-        timing = play(made, ActionCosts(F=F, B=B, I=F, W=W))
+        timing = time_actions(made, ActionCosts(F=F, B=B, I=F, W=W))
         assert timing.makespan - max(timing.busy) == bubble, name
         assert max(timing.peak_in_flight) == activations, name
 

@@ -18,7 +18,7 @@ from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Collective
 from simcluster.scenario.scenario import from_document, load
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_function
+from simcluster.schedules import SCHEDULES, Schedule, make_schedule, peak_in_flight, schedule_entry
 from simcluster.schedules.specs import Rows
 from simcluster.schedules.torch_csv import to_csv
 from simcluster.step.planned import plan_job
@@ -105,7 +105,7 @@ def test_groups_of_interleaving(tiny: Tiny) -> None:
     spec = {"name": "interleaved", "group_size": 8}
     wide = pipe(tiny, pipeline={"schedule": spec, "chunks": 2})
     assert schedule_of(wide) == make_schedule(wide.pipeline.schedule, 4, 8, 2)
-    assert schedule_of(wide) != schedule_function("interleaved")(4, 8, 2)
+    assert schedule_of(wide) != schedule_entry("interleaved")(4, 8, 2)
     assert from_document(wide.document()) == wide
     plain = pipe(tiny, pipeline={"schedule": {"name": "interleaved"}, "chunks": 2})
     assert plain.pipeline.schedule == "interleaved"
@@ -115,7 +115,7 @@ def test_groups_of_interleaving(tiny: Tiny) -> None:
 
 
 def test_a_csv_file_beside_the_scenario(tmp_path: Path) -> None:
-    schedule = schedule_function("zb-h1")(4, 8)
+    schedule = schedule_entry("zb-h1")(4, 8)
     (tmp_path / "mine.csv").write_text(to_csv(schedule))
     (tmp_path / "run.yaml").write_text(SCENARIO.replace("SCHEDULE", "mine.csv"))
     scenario = load(tmp_path / "run.yaml")
@@ -133,7 +133,7 @@ def test_a_function_beside_the_scenario(tmp_path: Path) -> None:
     )
     (tmp_path / "run.yaml").write_text(SCENARIO.replace("SCHEDULE", "mine.py:twice"))
     scenario = load(tmp_path / "run.yaml", allow_python=True)
-    assert schedule_of(scenario) == schedule_function("interleaved")(4, 8, 2)
+    assert schedule_of(scenario) == schedule_entry("interleaved")(4, 8, 2)
     assert schedule_of(scenario.with_({"parallel.pp": 2, "gpus": 2})).num_stages == 2  # called anew
     assert from_document(scenario.document()) == scenario
 
@@ -141,7 +141,7 @@ def test_a_function_beside_the_scenario(tmp_path: Path) -> None:
 def test_paths_of_overrides_are_relative_to_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "run.yaml").write_text(SCENARIO.replace("SCHEDULE", "1f1b"))
-    (tmp_path / "mine.csv").write_text(to_csv(schedule_function("gpipe")(4, 8)))
+    (tmp_path / "mine.csv").write_text(to_csv(schedule_entry("gpipe")(4, 8)))
     monkeypatch.chdir(tmp_path)
     assert load("sub/run.yaml", ["pipeline.schedule=mine.csv"]).pipeline.schedule_name == "mine.csv"
 
@@ -160,12 +160,12 @@ def test_paths_of_overrides_are_relative_to_where_one_is(tmp_path: Path, monkeyp
     ],
 )
 def test_a_file_that_is_wrong_is_refused(text: str, words: list[str], tmp_path: Path) -> None:
-    good = to_csv(schedule_function("gpipe")(4, 8)).splitlines()
+    good = to_csv(schedule_entry("gpipe")(4, 8)).splitlines()
     (tmp_path / "bad.csv").write_text("0F0,0X1\n" + "\n".join(good[1:]) + "\n")
     backward_first = [row.split(",") for row in good]
     backward_first[1] = ["1F0", "1B0", *[cell for cell in backward_first[1] if cell not in ("1F0", "1B0")]]
     (tmp_path / "late.csv").write_text("\n".join(",".join(row) for row in backward_first) + "\n")
-    (tmp_path / "other.csv").write_text(to_csv(schedule_function("gpipe")(4, 4)))
+    (tmp_path / "other.csv").write_text(to_csv(schedule_entry("gpipe")(4, 4)))
     (tmp_path / "mine.py").write_text(
         "import dataclasses\nfrom simcluster.schedules import gpipe\n"
         "def fails(*counts):\n    return 1 // 0\n"
@@ -183,13 +183,13 @@ def test_a_file_that_is_wrong_is_refused(text: str, words: list[str], tmp_path: 
 def test_a_schedule_from_python(tiny: Tiny) -> None:
     scenario = pipe(tiny)
     expected = simulate(pipe(tiny, pipeline={"schedule": "gpipe"})).step_time
-    result = simcluster.simulate(scenario, schedule=schedule_function("gpipe"))
+    result = simcluster.simulate(scenario, schedule=schedule_entry("gpipe"))
     assert result.step_time == expected
-    assert simcluster.simulate(scenario, schedule=schedule_function("gpipe")(4, 8)).step_time == expected
+    assert simcluster.simulate(scenario, schedule=schedule_entry("gpipe")(4, 8)).step_time == expected
     again = from_document(result.to_dict()["scenario"])  # the result says what was played
     assert simulate(again).step_time == expected
     with pytest.raises(InputError, match="is for 2 stages"):
-        simulate(scenario, schedule=schedule_function("gpipe")(2, 8))
+        simulate(scenario, schedule=schedule_entry("gpipe")(2, 8))
 
 
 # --- made for times -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Compute
 from simcluster.results.played import Run
-from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_function
+from simcluster.schedules import SCHEDULES, Schedule, make_schedule, schedule_entry
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.topology.uniform import FlatSpec
 
@@ -108,7 +108,7 @@ def lines(run: Run, rank: int) -> list[str]:
 @settings(max_examples=25)
 def test_two_stages_of_1f1b(microbatches: int, forward: int, backward: int, latency: int) -> None:
     """Every message is met by both stages at once: (M + 1)(F + B + c), worked out by hand."""
-    schedule = schedule_function("1f1b")(2, microbatches)
+    schedule = schedule_entry("1f1b")(2, microbatches)
     _, end = played(schedule, latency=latency, F=forward, B=backward)
     assert end == (microbatches + 1) * (forward + backward + latency)
     _, free = played(schedule, latency=latency, rendezvous=False, F=forward, B=backward)
@@ -120,7 +120,7 @@ def test_two_stages_of_1f1b(microbatches: int, forward: int, backward: int, late
 
 def test_the_head_of_the_line_blocks() -> None:
     """Stage 1 hands on microbatch 0 before it takes microbatch 1, which has been ready all the while."""
-    schedule = schedule_function("gpipe")(3, 2)
+    schedule = schedule_entry("gpipe")(3, 2)
     run, _ = played(schedule, latency=2.0, F=1.0, B=1.0)
     free, _ = played(schedule, latency=2.0, rendezvous=False, F=1.0, B=1.0)
     assert lines(free, 1)[:6] == [
@@ -136,7 +136,7 @@ def test_the_head_of_the_line_blocks() -> None:
 
 
 def test_who_waits_is_named_and_it_is_no_communication() -> None:
-    schedule = schedule_function("gpipe")(3, 2)
+    schedule = schedule_entry("gpipe")(3, 2)
     run, _ = played(schedule, latency=2.0, F=1.0, B=1.0)
     states = run.times.breakdown
     table = run.timeline
@@ -166,7 +166,7 @@ def test_who_waits_is_named_and_it_is_no_communication() -> None:
 def test_blocking_is_never_faster(
     name: str, seconds: tuple[int, int, int], latency: int, stages: int, groups: int
 ) -> None:
-    schedule = schedule_function(name)(stages, stages * groups, 2 if SCHEDULES[name].takes_chunks else 1)
+    schedule = schedule_entry(name)(stages, stages * groups, 2 if SCHEDULES[name].takes_chunks else 1)
     forward, input_, weight = seconds
     times = {"F": forward, "B": input_ + weight, "I": input_, "W": weight}
     _, blocking = played(schedule, latency=latency, **times)
@@ -191,7 +191,7 @@ def test_all_others_are_slower_or_stuck(name: str) -> None:
 def test_a_blocking_order_that_cannot_work() -> None:
     """The last stage sends chunk 0 of microbatch 0 to the first, which is not done with chunk 0 of the others."""
     with pytest.raises(DeadlockError) as caught:
-        played(schedule_function("breadth-first")(2, 4, 2), latency=1.0, F=1.0, B=1.0)
+        played(schedule_entry("breadth-first")(2, 4, 2), latency=1.0, F=1.0, B=1.0)
     message = str(caught.value)
     assert "rank 1 send F: send activation, microbatch 0 waits for the other members of its group (1 of 2" in message
     assert "rank 0 send F: send activation, microbatch 2 waits for the other members of its group (1 of 2" in message

@@ -17,7 +17,7 @@ from simcluster.schedules import (
     EqualCosts,
     Schedule,
     SliceCosts,
-    check,
+    check_schedule,
     chimera,
     dualpipe,
     dualpipe_v,
@@ -25,7 +25,7 @@ from simcluster.schedules import (
     interleaved,
     make_schedule,
     one_f_one_b,
-    play,
+    time_actions,
     zb_auto,
     zb_h1,
     zb_v,
@@ -199,7 +199,7 @@ def test_times_per_slice_follow_the_placement() -> None:
     assert costs("F", 0, 0) == 5
     assert costs("F", 0, 1) == 9
     assert costs("W", 1, 1) == 1
-    assert play(schedule, costs).busy == (6 * (5 + 2 + 1 + 9 + 2 + 7), 6 * (1 + 2 + 1 + 1 + 2 + 1))
+    assert time_actions(schedule, costs).busy == (6 * (5 + 2 + 1 + 9 + 2 + 7), 6 * (1 + 2 + 1 + 1 + 2 + 1))
     both = SliceCosts(dualpipe(2, 4), {kind: [1, 4] for kind in "FBIW"})  # type: ignore[misc]
     assert (both("F", 0, 0), both("F", 0, 1), both("F", 1, 1)) == (1, 4, 1)
     with pytest.raises(InputError, match="uses W, and W has no times"):
@@ -232,7 +232,7 @@ def rewritten(schedule: Schedule, stage: int, old: str, new: str) -> Schedule:
 )
 def test_broken_rows_of_all_kinds_are_marked(schedule: Schedule, says: str, marked: str) -> None:
     with pytest.raises(InputError, match=re.escape(says)) as caught:
-        check(schedule)
+        check_schedule(schedule)
     lines = str(caught.value).split("\n")
     at = next(index for index, line in enumerate(lines) if "<-- here" in line)
     begin = lines[at].index("^")
@@ -243,7 +243,7 @@ def test_a_deadlock_of_two_directions_names_chunk_and_stage() -> None:
     rows = ((Action("F", 1, 1), Action("F", 0, 0), Action("B", 1, 1), Action("B", 0, 0)),
             (Action("F", 0, 0), Action("F", 1, 1), Action("B", 0, 0), Action("B", 1, 1)))  # fmt: skip
     with pytest.raises(InputError, match="deadlocks") as caught:
-        check(dataclasses.replace(chimera(2, 2), rows=rows))
+        check_schedule(dataclasses.replace(chimera(2, 2), rows=rows))
     assert str(caught.value).split("\n")[1:] == [
         "  r0 F1.1 F0.0 B1.1 B0.0",
         "     ^^^^ <-- here, waits for the forward of chunk 1 of microbatch 1 on stage 1",
@@ -257,6 +257,6 @@ def test_a_chunk_is_one_slice_whoever_comes_by() -> None:
     with pytest.raises(
         InputError, match="chunk 0 of stage 1 is slice 1 of the model on route 0 and slice 0 on route 1"
     ):
-        check(dataclasses.replace(chimera(2, 2), routes=(down, up)))
+        check_schedule(dataclasses.replace(chimera(2, 2), routes=(down, up)))
     with pytest.raises(InputError, match="route 1 has 1 hops and route 0 has 2"):
-        check(dataclasses.replace(chimera(2, 2), routes=(down, ((1, 1),))))
+        check_schedule(dataclasses.replace(chimera(2, 2), routes=(down, ((1, 1),))))

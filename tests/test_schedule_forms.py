@@ -17,7 +17,7 @@ from simcluster.schedules import (
     EqualCosts,
     Schedule,
     breadth_first,
-    check,
+    check_schedule,
     chimera,
     dualpipe,
     dualpipe_v,
@@ -26,7 +26,7 @@ from simcluster.schedules import (
     interleaved,
     one_f_one_b,
     peak_in_flight,
-    play,
+    time_actions,
     v_half,
     v_min,
     zb_auto,
@@ -105,7 +105,7 @@ def test_published_rows(
     schedule: Schedule, rows: str, costs: EqualCosts[int], makespan: int, span: int, peaks: tuple[int, ...]
 ) -> None:
     assert order_lines(schedule) == rows.strip().split("\n")
-    timing = play(check(schedule), costs)
+    timing = time_actions(check_schedule(schedule), costs)
     assert (timing.makespan, max(timing.spans), timing.peak_in_flight) == (makespan, span, peaks)
 
 
@@ -120,7 +120,7 @@ def split(F: Fraction, I: Fraction, W: Fraction) -> EqualCosts[Fraction]:  # noq
 @given(P=st.integers(1, 6), more=st.integers(0, 12), v=st.integers(1, 4), f=TIMES, b=TIMES)
 def test_breadth_first(P: int, more: int, v: int, f: Fraction, b: Fraction) -> None:
     M = P + more
-    timing = play(breadth_first(P, M, v), EqualCosts(F=f, B=b))
+    timing = time_actions(breadth_first(P, M, v), EqualCosts(F=f, B=b))
     assert timing.makespan == (M * v + P - 1) * (f + b)
     assert timing.peak_in_flight == (M * v,) * P
 
@@ -132,8 +132,8 @@ def test_interleaved_in_groups(P: int, spare: int, v: int, groups: int, data: st
     rest = data.draw(st.sampled_from([0, *range(P, g)] if groups else [g, *range(P, g)]))
     M = groups * g + rest
     f, b = data.draw(TIMES), data.draw(TIMES)
-    schedule = check(interleaved(P, M, v, group_size=g))
-    timing = play(schedule, EqualCosts(F=f, B=b))
+    schedule = check_schedule(interleaved(P, M, v, group_size=g))
+    timing = time_actions(schedule, EqualCosts(F=f, B=b))
     assert timing.makespan == (M * v + P - 1) * (f + b)
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * g + 1, M * v) for r in range(P))
 
@@ -143,8 +143,8 @@ def test_interleaved_in_groups(P: int, spare: int, v: int, groups: int, data: st
 def test_interleaved_in_pairs(P: int, v: int, groups: int) -> None:
     """A pair is as long as its halves, and the next ones are only needed at its end: one more ahead makes up for it."""
     M = groups * P
-    schedule = check(interleaved(P, M, v, pairs=True))
-    timing = play(schedule, EqualCosts(F=Fraction(2), B=Fraction(3)))
+    schedule = check_schedule(interleaved(P, M, v, pairs=True))
+    timing = time_actions(schedule, EqualCosts(F=Fraction(2), B=Fraction(3)))
     assert timing.makespan == (M * v + P - 1) * 5
     assert timing.peak_in_flight == tuple(min(2 * (P - 1 - r) + (v - 1) * P + 2, M * v) for r in range(P))
     ahead = [min(2 * (P - 1 - r) + (v - 1) * P + 1, M * v) for r in range(P)]
@@ -161,7 +161,9 @@ def test_groups_of_the_number_of_stages_are_the_default() -> None:
 
 def test_larger_groups_hide_messages() -> None:
     costs = EqualCosts(F=1, B=2)
-    steps = [play(interleaved(4, 24, 2, group_size=g), costs, latency=Fraction(3, 2)).makespan for g in (4, 6, 8, 12)]
+    steps = [
+        time_actions(interleaved(4, 24, 2, group_size=g), costs, latency=Fraction(3, 2)).makespan for g in (4, 6, 8, 12)
+    ]
     assert steps == sorted(steps, reverse=True)
     assert steps[-1] < steps[0]
 
@@ -170,7 +172,7 @@ def test_larger_groups_hide_messages() -> None:
 @given(P=st.integers(1, 7), more=st.integers(0, 12), F=TIMES, I=TIMES, W=TIMES)
 def test_zb_h1(P: int, more: int, F: Fraction, I: Fraction, W: Fraction) -> None:  # noqa: E741
     M = P + more
-    timing = play(zb_h1(P, M), split(F, I, W))
+    timing = time_actions(zb_h1(P, M), split(F, I, W))
     assert timing.makespan == M * (F + I + W) + (P - 1) * max(F, I, F + I - W)
     assert timing.peak_in_flight == (P,) * P
 
@@ -179,7 +181,7 @@ def test_zb_h1(P: int, more: int, F: Fraction, I: Fraction, W: Fraction) -> None
 @given(P=st.integers(1, 6), more=st.integers(0, 12), F=TIMES, I=TIMES, W=TIMES)
 def test_zb_h2(P: int, more: int, F: Fraction, I: Fraction, W: Fraction) -> None:  # noqa: E741
     M = 2 * P - 1 + more
-    timing = play(zb_h2(P, M), split(F, I, W))
+    timing = time_actions(zb_h2(P, M), split(F, I, W))
     assert timing.makespan == M * (F + I + W) + (P - 1) * max(F, I - F, F + I - 2 * W)
     assert timing.peak_in_flight == (2 * P - 1,) * P
     if W <= F:
@@ -190,7 +192,7 @@ def test_zb_h2(P: int, more: int, F: Fraction, I: Fraction, W: Fraction) -> None
 @given(P=st.integers(1, 6), more=st.integers(0, 12), f=TIMES)
 def test_zb_v(P: int, more: int, f: Fraction) -> None:
     M = 2 * P - 1 + more
-    timing = play(zb_v(P, M), split(f, f, f))
+    timing = time_actions(zb_v(P, M), split(f, f, f))
     assert timing.spans == (6 * M * f,) * P  # no bubble
     assert timing.makespan == 6 * M * f + (P - 1) * f
     assert timing.peak_in_flight == (2 * P,) * P
@@ -199,12 +201,12 @@ def test_zb_v(P: int, more: int, f: Fraction) -> None:
 @pytest.mark.parametrize("P", [2, 3, 4, 5, 6, 7, 8, 12, 21])
 def test_v_half_and_v_min(P: int) -> None:
     for M in (2 * P, 2 * P + 1, 3 * P + 2):
-        half, least = play(v_half(P, M), UNIT), play(v_min(P, M), UNIT)
+        half, least = time_actions(v_half(P, M), UNIT), time_actions(v_min(P, M), UNIT)
         assert half.makespan == 6 * M + (3 * P - 4 if P % 2 else max(1, 3 * P - 7))
         assert least.makespan == 6 * M + 4 * P - 5
         assert max(half.peak_in_flight) == P + 2 - P % 2
         assert max(least.peak_in_flight) == 2 * -(-(P + 2) // 3)
-        classic = play(one_f_one_b(P, M), EqualCosts(F=2, B=4))  # a stage of two such chunks
+        classic = time_actions(one_f_one_b(P, M), EqualCosts(F=2, B=4))  # a stage of two such chunks
         assert half.makespan < least.makespan < classic.makespan == 6 * M + 6 * (P - 1)
 
 
@@ -212,7 +214,7 @@ def test_v_half_and_v_min_as_measured_in_the_papers_repository() -> None:
     for P, M, half, least in [(4, 8, 6, 4), (8, 16, 10, 8)]:
         assert max(peak_in_flight(v_half(P, M))) == half
         assert max(peak_in_flight(v_min(P, M))) == least
-    assert (play(v_half(4, 8), UNIT).makespan - 48, play(v_min(4, 8), UNIT).makespan - 48) == (5, 11)
+    assert (time_actions(v_half(4, 8), UNIT).makespan - 48, time_actions(v_min(4, 8), UNIT).makespan - 48) == (5, 11)
 
 
 @many
@@ -220,17 +222,17 @@ def test_v_half_and_v_min_as_measured_in_the_papers_repository() -> None:
 def test_dualpipe(pairs: int, more: int, F: Fraction, w: Fraction, fb: Fraction) -> None:
     P, M, W = 2 * pairs, 4 * pairs + 2 * more, F * w  # F = I >= W
     B = F + W
-    timing = play(dualpipe(P, M), split(F, F, W))
+    timing = time_actions(dualpipe(P, M), split(F, F, W))
     assert timing.makespan == M * (F + B) + (P // 2 - 1) * (F + B + B - 3 * W)
     assert timing.peak_in_flight == (P + 1,) * P
     together = B + F * fb  # the pair overlaps: its README's formula is the bubble of the stages in the middle
-    overlapped = play(dualpipe(P, M), split(F, F, W), pair=lambda forward, backward: together)
+    overlapped = time_actions(dualpipe(P, M), split(F, F, W), pair=lambda forward, backward: together)
     assert overlapped.idle[P // 2] == overlapped.idle[P // 2 - 1] == (P // 2 - 1) * (together + B - 3 * W)
     assert max(overlapped.idle) == overlapped.idle[P // 2]
 
 
 def test_dualpipe_where_f_and_i_differ() -> None:
-    timing = play(dualpipe(4, 8), EqualCosts(F=9, B=13, I=11, W=2))
+    timing = time_actions(dualpipe(4, 8), EqualCosts(F=9, B=13, I=11, W=2))
     assert timing.makespan == 8 * 22 + 27  # and not the 29 of the README's formula, which wants F = I
 
 
@@ -239,7 +241,7 @@ def test_dualpipe_where_f_and_i_differ() -> None:
 def test_dualpipe_v(P: int, more: int, f: Fraction, w: Fraction) -> None:
     M, w = 2 * P + more, f * w
     b = f + w
-    timing = play(dualpipe_v(P, M), split(f, f, w))
+    timing = time_actions(dualpipe_v(P, M), split(f, f, w))
     assert timing.makespan == 2 * M * (f + b) + (P - 1) * (f + b + b - 3 * w)
     assert timing.peak_in_flight == (2 * P + 1,) * P
 
@@ -248,7 +250,7 @@ def test_dualpipe_v(P: int, more: int, f: Fraction, w: Fraction) -> None:
 @given(pairs=st.integers(1, 4), k=st.integers(1, 4), F=TIMES, B=TIMES)
 def test_chimera(pairs: int, k: int, F: Fraction, B: Fraction) -> None:
     D = 2 * pairs
-    timing = play(chimera(D, k * D), EqualCosts(F=F, B=B))
+    timing = time_actions(chimera(D, k * D), EqualCosts(F=F, B=B))
     assert timing.makespan == k * D * (F + B) + (D - 2) * (max(F, B) + (k - 1) * abs(B - F))
     assert timing.peak_in_flight == tuple(D // 2 + 1 + min(d, D - 1 - d) for d in range(D))
 
@@ -257,7 +259,7 @@ def test_chimera(pairs: int, k: int, F: Fraction, B: Fraction) -> None:
 @given(P=st.integers(1, 5), k=st.integers(1, 4), W=st.integers(1, 3), f=TIMES, b=TIMES)
 def test_hanayo(P: int, k: int, W: int, f: Fraction, b: Fraction) -> None:
     M = k * P
-    timing = play(hanayo(P, M, 2 * W), EqualCosts(F=f, B=b))
+    timing = time_actions(hanayo(P, M, 2 * W), EqualCosts(F=f, B=b))
     assert timing.makespan == 2 * W * M * (f + b) + 2 * (P - 1) * (max(f, b) + (k - 1) * abs(b - f))
     assert timing.peak_in_flight == tuple(2 * W * P - (P - 1 - d) for d in range(P))
 
@@ -278,7 +280,7 @@ LATENCY = {
 def test_small_latencies_cost_so_many_hops(make, P: int, M: int, hops: int) -> None:
     costs = split(Fraction(1), Fraction(1), Fraction(1))
     c = Fraction(1, 1000)
-    assert play(make(P, M), costs, c).makespan == play(make(P, M), costs).makespan + hops * c
+    assert time_actions(make(P, M), costs, c).makespan == time_actions(make(P, M), costs).makespan + hops * c
 
 
 # --- automatic zero bubble ------------------------------------------------------------------------------------------
@@ -300,8 +302,8 @@ def test_automatic_zero_bubble_as_in_the_papers_repository(
 ) -> None:
     F, I, W, c = times  # noqa: E741
     costs = EqualCosts(F=F, B=I + W, I=I, W=W)
-    schedule = check(zb_auto(4, 8, costs=costs, latency=c, memory_limit=limit))
-    timing = play(schedule, costs, c)
+    schedule = check_schedule(zb_auto(4, 8, costs=costs, latency=c, memory_limit=limit))
+    timing = time_actions(schedule, costs, c)
     assert (timing.makespan - 8 * (F + I + W), max(timing.spans) - 8 * (F + I + W)) == want
     assert max(timing.peak_in_flight) <= limit
     if (times, limit) == ((10, 12, 8, 1), 8):
@@ -323,12 +325,12 @@ def test_automatic_zero_bubble_keeps_its_limit_and_is_never_worse_than_by_hand(
     W: Fraction,
     c: Fraction,
 ) -> None:
-    schedule = check(zb_auto(P, M, costs=split(F, I, W), latency=c, memory_limit=limit))
+    schedule = check_schedule(zb_auto(P, M, costs=split(F, I, W), latency=c, memory_limit=limit))
     assert max(peak_in_flight(schedule)) <= limit
-    span = max(play(schedule, split(F, I, W), c).spans)
+    span = max(time_actions(schedule, split(F, I, W), c).spans)
     for make in (zb_h1, zb_h2):
         if max(peak_in_flight(make(P, M))) <= limit:
-            assert span <= max(play(make(P, M), split(F, I, W), c).spans)
+            assert span <= max(time_actions(make(P, M), split(F, I, W), c).spans)
 
 
 def test_automatic_zero_bubble_takes_stages_as_they_are() -> None:
@@ -337,8 +339,8 @@ def test_automatic_zero_bubble_takes_stages_as_they_are() -> None:
 
     alike = zb_auto(4, 12, costs=EqualCosts(F=10, B=20, I=12, W=8), memory_limit=5)
     made = zb_auto(4, 12, costs=uneven, memory_limit=5)
-    assert max(play(alike, uneven).spans) == 1112
-    assert max(play(made, uneven).spans) == 1080 == 12 * 3 * 30  # the slowest stage never waits
+    assert max(time_actions(alike, uneven).spans) == 1112
+    assert max(time_actions(made, uneven).spans) == 1080 == 12 * 3 * 30  # the slowest stage never waits
     for limit in (0, -1, True):
         with pytest.raises(InputError, match=r"memory limit of .* a stage must hold at least one"):
             zb_auto(4, 8, memory_limit=limit)
@@ -374,7 +376,7 @@ def test_one_chunk_stands_for_as_many_as_there_are(make) -> None:
 
 def test_every_small_shape_plays() -> None:
     for make, P, M in itertools.product((zb_h1, zb_h2, zb_v, v_half, v_min, hanayo), range(1, 7), range(1, 9)):
-        check(make(P, M))
+        check_schedule(make(P, M))
 
 
 def test_peaks_against_gpipe_and_1f1b() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
 from simcluster.cli import main
-from simcluster.schedules import EqualCosts, gpipe, interleaved, one_f_one_b, play
+from simcluster.schedules import EqualCosts, gpipe, interleaved, one_f_one_b, time_actions
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import common_unit, grid
+from simcluster.schedules.grid import common_unit, draw_grid
 from simcluster.schedules.text import order_lines
 
 GRID_1F1B = """\
@@ -27,12 +27,12 @@ r3 .  .  .  F0 B0--- F1 B1--- F2 B2--- F3 B3--- F4 B4--- F5 B5--- F6 B6--- F7 B7
 
 
 def test_grid_of_1f1b() -> None:
-    assert grid(one_f_one_b(4, 8)) == GRID_1F1B.split("\n")
+    assert draw_grid(one_f_one_b(4, 8)) == GRID_1F1B.split("\n")
 
 
 def test_long_actions_need_no_wide_columns() -> None:
-    timing = play(gpipe(2, 2), EqualCosts(F=6, B=10), latency=2)
-    assert grid(gpipe(2, 2), timing, unit=2) == [
+    timing = time_actions(gpipe(2, 2), EqualCosts(F=6, B=10), latency=2)
+    assert draw_grid(gpipe(2, 2), timing, unit=2) == [
         "t  0    10   20   30   40   50",
         "r0 F0 F1 ..........B0-- B1--",
         "r1 ....F0 F1 B0-- B1-- ......",
@@ -42,8 +42,8 @@ def test_long_actions_need_no_wide_columns() -> None:
 @pytest.mark.parametrize("width", [13, 20, 33, 60])
 def test_a_long_grid_goes_on_below(width: int) -> None:
     schedule = interleaved(2, 4, 2)
-    timing = play(schedule, EqualCosts(F=Fraction(1), B=Fraction(3, 2)), Fraction(1, 2))
-    lines = grid(schedule, timing, unit=Fraction(1, 2), width=width)
+    timing = time_actions(schedule, EqualCosts(F=Fraction(1), B=Fraction(3, 2)), Fraction(1, 2))
+    lines = draw_grid(schedule, timing, unit=Fraction(1, 2), width=width)
     assert max(map(len, lines)) <= width
     blocks = "\n".join(lines).split("\n\n")
     assert all(len(block.split("\n")) == 3 for block in blocks)
@@ -54,10 +54,10 @@ def test_a_long_grid_goes_on_below(width: int) -> None:
 
 
 def test_grid_refuses_a_unit_that_does_not_divide() -> None:
-    timing = play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.5))
+    timing = time_actions(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.5))
     with pytest.raises(InputError, match="not a multiple of the unit 1; choose a unit"):
-        grid(one_f_one_b(2, 2), timing)
-    assert len(grid(one_f_one_b(2, 2), timing, unit=0.5)) == 3
+        draw_grid(one_f_one_b(2, 2), timing)
+    assert len(draw_grid(one_f_one_b(2, 2), timing, unit=0.5)) == 3
 
 
 @given(st.lists(st.fractions(0, 50, max_denominator=30), max_size=5))

@@ -14,16 +14,16 @@ from simcluster.schedules import (
     Action,
     EqualCosts,
     Schedule,
-    check,
+    check_schedule,
     dualpipe,
     gpipe,
     interleaved,
     one_f_one_b,
-    play,
-    schedule_function,
+    schedule_entry,
+    time_actions,
 )
 from simcluster.schedules.actions import parse_row
-from simcluster.schedules.grid import grid
+from simcluster.schedules.grid import draw_grid
 from simcluster.schedules.text import order_lines
 
 UNIT = EqualCosts(F=1, B=2, I=1, W=1)
@@ -33,7 +33,7 @@ BOTH_WAYS = dualpipe(4, 8)
 
 
 def test_a_fused_pair_hands_on_both_results_at_its_end() -> None:
-    timing = play(BOTH_WAYS, UNIT)
+    timing = time_actions(BOTH_WAYS, UNIT)
     assert timing.idle == (2, 2, 2, 2)
     for stage in range(4):
         for position in BOTH_WAYS.fused_at(stage):
@@ -45,7 +45,7 @@ def test_a_fused_pair_hands_on_both_results_at_its_end() -> None:
 def test_rows_with_pairs_round_trip() -> None:
     rows, fused = zip(*(parse_row(line.split(maxsplit=1)[1]) for line in order_lines(BOTH_WAYS)), strict=True)
     assert (rows, fused) == (BOTH_WAYS.rows, BOTH_WAYS.fused)
-    assert "[F3.0|B5.1]" in grid(BOTH_WAYS)[1]
+    assert "[F3.0|B5.1]" in draw_grid(BOTH_WAYS)[1]
     with pytest.raises(InputError, match="is out of place; a fused pair is written"):
         parse_row("F0 [F1|B0")
 
@@ -81,7 +81,7 @@ def edited(stage: int, old: str, new: str, schedule: Schedule | None = None) -> 
 )
 def test_broken_rows_are_refused_and_marked(schedule: Schedule, says: str, row: str, marked: str) -> None:
     with pytest.raises(InputError, match=re.escape(says)) as caught:
-        check(schedule)
+        check_schedule(schedule)
     lines = str(caught.value).split("\n")
     at = next(i for i, line in enumerate(lines) if line.strip() == row)
     begin = lines[at + 1].index("^")
@@ -93,7 +93,7 @@ def test_broken_rows_are_refused_and_marked(schedule: Schedule, says: str, row: 
 def test_a_deadlock_names_who_waits_for_what() -> None:
     broken = edited(0, "F1 B0", "B0 F1", edited(1, "F0 B0 F1", "F0 F1 B0"))
     with pytest.raises(InputError, match="deadlocks") as caught:
-        check(broken)
+        check_schedule(broken)
     assert str(caught.value).split("\n")[1:] == [
         "  r0 F0 B0 F1 F2 B1 B2",
         "        ^^ <-- here, waits for the backward of microbatch 0 on stage 1",
@@ -105,19 +105,19 @@ def test_a_deadlock_names_who_waits_for_what() -> None:
 @pytest.mark.parametrize(("old", "new"), [("F0 B0", "B0 F0"), ("B1", "W1 I1")])
 def test_play_refuses_what_it_cannot_order(old: str, new: str) -> None:
     with pytest.raises(InputError, match=r"deadlocks: .*\n.*\n.*\n.*\n.*<-- here, waits for the .* on stage 1"):
-        play(edited(1, old, new), UNIT)
+        time_actions(edited(1, old, new), UNIT)
 
 
 @pytest.mark.parametrize("positions", [(1, 1), (3, 1), (2,), (5,), (-1,)])
 def test_positions_that_are_no_pairs_are_refused(positions: tuple[int, ...]) -> None:
-    check(dataclasses.replace(one_f_one_b(2, 3), fused=((3,), ())))  # F2 beside B1 is a pair
+    check_schedule(dataclasses.replace(one_f_one_b(2, 3), fused=((3,), ())))  # F2 beside B1 is a pair
     with pytest.raises(InputError, match=r"this is not a fused pair; .* listed in order and do not overlap"):
-        check(dataclasses.replace(one_f_one_b(2, 3), fused=(positions, ())))
+        check_schedule(dataclasses.replace(one_f_one_b(2, 3), fused=(positions, ())))
 
 
 def test_large_schedules_are_cut_to_the_place() -> None:
     with pytest.raises(InputError, match="F70 occurs twice") as caught:
-        check(edited(40, "F71", "F70", gpipe(64, 100)))
+        check_schedule(edited(40, "F71", "F70", gpipe(64, 100)))
     assert str(caught.value).split("\n")[1:] == [
         "  r40 ... F63 F64 F65 F66 F67 F68 F69 F70 F70 F72 F73 F74 F75 F76 F77 F78 ...",
         " " * 42 + "^^^ <-- here, F70 occurs twice",
@@ -140,7 +140,7 @@ def test_large_schedules_are_cut_to_the_place() -> None:
 )
 def test_broken_shapes_are_refused(change: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        check(dataclasses.replace(one_f_one_b(2, 3), **change))  # type: ignore[arg-type]
+        check_schedule(dataclasses.replace(one_f_one_b(2, 3), **change))  # type: ignore[arg-type]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -150,9 +150,9 @@ def test_refusals_name_a_fix() -> None:
     with pytest.raises(
         InputError, match=r"unknown schedule '1F1'; did you mean '1f1b'.* gpipe, 1f1b, interleaved, bre"
     ):
-        schedule_function("1F1")
+        schedule_entry("1F1")
     with pytest.raises(InputError, match="unknown schedule 'zzz'; the schedules are gpipe"):
-        schedule_function("zzz")
+        schedule_entry("zzz")
     for make in (gpipe, one_f_one_b):
         with pytest.raises(InputError, match=r"one chunk per stage, not 2.* 'interleaved'"):
             make(4, 8, 2)
@@ -165,9 +165,9 @@ def test_refusals_name_a_fix() -> None:
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
 def test_impossible_times_are_refused(bad: float) -> None:
     with pytest.raises(InputError, match="B of chunk 0 on stage 0 takes"):
-        play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=bad))
+        time_actions(one_f_one_b(2, 2), EqualCosts(F=1.0, B=bad))
     with pytest.raises(InputError, match="latency between stages takes"):
-        play(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.0), bad)
+        time_actions(one_f_one_b(2, 2), EqualCosts(F=1.0, B=1.0), bad)
 
 
 def test_split_backward_needs_split_costs() -> None:

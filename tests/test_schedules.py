@@ -18,13 +18,13 @@ from simcluster.schedules import (
     SCHEDULES,
     EqualCosts,
     Schedule,
-    check,
+    check_schedule,
     gpipe,
     interleaved,
     one_f_one_b,
     peak_in_flight,
-    play,
-    schedule_function,
+    schedule_entry,
+    time_actions,
 )
 from simcluster.schedules.text import order_lines
 
@@ -83,7 +83,7 @@ inherited = for_each("schedule", every_schedule(), described)
 
 @inherited
 def test_is_sound_and_reproducible(schedule: Schedule) -> None:
-    assert check(schedule) is schedule
+    assert check_schedule(schedule) is schedule
     shape = (schedule.num_stages, schedule.num_microbatches, schedule.num_chunks)
     assert SCHEDULES[schedule.name](*shape) == schedule
 
@@ -119,14 +119,14 @@ def test_hops_follow_the_route(schedule: Schedule) -> None:
 @inherited
 @pytest.mark.parametrize("latency", [Fraction(0), Fraction(5, 7)])
 def test_play_is_the_longest_path(schedule: Schedule, latency: Fraction) -> None:
-    timing = play(schedule, uneven_units, in_units(latency))
+    timing = time_actions(schedule, uneven_units, in_units(latency))
     assert (timing.starts, timing.ends) == longest_paths(schedule, in_units(latency))
     assert timing.makespan == max(row[-1] for row in timing.ends)
 
 
 @inherited
 def test_work_is_conserved_and_bounds_the_makespan(schedule: Schedule) -> None:
-    timing = play(schedule, uneven_costs)
+    timing = time_actions(schedule, uneven_costs)
     for stage, row in enumerate(schedule.rows):
         assert timing.busy[stage] == sum(uneven_costs(a.kind, stage, a.chunk) for a in row)
         assert timing.idle[stage] == timing.makespan - timing.busy[stage] >= 0
@@ -142,28 +142,28 @@ def test_work_is_conserved_and_bounds_the_makespan(schedule: Schedule) -> None:
 @inherited
 def test_slower_parts_never_speed_it_up(schedule: Schedule) -> None:
     latency = in_units(Fraction(1, 5))
-    base = play(schedule, uneven_units, latency).makespan
-    assert play(schedule, uneven_units, 2 * latency).makespan >= base
+    base = time_actions(schedule, uneven_units, latency).makespan
+    assert time_actions(schedule, uneven_units, 2 * latency).makespan >= base
     for slow in itertools.product("FBIW", range(schedule.num_stages), range(schedule.num_chunks)):
 
         def costs(kind: str, stage: int, chunk: int, slow: tuple[str, int, int] = slow) -> int:
             return uneven_units(kind, stage, chunk) + UNIT * ((kind, stage, chunk) == slow)
 
-        slowed = play(schedule, costs, latency)
+        slowed = time_actions(schedule, costs, latency)
         assert slowed.makespan >= base
 
 
 @inherited
 def test_time_scales(schedule: Schedule) -> None:
-    base = play(schedule, uneven_costs, Fraction(1, 5))
-    scaled = play(schedule, lambda kind, stage, chunk: 7 * uneven_costs(kind, stage, chunk), Fraction(7, 5))
+    base = time_actions(schedule, uneven_costs, Fraction(1, 5))
+    scaled = time_actions(schedule, lambda kind, stage, chunk: 7 * uneven_costs(kind, stage, chunk), Fraction(7, 5))
     assert scaled.ends == tuple(tuple(7 * end for end in row) for row in base.ends)
     assert scaled.bubble_over_total == base.bubble_over_total
 
 
 @inherited
 def test_in_flight_peak_is_that_of_the_timeline(schedule: Schedule) -> None:
-    timing = play(schedule, uneven_units, in_units(Fraction(1, 2)))
+    timing = time_actions(schedule, uneven_units, in_units(Fraction(1, 2)))
     for stage, row in enumerate(schedule.rows):
         events = []  # at equal time the release (0) comes before the allocation (1)
         for action, start, end in zip(row, timing.starts[stage], timing.ends[stage], strict=True):
@@ -267,13 +267,13 @@ def longest_paths(schedule: Schedule, latency: int) -> tuple[tuple[tuple[int, ..
 def test_gpipe_and_1f1b_on_random_costs(P: int, M: int, F: Fraction, B: Fraction, c: Fraction) -> None:
     ideal = (M + P - 1) * (F + B)
     for make in (gpipe, one_f_one_b):
-        timing = play(make(P, M), EqualCosts(F=F, B=B))
+        timing = time_actions(make(P, M), EqualCosts(F=F, B=B))
         assert timing.makespan == ideal
         assert timing.bubble_over_total == Fraction(P - 1, M + P - 1)
         assert timing.bubble_over_ideal == Fraction(P - 1, M)
-    assert play(gpipe(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + 2 * (P - 1) * c
+    assert time_actions(gpipe(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + 2 * (P - 1) * c
     extra = 2 * c * ((P - 1) + (M - 1) - -(-(M - 1) // P))
-    assert play(one_f_one_b(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + extra
+    assert time_actions(one_f_one_b(P, M), EqualCosts(F=F, B=B), c).makespan == ideal + extra
 
 
 @settings(max_examples=60, deadline=None)
@@ -281,12 +281,12 @@ def test_gpipe_and_1f1b_on_random_costs(P: int, M: int, F: Fraction, B: Fraction
 def test_interleaved_on_random_costs(P: int, groups: int, v: int, f: Fraction, b: Fraction, part: Fraction) -> None:
     M = groups * P
     schedule = interleaved(P, M, v)
-    timing = play(schedule, EqualCosts(F=f, B=b))
+    timing = time_actions(schedule, EqualCosts(F=f, B=b))
     assert timing.makespan == M * v * (f + b) + (P - 1) * (f + b)
     assert timing.bubble_over_ideal == Fraction(P - 1, M * v)
     c = part * min(f, b)
     extra = 2 * c * (v * P - 1) if P > 1 else 0
-    assert play(schedule, EqualCosts(F=f, B=b), c).makespan == timing.makespan + extra
+    assert time_actions(schedule, EqualCosts(F=f, B=b), c).makespan == timing.makespan + extra
 
 
 @settings(max_examples=40, deadline=None)
@@ -301,8 +301,8 @@ def test_unequal_stages(stages: list[tuple[Fraction, Fraction]], M: int) -> None
     P = len(stages)
     through = sum(f + b for f, b in stages)
     most_f, most_b = max(f for f, _ in stages), max(b for _, b in stages)
-    assert play(gpipe(P, M), costs).makespan == through + (M - 1) * (most_f + most_b)
-    alternating = play(one_f_one_b(P, M), costs).makespan
+    assert time_actions(gpipe(P, M), costs).makespan == through + (M - 1) * (most_f + most_b)
+    alternating = time_actions(one_f_one_b(P, M), costs).makespan
     whole = [f + b for f, b in stages]
     assert max(sum(whole[:k]) + M * whole[k] for k in range(P)) <= alternating
     assert alternating <= through + (M - 1) * (most_f + most_b)
@@ -311,9 +311,9 @@ def test_unequal_stages(stages: list[tuple[Fraction, Fraction]], M: int) -> None
 def test_floats_meet_the_bubble_to_1e_12() -> None:
     for P, M, F, B in [(8, 32, 0.1, 0.2), (16, 512, 1.37e-3, 2.91e-3), (64, 100, 3e-6, 7e-6)]:
         for make in (gpipe, one_f_one_b):
-            timing = play(make(P, M), EqualCosts(F=F, B=B))
+            timing = time_actions(make(P, M), EqualCosts(F=F, B=B))
             assert timing.bubble_over_total == pytest.approx((P - 1) / (M + P - 1), rel=1e-12)
-    assert play(one_f_one_b(8, 32), EqualCosts(F=1, B=2)).bubble_over_total == pytest.approx(0.179, abs=5e-4)
+    assert time_actions(one_f_one_b(8, 32), EqualCosts(F=1, B=2)).bubble_over_total == pytest.approx(0.179, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_in_flight_peaks(P: int, M: int, v: int) -> None:
 def test_corners(P: int) -> None:
     costs = EqualCosts(F=Fraction(3), B=Fraction(7))
     assert one_f_one_b(P, 1).rows == gpipe(P, 1).rows
-    assert play(one_f_one_b(P, 1), costs).makespan == P * 10
-    assert play(interleaved(1, P, 3), costs, latency=9).makespan == P * 3 * 10  # one stage sends nothing
-    assert play(interleaved(P, 2 * P), costs).makespan == play(one_f_one_b(P, 2 * P), costs).makespan
+    assert time_actions(one_f_one_b(P, 1), costs).makespan == P * 10
+    assert time_actions(interleaved(1, P, 3), costs, latency=9).makespan == P * 3 * 10  # one stage sends nothing
+    assert time_actions(interleaved(P, 2 * P), costs).makespan == time_actions(one_f_one_b(P, 2 * P), costs).makespan
 
 
 # --- golden rows, letter for letter ---------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ r3 F0.0 F1.0 F2.0 F3.0 F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.0 B0.0 F5.0 B1
     ],
 )
 def test_golden_rows(name: str, chunks: int, golden: str, makespan: int, peaks: tuple[int, ...]) -> None:
-    schedule = schedule_function(name)(4, 8, chunks)
+    schedule = schedule_entry(name)(4, 8, chunks)
     assert order_lines(schedule) == golden.strip().split("\n")
-    timing = play(schedule, EqualCosts(F=1, B=2))
+    timing = time_actions(schedule, EqualCosts(F=1, B=2))
     assert (timing.makespan, timing.idle, timing.peak_in_flight) == (makespan, (9, 9, 9, 9), peaks)

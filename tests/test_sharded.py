@@ -24,7 +24,7 @@ from simcluster.results.played import Run
 from simcluster.results.result import Result
 from simcluster.scenario.job import planned_footprints
 from simcluster.scenario.scenario import Scenario
-from simcluster.schedules import schedule_function
+from simcluster.schedules import schedule_entry
 from simcluster.step.planned import plan_job
 from simcluster.step.simulate import simulate, simulate_scenario
 
@@ -60,7 +60,7 @@ def given_run(
         sharding=Sharding(**sharding),
     )  # fmt: skip
     job = Job(
-        model=model, plan=Plan(dp=2), schedule=schedule_function("1f1b")(1, microbatches, 1),
+        model=model, plan=Plan(dp=2), schedule=schedule_entry("1f1b")(1, microbatches, 1),
         slices=Slices.even(layers, 1), passes=Given(f, b), data_parallel=data, send_bytes=0.0,
         gather_boundary=False, overlap_sends=True, steps=1,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from simcluster.planning.parallel import Plan
 from simcluster.planning.segments import Pass
 from simcluster.planning.stages import stage_programs
 from simcluster.planning.works import Collective, Compute, Transfer
-from simcluster.schedules import schedule_function
+from simcluster.schedules import schedule_entry
 
 MODEL = Model(
     layers=8,
@@ -76,7 +76,7 @@ def job(
         "overlap_sends": True,
         "steps": 1,
     }
-    order = schedule_function(schedule)(pp, microbatches, chunks)
+    order = schedule_entry(schedule)(pp, microbatches, chunks)
     fields["slices"] = Slices.even(MODEL.layers, len(order.routes[0]))
     return Job(
         plan=Plan(tp=tp, dp=dp, pp=pp),
@@ -462,9 +462,9 @@ def test_an_end_without_layers() -> None:
 
 
 def test_layers_of_stages_are_spread_over_their_chunks() -> None:
-    order = schedule_function("interleaved")(4, 4, 2)  # stage s holds slices s and s + 4
+    order = schedule_entry("interleaved")(4, 4, 2)  # stage s holds slices s and s + 4
     assert Slices.of_stages([3, 4, 5, 3], order).counts == (1, 2, 3, 2, 2, 2, 2, 1)
-    folded = schedule_function("zb-v")(2, 4)  # stage 0 holds slices 0 and 3, both ends of the model
+    folded = schedule_entry("zb-v")(2, 4)  # stage 0 holds slices 0 and 3, both ends of the model
     assert Slices.of_stages([3, 6], folded).counts == (2, 3, 3, 1)
 
 

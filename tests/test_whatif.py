@@ -18,7 +18,7 @@ import simcluster
 from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
-from simcluster.schedules import Schedule, schedule_function
+from simcluster.schedules import Schedule, schedule_entry
 from simcluster.show.blocks import text_of
 from simcluster.show.explanation import explanation
 from simcluster.step.simulate import simulate, simulate_scenario
@@ -54,7 +54,7 @@ def free_costs(costs: Costs, kind: str, **shape: Any) -> Run:
 
 def made_once(schedule: str, chunks: int) -> Schedule:
     """The same order of actions whatever the costs."""
-    return schedule_function(schedule)(4, 8, chunks)
+    return schedule_entry(schedule)(4, 8, chunks)
 
 
 @pytest.mark.parametrize(

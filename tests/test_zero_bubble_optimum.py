@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simcluster.base.errors import InputError
-from simcluster.schedules import EqualCosts, Kind, check, peak_in_flight, play, zb_auto, zb_h1, zb_h2
+from simcluster.schedules import EqualCosts, Kind, check_schedule, peak_in_flight, time_actions, zb_auto, zb_h1, zb_h2
 from simcluster.schedules.zb_auto import ALWAYS_PROVED, Goal, OptimizedSchedule, optimize_schedule
 from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
 
@@ -84,7 +84,7 @@ def made_for(
         return stages[stage]["FIW".index(kind)]
 
     made = optimize_schedule(len(stages), M, costs=costs, latency=c, memory_limit=limit, weight_memory=part, goal=goal)
-    timing = play(check(made.schedule), costs, c)
+    timing = time_actions(check_schedule(made.schedule), costs, c)
     reached = max(timing.spans), timing.makespan
     return made, reached if goal == "span" else reached[::-1]
 
@@ -150,7 +150,7 @@ def heuristic(stages: list[Stage], M: int, c: int, limit: int, goal: Goal) -> fl
     made += [
         by_hand for by_hand in (zb_h1(len(stages), M), zb_h2(len(stages), M)) if max(peak_in_flight(by_hand)) <= limit
     ]
-    timings = [play(schedule, lambda kind, stage, chunk: each[stage][kind], c) for schedule in made]
+    timings = [time_actions(schedule, lambda kind, stage, chunk: each[stage][kind], c) for schedule in made]
     return min(max(timing.spans) if goal == "span" else timing.makespan for timing in timings)
 
 

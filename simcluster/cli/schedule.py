@@ -14,7 +14,7 @@ from simcluster.cli import common
 from simcluster.cli.schedule_report import comparison, document, report
 from simcluster.documents.own_words import TrustedText, names_function
 from simcluster.scenario.schedule_files import is_csv, load_schedule_function, read_csv_schedule
-from simcluster.schedules import SCHEDULES, Schedule, check, make_schedule, schedules_with
+from simcluster.schedules import SCHEDULES, Schedule, check_schedule, make_schedule, schedules_with
 from simcluster.schedules.comparison import StageTimes, TimedSchedule, require_few_actions, time_schedule
 from simcluster.schedules.interleaved import interleaved
 from simcluster.schedules.torch_csv import to_csv, torch_can_run
@@ -113,7 +113,7 @@ def played(names: list[str], args: argparse.Namespace) -> tuple[list[TimedSchedu
         try:
             made = _make_schedule(each, args, several=several)
             if isinstance(made, OptimizedSchedule):
-                shown.append(replace(time_schedule(check(made.schedule), args.times), automatic=made))
+                shown.append(replace(time_schedule(check_schedule(made.schedule), args.times), automatic=made))
             else:
                 shown.append(time_schedule(made, args.times))
         except InputError as error:
@@ -135,13 +135,13 @@ def _make_schedule(name: str, args: argparse.Namespace, *, several: bool) -> Sch
     if names_function(name):
         return make_schedule(load_schedule_function(TrustedText(name)), stages, microbatches, chunks)
     if name == "interleaved":
-        return check(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
+        return check_schedule(interleaved(stages, microbatches, chunks, group_size=args.group_size, pairs=args.pairs))
     if name == "zb-auto":
         return optimize_schedule(
             stages, microbatches, chunks, costs=args.times.times(), latency=args.times.latency,
             memory_limit=args.memory_limit, goal=args.goal,
         )  # fmt: skip
-    return check(make_schedule(name, stages, microbatches, chunks))
+    return check_schedule(make_schedule(name, stages, microbatches, chunks))
 
 
 def _read_counts(args: argparse.Namespace, chunks: int) -> tuple[int, int]:

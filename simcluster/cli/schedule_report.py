@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from simcluster.schedules import Schedule
 from simcluster.schedules.comparison import StageTimes, TimedSchedule, chunk_share, describe_extra_activations
-from simcluster.schedules.grid import common_unit, grid
+from simcluster.schedules.grid import common_unit, draw_grid
 from simcluster.schedules.text import order_lines, row_texts
 from simcluster.schedules.zb_auto import OptimizedSchedule
 from simcluster.show.blocks import Answer, Lines, TableBlock
@@ -160,7 +160,7 @@ def _time_grid(played: TimedSchedule) -> list[str]:
     unit = common_unit(durations)
     if timing.makespan / unit <= _MOST_COLUMNS and sum(map(len, schedule.rows)) <= _MOST_PRINTED_ACTIONS:
         width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
-        lines = grid(schedule, timing, unit=unit, width=width)
+        lines = draw_grid(schedule, timing, unit=unit, width=width)
         if len(lines) <= _MOST_GRID_LINES:
             return [f"time (one column = {number(unit)}, a dot is idle)", *lines]
     return ["time: too large to print"]

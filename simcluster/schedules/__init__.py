@@ -15,15 +15,15 @@ from simcluster.base.errors import InputError
 from simcluster.base.texts import nearest_words
 from simcluster.documents.diagnostics import reject_argument, type_name
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule, loop_route
-from simcluster.schedules.check import check
+from simcluster.schedules.check import check_schedule
 from simcluster.schedules.controllable import v_half, v_half_forwards, v_min, v_min_forwards
 from simcluster.schedules.dualpipe_v import chimera, dualpipe, dualpipe_v
-from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, snake
+from simcluster.schedules.entry import Fact, ScheduleEntry, ScheduleFunction, zigzag
 from simcluster.schedules.gpipe import breadth_first, gpipe
 from simcluster.schedules.hanayo import hanayo
 from simcluster.schedules.interleaved import interleaved, interleaved_forwards
 from simcluster.schedules.one_f_one_b import one_f_one_b, one_f_one_b_forwards
-from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, play
+from simcluster.schedules.timing import EqualCosts, ScheduleTiming, SliceCosts, peak_in_flight, time_actions
 from simcluster.schedules.zb_auto import Times, zb_auto
 from simcluster.schedules.zb_h import zb_h1, zb_h2, zb_v, zb_v_forwards
 
@@ -40,7 +40,7 @@ __all__ = [
     "ScheduleTiming",
     "SliceCosts",
     "breadth_first",
-    "check",
+    "check_schedule",
     "chimera",
     "dualpipe",
     "dualpipe_v",
@@ -50,9 +50,9 @@ __all__ = [
     "make_schedule",
     "one_f_one_b",
     "peak_in_flight",
-    "play",
-    "schedule_function",
+    "schedule_entry",
     "schedules_with",
+    "time_actions",
     "v_half",
     "v_min",
     "zb_auto",
@@ -86,19 +86,21 @@ SCHEDULES: dict[str, ScheduleEntry] = {
     "zb-h1": ScheduleEntry(zb_h1, loop_route, first_forwards=one_f_one_b_forwards, tried_by_search=True),
     "zb-h2": ScheduleEntry(zb_h2, loop_route),
     "zb-auto": ScheduleEntry(zb_auto, loop_route, made_for_times=True),
-    "zb-v": ScheduleEntry(zb_v, snake, first_forwards=zb_v_forwards, tried_by_search=True),
-    "v-half": ScheduleEntry(v_half, snake, first_forwards=v_half_forwards, bubble_for_memory=0.5, tried_by_search=True),
-    "v-min": ScheduleEntry(v_min, snake, first_forwards=v_min_forwards, bubble_for_memory=1.0),
-    "dualpipe-v": ScheduleEntry(dualpipe_v, snake),
+    "zb-v": ScheduleEntry(zb_v, zigzag, first_forwards=zb_v_forwards, tried_by_search=True),
+    "v-half": ScheduleEntry(
+        v_half, zigzag, first_forwards=v_half_forwards, bubble_for_memory=0.5, tried_by_search=True
+    ),
+    "v-min": ScheduleEntry(v_min, zigzag, first_forwards=v_min_forwards, bubble_for_memory=1.0),
+    "dualpipe-v": ScheduleEntry(dualpipe_v, zigzag),
     "dualpipe": ScheduleEntry(dualpipe),
     "chimera": ScheduleEntry(chimera, splits_backward=False),
-    "hanayo": ScheduleEntry(hanayo, snake, splits_backward=False, takes_chunks=True),
+    "hanayo": ScheduleEntry(hanayo, zigzag, splits_backward=False, takes_chunks=True),
 }
-"""Every schedule that has a name.  Chunks left at 1 mean the chunks that a schedule has by itself."""
+"""Every built-in schedule by name.  A chunk count of 1 means the schedule's fixed number, if it has one."""
 
 
 def schedules_with(fact: Fact) -> tuple[str, ...]:
-    """Return the names of the schedules whose entry has a given fact set.
+    """Return the names of the built-in schedules whose registry entry has the flag ``fact``, such as takes_chunks.
 
     >>> schedules_with("takes_chunks")
     ('interleaved', 'breadth-first', 'hanayo')
@@ -106,10 +108,10 @@ def schedules_with(fact: Fact) -> tuple[str, ...]:
     return tuple(name for name, entry in SCHEDULES.items() if getattr(entry, fact))
 
 
-def schedule_function(name: str) -> ScheduleEntry:
-    """Return the entry of a schedule by name; raise InputError listing known and similar names if unknown.
+def schedule_entry(name: str) -> ScheduleEntry:
+    """Return the registry entry of a built-in schedule by name; raise InputError listing the known names otherwise.
 
-    >>> schedule_function("1f1b")(2, 1).rows[0]
+    >>> schedule_entry("1f1b")(2, 1).rows[0]
     (Action(kind='F', microbatch=0, chunk=0), Action(kind='B', microbatch=0, chunk=0))
     """
     if name in SCHEDULES:
@@ -121,7 +123,7 @@ def schedule_function(name: str) -> ScheduleEntry:
 
 
 class ScheduleMaker(Protocol):
-    """Schedule with parameters (``schedules.specs``), whose function may depend on the run's pass times."""
+    """Protocol of schedule specs with parameters; their function may depend on the run's pass times."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction: ...
 
@@ -145,7 +147,7 @@ def make_schedule(
     2
     """
     if isinstance(what, str):
-        return schedule_function(what)(num_stages, num_microbatches, num_chunks)
+        return schedule_entry(what)(num_stages, num_microbatches, num_chunks)
     if isinstance(what, Schedule):
         made: object = what
     elif callable(what):
@@ -165,7 +167,7 @@ def make_schedule(
             f"schedule {made.name!r} is for {made.num_stages} stages and {made.num_microbatches} microbatches; the job "
             f"has {num_stages} and {num_microbatches}, and must have the same: change either"
         )
-    return check(made)
+    return check_schedule(made)
 
 
 def _require_three_counts(function: ScheduleFunction) -> None:

@@ -90,7 +90,7 @@ class Schedule:
         num_microbatches: int,
         fused: Iterable[Iterable[int]] = (),
     ) -> Schedule:
-        """Return the schedule whose microbatches all take one route through all chunks."""
+        """Build a schedule in which all microbatches take the same route through the chunks."""
         chunks = 1 + max(chunk for _, chunk in route)
         actions, pairs = tuple(map(tuple, rows)), tuple(map(tuple, fused))
         return cls(name, actions, num_microbatches, chunks, (route,), (0,) * num_microbatches, pairs)
@@ -218,7 +218,7 @@ class RowWriter:
         self._without_weight: deque[Action] = deque()
 
     def count(self, word: str) -> int:
-        """Return how many passes of this kind and chunk the row has so far; B counts as I."""
+        """Return the number of passes so far of the kind and chunk that ``word`` names (B counts as I)."""
         return self._count[word]
 
     def append(self, words: str, times: int = 1) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Schedule
 from simcluster.schedules.text import marked_lines
-from simcluster.schedules.timing import play
+from simcluster.schedules.timing import time_actions
 
 _ORDER = {"F": (), "B": ("F",), "I": ("F",), "W": ("I",)}
 
 
-def check(schedule: Schedule) -> Schedule:
-    """Return the schedule if it is valid; else raise InputError with the rows printed and the fault marked.
+def check_schedule(schedule: Schedule) -> Schedule:
+    """Return the schedule if it can run; raise InputError otherwise, with its rows printed and the fault marked.
 
     Valid: routes stay inside the grid, and all of them pass through the whole model, so that a chunk is the same slice
     of it on every route; every microbatch has, on every hop of its route and nowhere else, one F and either one B or
@@ -20,9 +20,9 @@ def check(schedule: Schedule) -> Schedule:
     """
     _check_shape(schedule)
     for stage in range(schedule.num_stages):
-        _check_row(schedule, stage, _positions(schedule, stage))
+        _check_row(schedule, stage, _find_positions(schedule, stage))
         _check_pairs(schedule, stage)
-    play(schedule, lambda kind, stage, chunk: 1.0)  # its own error tells who waits for what
+    time_actions(schedule, lambda kind, stage, chunk: 1.0)  # its own error tells who waits for what
     return schedule
 
 
@@ -91,7 +91,7 @@ def _check_slices(schedule: Schedule) -> None:
                 )
 
 
-def _positions(schedule: Schedule, stage: int) -> dict[Action, int]:
+def _find_positions(schedule: Schedule, stage: int) -> dict[Action, int]:
     """Return the position of each action of a row; raise InputError for duplicates and misplaced actions."""
     positions: dict[Action, int] = {}
     for position, action in enumerate(schedule.rows[stage]):
@@ -114,7 +114,7 @@ def _positions(schedule: Schedule, stage: int) -> dict[Action, int]:
 def _check_row(schedule: Schedule, stage: int, positions: dict[Action, int]) -> None:
     """Check that every visiting microbatch has an F and a whole or split backward, in a legal order."""
     end = len(schedule.rows[stage])
-    for microbatch, chunk in _visits(schedule, stage):
+    for microbatch, chunk in _list_visits(schedule, stage):
         found = {kind: positions.get(Action(kind, microbatch, chunk)) for kind in ("F", "B", "I", "W")}
         label = Action("F", microbatch, chunk).label(schedule.num_chunks)[1:]
         if found["B"] is not None and (found["I"] is not None or found["W"] is not None):
@@ -148,7 +148,7 @@ def _check_pairs(schedule: Schedule, stage: int) -> None:
         last = position
 
 
-def _visits(schedule: Schedule, stage: int) -> list[tuple[int, int]]:
+def _list_visits(schedule: Schedule, stage: int) -> list[tuple[int, int]]:
     chunks = [[chunk for there, chunk in route if there == stage] for route in schedule.routes]
     return [(m, chunk) for m in range(schedule.num_microbatches) for chunk in chunks[schedule.route_of[m]]]
 

@@ -15,7 +15,7 @@ from simcluster.base.shown import Displayable
 from simcluster.documents.argument_types import checked
 from simcluster.schedules import make_schedule, schedules_with
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, peak_in_flight, play
+from simcluster.schedules.timing import UNIT_COSTS, EqualCosts, ScheduleTiming, peak_in_flight, time_actions
 from simcluster.schedules.zb_auto import OptimizedSchedule
 
 
@@ -55,7 +55,7 @@ class TimedSchedule(Displayable):
 
     @property
     def ideal(self) -> Fraction:
-        """Time M (F + B) of a stage without a bubble and without overlap in fused pairs."""
+        """Time M (F + B) of a stage for M microbatches without bubble, with fused pairs counted as F + B."""
         return self.schedule.num_microbatches * (self.times.forward + self.times.backward)
 
     @property
@@ -99,10 +99,10 @@ def chunk_share(schedule: Schedule) -> Fraction:
 
 
 def time_schedule(schedule: Schedule, times: StageTimes) -> TimedSchedule:
-    """Time a schedule with these pass times; raise InputError as ``play`` does."""
+    """Time a schedule with these pass times; raise InputError for a deadlock or invalid times."""
     together = None if times.pair is None else times.pair * chunk_share(schedule)
     pair = None if together is None else lambda _forward, _backward: together
-    timing = play(schedule, times.chunk_times(schedule), times.latency, pair)
+    timing = time_actions(schedule, times.chunk_times(schedule), times.latency, pair)
     return TimedSchedule(schedule, timing, times)
 
 
@@ -114,12 +114,12 @@ _MOST_ACTIONS = 1_000_000
 
 
 def require_few_actions(stages: int, microbatches: int, chunks: int) -> None:
-    """Raise InputError if the counts make more actions than are simulated one by one."""
+    """Raise InputError if stages, microbatches and chunks make more actions than can be timed one by one."""
     actions = 2 * stages * microbatches * chunks
     if actions > _MOST_ACTIONS:
         raise InputError(
             f"stages {stages:,} x microbatches {microbatches:,} x chunks {chunks:,}: {actions:,} actions are too many; "
-            f"the product may be up to {_MOST_ACTIONS // 2:,} here: give fewer microbatches"
+            f"the three multiplied may be at most {_MOST_ACTIONS // 2:,}: give fewer microbatches"
         )
 
 
@@ -171,7 +171,7 @@ def schedule_bubble(schedule: Schedule) -> ScheduleBubble:
     '20.0% by the schedule alone, (P-1)/(M+P-1)'
     """
     stages, microbatches, chunks = schedule.num_stages, schedule.num_microbatches, schedule.num_chunks
-    fraction = float(play(schedule, UNIT_COSTS).bubble_over_total)
+    fraction = float(time_actions(schedule, UNIT_COSTS).bubble_over_total)
     whole = all(action.kind in "FB" for row in schedule.rows for action in row)
     known = (stages - 1) / (chunks * microbatches + stages - 1)
     if stages == 1 or not whole or not math.isclose(fraction, known, rel_tol=1e-12):

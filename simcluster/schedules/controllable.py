@@ -20,7 +20,7 @@ _JOURNEYS: tuple[tuple[Kind, int], ...] = (("F", 0), ("F", 1), ("I", 1), ("I", 0
 
 
 def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make V-half, with half of 1F1B's activations: P + 2 half-stages in flight at most, P + 1 for odd P.
+    """Make V-half on P stages: half of 1F1B's activations, at most P + 2 half-stages in flight (P + 1 for odd P).
 
     With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (3 P - 7) f for even P from 4 on and 6 M
     f + (3 P - 4) f for odd P from 3 on; the bubble of 1F1B is 6 (P - 1) f. Source of the block: Qi et al.,
@@ -32,7 +32,7 @@ def v_half(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
     'r0 F0.0 F1.0 F0.1 I0.1 F1.1 I1.1 I0.0 W0.1 I1.0 W1.1 W0.0 W1.0'
     """
     require_counts("v-half", num_stages, num_microbatches, num_chunks)
-    return _from_block("v-half", _half_block(num_stages), num_microbatches, num_chunks)
+    return _schedule_from_block("v-half", _v_half_block(num_stages), num_microbatches, num_chunks)
 
 
 def v_half_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
@@ -42,11 +42,11 @@ def v_half_forwards(num_stages: int, num_microbatches: int, num_chunks: int, sta
     [4, 5, 6, 6]
     """
     del num_chunks  # two
-    return _first_forwards(_half_block(num_stages), num_microbatches)[stage]
+    return _first_forwards(_v_half_block(num_stages), num_microbatches)[stage]
 
 
 def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make V-min, with a third of 1F1B's activations: at most 2 ceil((P + 2) / 3) half-stages in flight.
+    """Make V-min on P stages: a third of 1F1B's activations, at most 2 ceil((P + 2) / 3) half-stages in flight.
 
     With f = i = w the times of one chunk and M >= 2 P the makespan is 6 M f + (4 P - 5) f for P from 2 on. Source of
     the block: Qi et al., arXiv:2405.15362, section 3; its turns, and the order in warm-up and cool-down, are
@@ -57,21 +57,22 @@ def v_min(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
     'r0 F0.0 F0.1 I0.1 F1.0 W0.1 I0.0 W0.0 F1.1 I1.1 W1.1 I1.0 W1.0'
     """
     require_counts("v-min", num_stages, num_microbatches, num_chunks)
-    return _from_block("v-min", _third_block(num_stages), num_microbatches, num_chunks)
+    return _schedule_from_block("v-min", _v_min_block(num_stages), num_microbatches, num_chunks)
 
 
 def v_min_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
     """Return the number of forwards that a stage of V-min runs before its first backward."""
     del num_chunks  # two
-    return _first_forwards(_third_block(num_stages), num_microbatches)[stage]
+    return _first_forwards(_v_min_block(num_stages), num_microbatches)[stage]
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Repeated block: ``steps`` slots from stage to stage on each journey, ``turns`` slots between journeys.
+    """Pattern of passes that V-half or V-min repeats for every microbatch, as slots per hop and per turn.
 
-    Turns are such that no two passes of a stage fall into the same slot of the period. A stage takes one of the next
-    ``choice`` passes, and has at most ``most_alive`` chunks alive.
+    ``steps`` are the slots from stage to stage on a journey, ``turns`` those between journeys: such that no two passes
+    of a stage fall into the same slot of the period. A stage takes one of the next ``choice`` passes, and has at most
+    ``most_alive`` chunks alive.
     """
 
     num_stages: int
@@ -93,7 +94,7 @@ class _Block:
         return [slots[slot] for slot in sorted(slots)]
 
 
-def _half_block(num_stages: int) -> _Block:
+def _v_half_block(num_stages: int) -> _Block:
     odd = num_stages % 2
     return _Block(
         num_stages, steps=(2, 1, 2, 1), turns=(1, 1, 2) if odd else (1, 4, 2),
@@ -101,33 +102,33 @@ def _half_block(num_stages: int) -> _Block:
     )  # fmt: skip
 
 
-def _third_block(num_stages: int) -> _Block:
+def _v_min_block(num_stages: int) -> _Block:
     turns = (1, 1, 1) if num_stages % 3 else (3, 1, 3)
     return _Block(num_stages, (1, 1, 1, 1), turns, most_alive=2 * -(-(num_stages + 2) // 3), choice=1)
 
 
-def _from_block(name: str, block: _Block, num_microbatches: int, num_chunks: int) -> Schedule:
+def _schedule_from_block(name: str, block: _Block, num_microbatches: int, num_chunks: int) -> Schedule:
     require_fixed_chunks(name, num_chunks, 2, "down the pipeline and up again")
     rows = [_Row(stage, block, num_microbatches) for stage in range(block.num_stages)]
-    deque(_slot_by_slot(rows), maxlen=0)
+    deque(_run_slots(rows), maxlen=0)
     return Schedule.along(snake_route(block.num_stages, 2), name, [row.done for row in rows], num_microbatches)
 
 
 def _first_forwards(block: _Block, num_microbatches: int) -> tuple[int, ...]:
-    """Return every stage's forwards before its first backward, which later microbatches do not change."""
-    return _first_of_few(block, min(num_microbatches, block.most_alive + block.choice))
+    """Return the number of forwards of each stage before its first backward, for any number of microbatches."""
+    return _first_forwards_of_few(block, min(num_microbatches, block.most_alive + block.choice))
 
 
 @lru_cache(maxsize=1024)
-def _first_of_few(block: _Block, num_microbatches: int) -> tuple[int, ...]:
+def _first_forwards_of_few(block: _Block, num_microbatches: int) -> tuple[int, ...]:
     rows = [_Row(stage, block, num_microbatches) for stage in range(block.num_stages)]
-    for _ in _slot_by_slot(rows):
+    for _ in _run_slots(rows):
         if all(row.turned for row in rows):
             break
     return tuple(next(place for place, action in enumerate(row.done) if action.kind != "F") for row in rows)
 
 
-def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
+def _run_slots(rows: list[_Row]) -> Iterator[None]:
     """Advance all stages slot by slot, each taking one pass; yield after every slot."""
     ended: dict[tuple[Kind, int, int], int] = {}  # (kind, microbatch, slice) -> the slot after it
     slot = 0
@@ -141,7 +142,7 @@ def _slot_by_slot(rows: list[_Row]) -> Iterator[None]:
 
 
 class _Row:
-    """Row of one stage under construction: one pass per slot, the next of the block's order that can run, else a W.
+    """Builder of one stage's row: each slot takes the block's next pass that can run, else a weight gradient.
 
     "Next" are the first ``choice`` passes to come, and an F only while fewer than ``most_alive`` chunks are alive.
     """

@@ -29,7 +29,7 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
     half = num_microbatches // 2
     return Schedule(
         name="chimera",
-        rows=tuple(_row(num_stages, stage, half) for stage in range(num_stages)),
+        rows=tuple(_chimera_row(num_stages, stage, half) for stage in range(num_stages)),
         num_microbatches=num_microbatches,
         num_chunks=2,
         routes=bidirectional_routes(num_stages),
@@ -37,7 +37,7 @@ def chimera(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sche
     )
 
 
-def _row(num_stages: int, stage: int, each_way: int) -> tuple[Action, ...]:
+def _chimera_row(num_stages: int, stage: int, each_way: int) -> tuple[Action, ...]:
     """Return the actions of a stage ordered by slot; F and B take one slot each."""
     slots: dict[int, Action] = {}
     for chunk, place in ((0, stage), (1, num_stages - 1 - stage)):
@@ -52,7 +52,7 @@ def _row(num_stages: int, stage: int, each_way: int) -> tuple[Action, ...]:
 
 
 def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make DualPipeV: rank r holds slices r and 2 P - 1 - r; fused forward-backward pairs hide expert traffic.
+    """Make DualPipeV: stage r of P holds model slices r and 2 P - 1 - r; fused pairs [F|B] hide expert traffic.
 
     With f = i >= w and b the times of one chunk and f + b that of a fused pair the makespan is 2 M (f + b) + (P - 1)(f
     + 2 b - 3 w); at most 2 P + 1 half-stages in flight. Source: DeepSeek's DualPipe repository (README and
@@ -86,7 +86,7 @@ def dualpipe_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> S
 def write_eight_steps(
     half: int, place: int, per_chunk: int, first: tuple[int, int], *, middle: bool, near: int = 0
 ) -> RowWriter:
-    """Write a stage's row in DeepSeek's eight steps; ``place`` counts from the end towards the middle stage.
+    """Write a stage's row in DualPipe's eight steps; ``place`` is the stage's distance from its pipeline end.
 
     ``half`` is the number of stages from an end to the middle. ``per_chunk`` microbatches pass through each of the two
     chunks; ``near`` is the chunk whose microbatches come first, ``first`` where the numbers of each chunk begin. Only a
@@ -117,7 +117,7 @@ def write_eight_steps(
 
 
 def dualpipe(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make DualPipe: stage r holds slice r for microbatches going down, and a copy of P - 1 - r for those going up.
+    """Make DualPipe: stage r of P holds slice r for microbatches going down and slice P - 1 - r for those going up.
 
     The first half of the microbatches goes down (chunk 0), the second half up (chunk 1). With F = I >= W and F + B the
     time of a fused pair the makespan is M (F + B) + (P/2 - 1)(F + 2 B - 3 W); at most P + 1 microbatches in flight.

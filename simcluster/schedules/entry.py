@@ -1,4 +1,4 @@
-"""Entry of a schedule in the list of schedules: the function that makes it, and facts known in advance.
+"""Registry entry of a pipeline schedule: the function that makes it, and its properties known in advance.
 
 Imports actions only.
 """
@@ -23,7 +23,7 @@ Fact = Literal["takes_chunks", "in_groups", "made_for_times", "tried_by_search",
 
 @dataclass(frozen=True, slots=True)
 class ScheduleEntry:
-    """Schedule's function ``make`` and its facts, which rules, layout search and studies use.
+    """Registry entry of a schedule: the function ``make`` and known properties, for rules, search and studies.
 
     A fact at its default claims nothing: a schedule with ``make`` alone runs everywhere, and the search has a weaker
     bound for it. A claimed fact must hold for all counts, which the tests of all entries check.
@@ -31,30 +31,30 @@ class ScheduleEntry:
 
     make: ScheduleFunction
     route: Callable[[int, int], Route] | None = None
-    """The one way of all microbatches through (stages, chunks); None: there are several, or it is not known."""
+    """Route of all microbatches through (stages, chunks); None: there are several, or it is unknown."""
     splits_backward: bool = True
-    """Are there backwards in two parts, I and W?"""
+    """Whether backwards are split into I and W."""
     takes_chunks: bool = False
-    """Has it as many chunks a stage as one asks for?  Others have a number of their own."""
+    """Whether the chunks per stage can be chosen; other schedules have a fixed number."""
     in_groups: bool = False
-    """Do microbatches go round the stages in groups of as many, so that several stages and whole groups are needed?"""
+    """Whether microbatches pass the stages in groups as large as the stages, which must be several and whole."""
     made_for_times: bool = False
-    """Is the order made for the times of the run, so that the order for other times says nothing about it?"""
+    """Whether the order depends on the run's pass times."""
     first_forwards: Callable[[int, int, int, int], int] | None = None
-    """Forwards before the first backward of (stages, microbatches, chunks, stage); None: it is not known."""
+    """Forwards before the first backward of (stages, microbatches, chunks, stage); None: unknown."""
     bubble_for_memory: float | None = None
-    """Where it holds fewer microbatches than 1F1B: what that costs, roughly, in bubbles of 1F1B."""
+    """Cost, in bubbles of 1F1B, of holding fewer microbatches than 1F1B; None: it does not hold fewer."""
     tried_by_search: bool = False
-    """Does the search for a layout try it unless schedules are named?  1F1B, and what shortens its bubble at its memory
-    (zb-h1, zb-v), with chunks (interleaved), or at half of it (v-half)."""
+    """Whether the layout search tries it by default: 1F1B, and what shortens its bubble at its memory (zb-h1, zb-v),
+    with chunks (interleaved), or at half of it (v-half)."""
     validated: bool = False
-    """Have measured steps of it been compared with predicted ones?"""
+    """Whether measured steps of it have been compared with predicted ones."""
 
     def __call__(self, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
         """Return the schedule for these counts of stages, microbatches and chunks."""
         return self.make(num_stages, num_microbatches, num_chunks)
 
 
-def snake(num_stages: int, num_chunks: int) -> Route:
+def zigzag(num_stages: int, num_chunks: int) -> Route:
     """Return the route of a schedule that turns at the ends of the pipeline, with two or more chunks per stage."""
     return snake_route(num_stages, max(2, num_chunks))

@@ -8,33 +8,33 @@ from fractions import Fraction
 
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Schedule
-from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, Time, play
+from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, Time, time_actions
 
 Bar = tuple[int, int, str]
 """First column, column after the last, label."""
 
 
-def grid(
+def draw_grid(
     schedule: Schedule,
     timing: ScheduleTiming[Time] | None = None,
     unit: Time | int = 1,
     width: int | None = None,
 ) -> list[str]:
-    """Return a line per stage with one column per time unit: ``F0 F1 . B0---``; a dot is an idle column.
+    """Draw a schedule as text: a line per stage, a column per time unit; a dot is an idle column.
 
-    Without a timing the costs are F = I = W = 1 and B = 2. A grid of more than ``width`` characters continues in blocks
-    below, each with a time axis. InputError where an action does not begin and end on a column.
+    A line: ``F0 F1 . B0---``. Without a timing F = I = W = 1 and B = 2. A grid of over ``width`` characters continues
+    in blocks below, each with a time axis. InputError where an action does not begin and end on a column.
     """
-    rows = _bars(schedule, play(schedule, UNIT_COSTS), 1) if timing is None else _bars(schedule, timing, unit)
+    rows = _bars(schedule, time_actions(schedule, UNIT_COSTS), 1) if timing is None else _bars(schedule, timing, unit)
     columns = max(end for row in rows for _, end, _ in row)
     names = [f"r{stage}" for stage in range(schedule.num_stages)]
     margin = len(names[-1]) + 1
-    cell, blocks = _layout(rows, columns, None if width is None else width - margin)
+    cell, blocks = _choose_columns(rows, columns, None if width is None else width - margin)
     lines: list[str] = []
     for begin, end in blocks:
         lines += [""] if begin else []
-        lines.append("t".ljust(margin) + _axis(begin, end, cell, unit))
-        lines += [name.ljust(margin) + _line(row, begin, end, cell) for name, row in zip(names, rows, strict=True)]
+        lines.append("t".ljust(margin) + _draw_axis(begin, end, cell, unit))
+        lines += [name.ljust(margin) + _draw_line(row, begin, end, cell) for name, row in zip(names, rows, strict=True)]
     return [line.rstrip() for line in lines]
 
 
@@ -48,7 +48,6 @@ def common_unit(times: Iterable[Fraction]) -> Fraction:
 
 
 def _bars(schedule: Schedule, timing: ScheduleTiming[Time], unit: Time | int) -> list[list[Bar]]:
-    """Return the bars to draw, one per action or fused pair; actions that take no time are dropped."""
     rows = []
     for stage, actions in enumerate(schedule.rows):
         fused = schedule.fused_at(stage)
@@ -59,15 +58,15 @@ def _bars(schedule: Schedule, timing: ScheduleTiming[Time], unit: Time | int) ->
             label = action.label(schedule.num_chunks)
             if position in fused:
                 label = f"[{label}|{actions[position + 1].label(schedule.num_chunks)}]"
-            begin = _column(timing.starts[stage][position], unit, label)
-            end = _column(timing.ends[stage][position], unit, label)
+            begin = _column_at(timing.starts[stage][position], unit, label)
+            end = _column_at(timing.ends[stage][position], unit, label)
             if end > begin:
                 bars.append((begin, end, label))
         rows.append(bars)
     return rows
 
 
-def _column(time: Time, unit: Time | int, label: str) -> int:
+def _column_at(time: Time, unit: Time | int, label: str) -> int:
     column = round(time / unit)
     if abs(time / unit - column) > 1e-6:
         raise InputError(
@@ -77,8 +76,8 @@ def _column(time: Time, unit: Time | int, label: str) -> int:
     return column
 
 
-def _layout(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int, list[tuple[int, int]]]:
-    """Return the characters per column, and each block's first and last column, so that no label is lost.
+def _choose_columns(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int, list[tuple[int, int]]]:
+    """Choose the characters per column and the columns of each block of lines, so that every label fits.
 
     A bar may be cut where its label fits before the cut. If the narrowest columns allow no such cut, a column gets room
     for any label.
@@ -94,12 +93,12 @@ def _layout(rows: list[list[Bar]], columns: int, room: int | None) -> tuple[int,
         furthest = min(begin + max(1, room // cell), columns)
         cut = next((c for c in range(furthest, begin, -1) if c == columns or c not in bad_cuts), None)
         if cut is None:
-            return _layout([[(0, 1, max((label for *_, label in bars), key=len))]], columns, room)
+            return _choose_columns([[(0, 1, max((label for *_, label in bars), key=len))]], columns, room)
         blocks.append((begin, cut))
     return cell, blocks[1:]
 
 
-def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
+def _draw_line(bars: list[Bar], first: int, last: int, cell: int) -> str:
     """Return the text of a stage's bars between two columns: each bar's label, dashes to its end, and a space.
 
     The dashes of a bar that is cut continue in the next block.
@@ -117,7 +116,7 @@ def _line(bars: list[Bar], first: int, last: int, cell: int) -> str:
     return "".join(parts)
 
 
-def _axis(first: int, last: int, cell: int, unit: Time | int) -> str:
+def _draw_axis(first: int, last: int, cell: int, unit: Time | int) -> str:
     room = max(len(f"{float(column * unit):g}") for column in range(first, last + 1)) + 2
     steps: Iterator[int] = (factor * 10**power for power in range(12) for factor in (1, 2, 5))
     step = next(step for step in steps if step * cell >= room)

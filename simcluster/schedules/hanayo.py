@@ -8,7 +8,7 @@ from simcluster.schedules.check import require_counts
 
 
 def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make Hanayo: W waves are 2 W chunks per stage, on a route without a hop at its turns; 1 chunk means one wave.
+    """Make Hanayo: microbatches run in W waves down and up the stages, each with 2 W chunks (1 chunk means one wave).
 
     The order is that of list scheduling in slots of equal length, backward before forward, later slices before earlier
     ones, with at most P microbatches in flight. With f and b the times of one chunk and M = k P the makespan is 2 W M
@@ -27,14 +27,11 @@ def hanayo(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Sched
             f"{num_chunks - 1} or {num_chunks + 1}"
         )
     route = snake_route(num_stages, max(2, num_chunks))
-    return Schedule.along(route, "hanayo", _in_slots(num_stages, num_microbatches, route), num_microbatches)
+    return Schedule.along(route, "hanayo", _schedule_slots(num_stages, num_microbatches, route), num_microbatches)
 
 
-def _in_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
-    """Order the rows by list scheduling: in every slot each stage runs the best pass that is ready, if any.
-
-    A microbatch has 2 S passes through the S slices: forward to the last, then backward to the first.
-    """
+def _schedule_slots(num_stages: int, num_microbatches: int, route: Route) -> list[list[Action]]:
+    """Order the rows by list scheduling: in every slot each stage runs the best pass that is ready, if any."""
     rows: list[list[Action]] = [[] for _ in range(num_stages)]
     num_slices = len(route)
     under_way: list[int] = []  # microbatches from the oldest to the youngest

@@ -35,8 +35,8 @@ def interleaved(
     require_counts("interleaved", num_stages, num_microbatches, num_chunks)
     group = num_stages if group_size is None else group_size
     _require_groups(num_stages, num_microbatches, group, given=group_size is not None)
-    forwards = _in_groups("F", group, num_microbatches, range(num_chunks))
-    backwards = _in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
+    forwards = _order_in_groups("F", group, num_microbatches, range(num_chunks))
+    backwards = _order_in_groups("B", group, num_microbatches, range(num_chunks - 1, -1, -1))
     ahead = [2 * (num_stages - 1 - stage) + (num_chunks - 1) * group + pairs for stage in range(num_stages)]
     rows = [alternate(forwards, backwards, warmup=warmup) for warmup in ahead]
     fused = [range(warmup, 2 * len(forwards) - warmup, 2) for warmup in ahead] if pairs else ()
@@ -44,7 +44,7 @@ def interleaved(
 
 
 def interleaved_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """Return a stage's number of forwards before its first backward, in groups of ``num_stages``."""
+    """Return a stage's number of warm-up forwards for microbatches scheduled in groups of ``num_stages``."""
     ahead = 2 * (num_stages - 1 - stage) + (num_chunks - 1) * num_stages
     return min(ahead + 1, num_microbatches * num_chunks)
 
@@ -70,7 +70,7 @@ def _require_groups(num_stages: int, num_microbatches: int, group: int, *, given
         )
 
 
-def _in_groups(kind: Literal["F", "B"], group: int, num_microbatches: int, chunks: range) -> list[Action]:
+def _order_in_groups(kind: Literal["F", "B"], group: int, num_microbatches: int, chunks: range) -> list[Action]:
     return [
         Action(kind, microbatch, chunk)
         for begin in range(0, num_microbatches, group)

@@ -9,8 +9,9 @@ from simcluster.schedules.check import require_counts, require_one_chunk
 
 
 def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make 1F1B: stage r runs min(P - 1 - r, M) forwards ahead, then F and B in turn, then the other backwards.
+    """Make 1F1B: stages run warm-up forwards, then a forward and a backward in turn, then the other backwards.
 
+    Stage r of P runs min(P - 1 - r, M) of M forwards ahead.
     Makespan (M + P - 1)(F + B) as GPipe, but only min(P - r, M) microbatches in flight on stage r. Source:
     PipeDream-Flush, Narayanan et al., arXiv:2006.09503, section 3.2; arXiv:2104.04473, figure 4. InputError for counts
     below one or several chunks.
@@ -28,7 +29,7 @@ def one_f_one_b(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> 
 
 
 def one_f_one_b_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage: int) -> int:
-    """Return a stage's number of 1F1B forwards before its first backward: those ahead, and one more.
+    """Return the number of forwards that a stage of 1F1B runs before its first backward.
 
     >>> [one_f_one_b_forwards(4, 8, 1, stage) for stage in range(4)]
     [4, 3, 2, 1]

@@ -29,7 +29,7 @@ Time = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class Interleaved(Spec):
-    """Interleaved 1F1B in groups, with one more forward ahead and fused pairs [F|B]; a pair sends at its end."""
+    """Interleaved 1F1B with a group size, optionally with fused pairs [F|B] and then one more forward ahead."""
 
     name: Literal["interleaved"]
     """The schedule with these parameters."""
@@ -37,7 +37,7 @@ class Interleaved(Spec):
     """Microbatches per group (Megatron-LM's --microbatch-group-size-per-virtual-pipeline-stage); default: as many as
     stages."""
     pairs: StrictBool = False
-    """Are a forward and a backward in turn fused pairs [F|B] (--overlap-moe-expert-parallel-comm)?"""
+    """Fuse forwards and backwards in pairs [F|B], which send at their end (--overlap-moe-expert-parallel-comm)."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
         """Return the function that makes the schedule; pass times do not change it."""
@@ -45,17 +45,17 @@ class Interleaved(Spec):
 
 
 class ZbAuto(Spec):
-    """Automatic zero bubble under a limit of microbatches alive on one stage."""
+    """Automatic zero-bubble schedule with a limit on the microbatches alive on one stage."""
 
     name: Literal["zb-auto"]
     """The schedule with these parameters."""
     memory_limit: Count | None = None
-    """Microbatches that may be alive on one stage."""
+    """Largest number of microbatches alive on one stage; default: no limit."""
     goal: Goal | None = None
     """What is minimised: the longest span of a stage (span), or a step whose optimizer waits for all (step); default:
     step in a scenario, whose optimizer waits for the gradient norm, else span, as in the paper."""
     weight_memory: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Part of a microbatch's activations that stays from I to W."""
+    """Share of a microbatch's activations that is kept from I to W."""
     forward: Time | None = None
     """Time of F, in any one unit; default, with the others: the times of the run."""
     input: Time | None = None
@@ -66,7 +66,7 @@ class ZbAuto(Spec):
     """Time of a message between stages."""
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the function that makes it for the spec's times, else the run's, else F = I = W without latency."""
+        """Return the schedule function for the spec's pass times, else the run's, else F = I = W without latency."""
         given = (self.forward, self.input, self.weight)
         if costs is None or any(time is not None for time in given):
             forward, input_, weight = (1.0 if time is None else time for time in given)
@@ -81,12 +81,12 @@ class Rows(Spec):
     name: Literal["rows"]
     """A schedule that is written out."""
     rows: tuple[str, ...]
-    """A row of actions for each stage, as in "F0 F1 B0 B1"."""
+    """Row of actions of each stage, such as "F0 F1 B0 B1"."""
     routes: tuple[str, ...] | None = None
-    """Ways of microbatches through the model, as texts of stage.chunk, as in "0.0 1.0 1.1 0.1"; default: chunk 0 of
+    """Routes of microbatches through the model as stage.chunk hops, such as "0.0 1.0 1.1 0.1"; default: chunk 0 of
     every stage in turn, then chunk 1, and so on."""
     route_of: tuple[int, ...] | None = None
-    """The number of each microbatch's route."""
+    """Index (from 0) of each microbatch's route in routes."""
     title: str = "rows"
     """Name of the schedule."""
 
@@ -104,7 +104,7 @@ class Rows(Spec):
         )  # fmt: skip
 
     def function(self, costs: Times | None = None, latency: Any = 0) -> ScheduleFunction:
-        """Return the function that gives the checked schedule; InputError if it is broken or counts differ."""
+        """Return the function that makes the checked schedule; it raises InputError if the job's counts differ."""
 
         def made(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
             schedule = make_schedule(self._schedule(), num_stages, num_microbatches)
@@ -122,7 +122,7 @@ class Rows(Spec):
         chunks = 1 + max((action.chunk for action in every), default=0)
         routes: tuple[Route, ...] = (loop_route(len(actions), chunks),)
         if self.routes is not None:
-            routes = tuple(_route(text) for text in self.routes)
+            routes = tuple(_parse_route(text) for text in self.routes)
         return Schedule(
             name=self.title,
             rows=actions,
@@ -134,7 +134,7 @@ class Rows(Spec):
         )
 
 
-def _route(text: str) -> Route:
+def _parse_route(text: str) -> Route:
     hops = []
     for word in text.split():
         stage, dot, chunk = word.partition(".")
@@ -165,7 +165,7 @@ def _normalize_spec(value: object) -> object:
     return value
 
 
-def _kind(value: object) -> str:
+def _spec_kind(value: object) -> str:
     if isinstance(value, Mapping):
         return str(value["name"])
     return value.name if isinstance(value, Interleaved | ZbAuto | Rows) else "text"
@@ -183,7 +183,7 @@ ScheduleChoice = Annotated[
     | Annotated[Interleaved, Tag("interleaved")]
     | Annotated[ZbAuto, Tag("zb-auto")]
     | Annotated[Rows, Tag("rows")],
-    Discriminator(_kind),
+    Discriminator(_spec_kind),
     BeforeValidator(_normalize_spec),
     FileForms(lambda: ((*SCHEDULES,), _A_FILE, {**_NAMED, "properties": {"name": {"enum": [*SCHEDULES]}}}, Interleaved,
                      ZbAuto, Rows)),

@@ -39,7 +39,7 @@ class StageLayout:
         Raises InputError, with the place, for unknown layers, for brackets that do not close, and where the embedding
         is not first, the loss not last or a layer of multi-token prediction before a decoder layer.
         """
-        found = cls(tuple(_expand(given).split("|") if isinstance(given, str) else map(_slice_letters, given)))
+        found = cls(tuple(_expand_text(given).split("|") if isinstance(given, str) else map(_slice_letters, given)))
         found._check()
         return found
 
@@ -63,7 +63,7 @@ class StageLayout:
         return tuple(letters.count("m") for letters in self.slices)
 
     def require_multi_token_last(self, predicted: int) -> None:
-        """Raise InputError unless the layers of multi-token prediction, as many as predicted, are in the last slice.
+        """Raise InputError unless the last slice holds all ``predicted`` multi-token-prediction layers, or none does.
 
         They are simulated there, with the LM head; a layout without any places them there as well.
         """
@@ -107,19 +107,18 @@ class StageLayout:
 
 
 def _slice_letters(given: str | Sequence[str]) -> str:
-    """Return the letters of one list item: a slice given as layer names or letters."""
     names = [name.strip() for name in ([given] if isinstance(given, str) else given)]
     wrong = [name for name in names if name.lower() not in _LETTERS and len(name) > 1 and set(name) - set(_GRAMMAR)]
     if wrong:
         hint = did_you_mean(wrong[0], _LETTERS)
         raise InputError(f"{wrong[0][:40]!r} is not a layer{hint}; known: {', '.join(_LETTERS)}, or letters: {_KNOWN}")
-    letters = [_LETTERS.get(name.lower()) or _expand(name) for name in names]
+    letters = [_LETTERS.get(name.lower()) or _expand_text(name) for name in names]
     if any("|" in each for each in letters):
         raise InputError(f"an item of a list is one slice, and {str(given)[:40]!r} has a |; give the text alone")
     return "".join(letters)
 
 
-def _expand(text: str) -> str:
+def _expand_text(text: str) -> str:
     """Expand the repetitions of a layout text; raise InputError with the place of an invalid character."""
     for place, letter in enumerate(text):
         if letter not in _GRAMMAR and not letter.isspace():

@@ -12,12 +12,12 @@ _ACTIONS_AROUND = 8
 
 def order_lines(schedule: Schedule) -> list[str]:
     """Return one line per stage, ``r0 F0 [F1|B0] B1``; ``F3.1`` is microbatch 3, chunk 1."""
-    return [_name(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
+    return [_stage_label(schedule, stage) + row for stage, row in enumerate(row_texts(schedule))]
 
 
 def row_texts(schedule: Schedule) -> list[str]:
-    """Return the rows as text that ``actions.parse_row`` reads."""
-    return ["".join(_pieces(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
+    """Return each stage's row as text, in the form that ``actions.parse_row`` reads."""
+    return ["".join(_action_words(schedule, stage)).rstrip() for stage in range(schedule.num_stages)]
 
 
 def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> str:
@@ -29,11 +29,11 @@ def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> st
     stages = range(schedule.num_stages) if schedule.num_stages <= _MOST_STAGES else sorted(marks)[:_MOST_STAGES]
     lines = []
     for stage in stages:
-        pieces = _pieces(schedule, stage)
+        pieces = _action_words(schedule, stage)
         position, note = marks.get(stage, (0, ""))
         begin = max(0, position - _ACTIONS_AROUND)
         end = position + _ACTIONS_AROUND if stage in marks else 2 * _ACTIONS_AROUND
-        head = "  " + _name(schedule, stage) + ("... " if begin else "")
+        head = "  " + _stage_label(schedule, stage) + ("... " if begin else "")
         tail = "..." if end < len(pieces) else ""
         lines.append((head + "".join(pieces[begin:end]) + tail).rstrip())
         if stage in marks:
@@ -46,11 +46,11 @@ def marked_lines(schedule: Schedule, marks: Mapping[int, tuple[int, str]]) -> st
     return "\n".join(lines)
 
 
-def _name(schedule: Schedule, stage: int) -> str:
+def _stage_label(schedule: Schedule, stage: int) -> str:
     return f"r{stage}".ljust(len(f"r{schedule.num_stages - 1}")) + " "
 
 
-def _pieces(schedule: Schedule, stage: int) -> list[str]:
+def _action_words(schedule: Schedule, stage: int) -> list[str]:
     pieces = [action.label(schedule.num_chunks) + " " for action in schedule.rows[stage]]
     for position in schedule.fused_at(stage):
         if position + 1 < len(pieces):

@@ -44,7 +44,7 @@ class EqualCosts(Generic[Time]):
 
 
 UNIT_COSTS: EqualCosts[Any] = EqualCosts(F=1, B=2, I=1, W=1)
-"""Passes alike on every stage and chunk, F = I = W and a whole backward of 2: as schedules are usually drawn."""
+"""Equal passes on every stage and chunk, F = I = W and a whole backward of 2: as schedules are usually drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ScheduleTiming(Generic[Time]):
     peak_in_flight: tuple[int, ...]
 
 
-def play(
+def time_actions(
     schedule: Schedule,
     costs: Callable[[Kind, int, int], Time],
     latency: Time | int = 0,
@@ -106,17 +106,17 @@ def play(
 
     ``costs(kind, stage, chunk)`` is the duration of an action: EqualCosts for equal stages, SliceCosts for uneven
     virtual stages, or any function. ``pair(first, second)`` is the duration of a fused pair of these two durations,
-    default their sum. Linear in the number of actions. Assumes what ``check`` tests; InputError on a deadlock, and on
-    durations or a latency that are negative or not finite.
+    default their sum. Linear in the number of actions. The schedule must pass ``check_schedule``; InputError on a
+    deadlock, and on durations or a latency that are negative or not finite.
 
     >>> from simcluster.schedules import gpipe
-    >>> play(gpipe(2, 4), EqualCosts(F=1, B=2)).makespan
+    >>> time_actions(gpipe(2, 4), EqualCosts(F=1, B=2)).makespan
     15
     """
     _require_duration(latency, "the latency between stages")
-    steps = _all_steps(schedule, costs, latency, pair or operator.add)
+    steps = _resolve_steps(schedule, costs, latency, pair or operator.add)
     zero = costs("F", *schedule.routes[0][0]) * 0
-    starts, ends = _run(schedule, steps, zero)
+    starts, ends = _run_rows(schedule, steps, zero)
     busy = tuple(sum((step[0] for step in row), start=zero) for row in steps)
     first = min(min(row) for row in starts if row)
     makespan = max(max(row) for row in ends if row) - first
@@ -180,13 +180,13 @@ class _Cells:
         return f"waits for {what}{of_chunk} of microbatch {microbatch} on stage {stage}"
 
 
-def _all_steps(
+def _resolve_steps(
     schedule: Schedule,
     costs: Callable[[Kind, int, int], Time],
     latency: Time | int,
     pair: Callable[[Time, Time], Time],
 ) -> list[list[Step[Time]]]:
-    """Return the rows of all stages as Steps with durations and cells resolved.
+    """Resolve every action of a schedule to a Step: its duration, the cell it needs and the cells it fills.
 
     One need per action is enough: the gradient from the next virtual stage cannot exist before this stage's F.
     """
@@ -223,7 +223,7 @@ def _all_steps(
 def _hop_delays(
     schedule: Schedule, microbatch: int, hop: Hop, latency: Time | int
 ) -> tuple[int, Time | int, Time | int, bool]:
-    """Return a hop's place on a microbatch's route, the delays of its two edges, and whether it is the last."""
+    """Return a hop's index on a microbatch's route, the delays of its two edges, and whether it is the last hop."""
     before, after = schedule.previous_hop(microbatch, *hop), schedule.next_hop(microbatch, *hop)
     delay_before = latency if before is not None and before[0] != hop[0] else 0
     delay_after = latency if after is not None and after[0] != hop[0] else 0
@@ -237,7 +237,7 @@ def _fuse(row: list[Step[Time]], position: int, pair: Callable[[Time, Time], Tim
     row[position + 1] = (pair(first[0], second[0]), second[1], second[2], second[3], first[3])
 
 
-def _run(
+def _run_rows(
     schedule: Schedule, steps: list[list[Step[Time]]], zero: Time
 ) -> tuple[tuple[tuple[Time, ...], ...], tuple[tuple[Time, ...], ...]]:
     """Return the starts and ends of every row; a stage runs until an input is missing, and resumes when it is ready."""
@@ -268,14 +268,14 @@ def _run(
                 awake += waiting.pop(other_cell, ())
         clocks[stage] = clock
     if any(len(row_ends) < len(row) for row_ends, row in zip(ends, steps, strict=True)):
-        raise _deadlock(schedule, steps, [len(row_ends) for row_ends in ends])
+        raise _deadlock_error(schedule, steps, [len(row_ends) for row_ends in ends])
     for stage in range(len(steps)):
         for position in schedule.fused_at(stage):
             starts[stage][position], ends[stage][position] = starts[stage][position + 1], ends[stage][position + 1]
     return tuple(map(tuple, starts)), tuple(map(tuple, ends))
 
 
-def _deadlock(schedule: Schedule, steps: list[list[Step[Time]]], positions: list[int]) -> InputError:
+def _deadlock_error(schedule: Schedule, steps: list[list[Step[Time]]], positions: list[int]) -> InputError:
     cells = _Cells(schedule)
     marks = {
         stage: (position, cells.describe(schedule, steps[stage][position][1]))

@@ -15,7 +15,7 @@ from typing import cast
 
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Action, Hop, Kind, Route, Schedule
-from simcluster.schedules.check import check
+from simcluster.schedules.check import check_schedule
 
 _CELL = re.compile(r"([0-9]{1,9})(F|B|I|W)([0-9]{1,9})")
 _PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
@@ -23,10 +23,7 @@ _AROUND = re.compile(r"[0-9]+(SEND_F|RECV_F|SEND_B|RECV_B|UNSHARD|RESHARD|REDUCE
 
 
 def to_csv(schedule: Schedule) -> str:
-    """Return the schedule as the CSV that torch reads, without idle cells; one line per stage.
-
-    Torch keeps a slice of the model on one rank: see ``torch_can_run``.
-    """
+    """Return the schedule as the CSV that torch reads, a line per stage, no idle cells (see ``torch_can_run``)."""
     lines = []
     for stage, row in enumerate(schedule.rows):
         cells: list[str] = []
@@ -55,17 +52,17 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
     REDUCE_GRAD, which belong to how parameters are sharded and not to the schedule. A microbatch's route is where its
     passes are, so files with two directions are read as well. On each rank chunks are numbered by slice. InputError,
     with the line and the cell, for invalid actions, a blank line, and slices or microbatches that are missing or on two
-    ranks; and as ``check``.
+    ranks; and as ``check_schedule``.
     """
     left_out: Counter[str] = Counter()
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    rows = [_cells(line.rstrip("\r"), number, name, left_out) for number, line in enumerate(lines, start=1)]
+    rows = [_parse_cells(line.rstrip("\r"), number, name, left_out) for number, line in enumerate(lines, start=1)]
     if not rows:
         raise InputError(f"schedule {name!r}: the file is empty; it has a line for every rank")
-    ranks = _ranks(rows, name)
-    routes, route_of, chunks = _routes(ranks)
+    ranks = _ranks_by_slice(rows, name)
+    routes, route_of, chunks = _number_routes(ranks)
     actions = tuple(
         tuple(
             Action(kind, microbatch, chunks[rank][route_of[microbatch], place])
@@ -74,7 +71,7 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
         )
         for rank, row in enumerate(rows)
     )
-    fused = tuple(_fused(row) for row in rows)
+    fused = tuple(_pair_positions(row) for row in rows)
     schedule = Schedule(
         name=name,
         rows=actions,
@@ -84,10 +81,10 @@ def from_csv(text: str, name: str = "csv") -> tuple[Schedule, Mapping[str, int]]
         route_of=route_of,
         fused=fused if any(fused) else (),
     )
-    return check(schedule), dict(left_out)
+    return check_schedule(schedule), dict(left_out)
 
 
-def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[Action, ...]]:
+def _parse_cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tuple[Action, ...]]:
     """Parse the passes of a line, two for a fused pair; an action's chunk is still the slice of the model."""
     where = f"schedule {name!r}, line {number}"
     if not line.strip(" ,\t"):
@@ -110,7 +107,7 @@ def _cells(line: str, number: int, name: str, left_out: Counter[str]) -> list[tu
     return row
 
 
-def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
+def _ranks_by_slice(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
     """Return the rank that runs each microbatch and slice, as ``[microbatch][slice]``."""
     found: dict[tuple[int, int], int] = {}
     for rank, row in enumerate(rows):
@@ -137,7 +134,9 @@ def _ranks(rows: list[list[tuple[Action, ...]]], name: str) -> list[list[int]]:
     return [[found[microbatch, place] for place in range(places)] for microbatch in range(microbatches)]
 
 
-def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...], list[dict[tuple[int, int], int]]]:
+def _number_routes(
+    ranks: list[list[int]],
+) -> tuple[tuple[Route, ...], tuple[int, ...], list[dict[tuple[int, int], int]]]:
     """Return routes by first microbatch, each microbatch's route, and per rank a (route, slice) -> chunk map."""
     ways = list(dict.fromkeys(tuple(way) for way in ranks))
     chunks: list[dict[tuple[int, int], int]] = [{} for _ in range(1 + max(max(way) for way in ways))]
@@ -155,7 +154,7 @@ def _routes(ranks: list[list[int]]) -> tuple[tuple[Route, ...], tuple[int, ...],
     return routes, tuple(ways.index(tuple(way)) for way in ranks), chunks
 
 
-def _fused(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
+def _pair_positions(row: list[tuple[Action, ...]]) -> tuple[int, ...]:
     """Return the positions at which the pairs of a row begin, counted in passes."""
     begins = accumulate(map(len, row), initial=0)
     return tuple(begin for cell, begin in zip(row, begins, strict=False) if len(cell) == 2)

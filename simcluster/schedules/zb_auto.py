@@ -12,20 +12,20 @@ from typing import Any, Literal, get_args
 from simcluster.base.errors import InputError
 from simcluster.schedules.actions import Kind, Schedule
 from simcluster.schedules.check import require_counts, require_one_chunk
-from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, play
+from simcluster.schedules.timing import UNIT_COSTS, ScheduleTiming, time_actions
 from simcluster.schedules.zb_greedy import GreedyBuilder
 from simcluster.schedules.zb_h import zb_h1, zb_h2
 from simcluster.schedules.zb_rounds import HeuristicOptions, RoundsBuilder
-from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search
+from simcluster.schedules.zb_search import FoundRows, OrderingTask, Value, lower_bound, search_orders
 
 Times = Callable[[Kind, int, int], Any]
-"""Duration of (kind, stage, chunk), as ``play`` takes it: floats, ints or Fractions."""
+"""Duration of (kind, stage, chunk), as ``time_actions`` takes it: floats, ints or Fractions."""
 
 Goal = Literal["span", "step"]
 """What is to be short: the longest span of a stage, or one step from its first start to its last end."""
 
 ALWAYS_PROVED = 32
-"""Stages x microbatches up to which the search goes on until it has the optimum."""
+"""Stages x microbatches up to which the search continues until it has the optimum."""
 
 _ROUNDING = 1e-9  # of sums of parts of microbatches
 _MOST = 2000  # partial schedules that the search looks at in larger pipelines: 0.1 to 0.4 s
@@ -34,7 +34,7 @@ _WIDTHS = (4, 16, 64)  # of the beams before the whole search, which starts from
 
 @dataclass(frozen=True, slots=True)
 class OptimizedSchedule:
-    """Schedule and its quality for a ``goal``: no other schedule within the memory limit is below ``bound``.
+    """Best schedule found for a ``goal``, its value, and a lower ``bound`` for all schedules within the memory limit.
 
     ``proved``: none is better, so that the goal's ``value`` is the optimum (of floats, to 1e-9 of it).
     """
@@ -84,26 +84,27 @@ def optimize_schedule(
     ``memory_limit`` counts microbatches alive on one stage (default: no limit). ``weight_memory`` is the part of a
     microbatch's activations that I keeps for W, from 0 to 1: the paper's M_W / M_B, 32 / (34 + 5 a s / h) for a layer
     without flash attention; the limit then counts parts of microbatches. Source: Qi et al., arXiv:2401.10241, sections
-    3.1 and 4. InputError for counts or a limit below one, several chunks, another goal, and as ``play`` for impossible
-    times.
+    3.1 and 4. InputError for counts or a limit below one, several chunks, another goal, and impossible times.
     """
-    _require(num_stages, num_microbatches, num_chunks, memory_limit, weight_memory, goal)
+    _require_valid_options(num_stages, num_microbatches, num_chunks, memory_limit, weight_memory, goal)
     limit = min(memory_limit or num_microbatches, num_microbatches)
     kinds: tuple[Kind, ...] = ("F", "I", "W")
     each = [{kind: costs(kind, stage, 0) for kind in kinds} for stage in range(num_stages)]
     made = _heuristic_schedules(each, latency, num_microbatches, limit, weight_memory)
-    reached = [_cost(play(schedule, costs, latency), goal) for schedule in made]
+    reached = [_goal_key(time_actions(schedule, costs, latency), goal) for schedule in made]
     best = min(range(len(made)), key=reached.__getitem__)
     schedule, value = replace(made[best], name="zb-auto"), reached[best][0]
-    task, unit = _task(each, latency, num_microbatches, limit, weight_memory, goal)
-    return _improve(schedule, value, task, unit, lambda better: _cost(play(better, costs, latency), goal)[0], goal)
+    task, unit = _ordering_task(each, latency, num_microbatches, limit, weight_memory, goal)
+    return _improve(
+        schedule, value, task, unit, lambda better: _goal_key(time_actions(better, costs, latency), goal)[0], goal
+    )
 
 
 def _improve(
     schedule: Schedule, value: Any, task: OrderingTask, unit: Any, value_of: Callable[[Schedule], Any], goal: Goal
 ) -> OptimizedSchedule:
-    """Return the schedule of this value, or a better one that a search finds, with a bound on the optimum."""
-    bound, known = lower_bound(task, 0), _value(schedule, task)
+    """Search for a schedule better than the given one; return the better of both with a bound on the optimum."""
+    bound, known = lower_bound(task, 0), _integer_value(schedule, task)
     if known[0] == bound and known[1] == lower_bound(task, 1):
         return OptimizedSchedule(schedule, goal, value, value, True)
     found = _search_better(task, known)
@@ -114,7 +115,7 @@ def _improve(
     return OptimizedSchedule(schedule, goal, value, value if proved else bound * unit, proved)
 
 
-def _require(
+def _require_valid_options(
     num_stages: int, num_microbatches: int, num_chunks: int, memory_limit: int | None, weight_memory: float, goal: str
 ) -> None:
     require_counts("zb-auto", num_stages, num_microbatches, num_chunks)
@@ -146,24 +147,24 @@ def _heuristic_schedules(
         for taste in itertools.product((False, True), (False, True), (True, False))
     ]
     by_hand = [make(stages, num_microbatches) for make in (zb_h1, zb_h2)]
-    made += [schedule for schedule in by_hand if _most_alive(schedule, weight_memory) <= limit + _ROUNDING]
+    made += [schedule for schedule in by_hand if _peak_alive(schedule, weight_memory) <= limit + _ROUNDING]
     orders: tuple[tuple[Kind, ...], ...] = (("I", "F", "W"), ("I", "W", "F"))
     task = num_microbatches, limit, weight_memory, each, latency
     return made + [GreedyBuilder(*task, order).schedule() for order in orders]
 
 
-def _most_alive(schedule: Schedule, weight_memory: float) -> float:
+def _peak_alive(schedule: Schedule, weight_memory: float) -> float:
     step = {"F": 1, "I": weight_memory - 1, "W": -weight_memory}
     return max(max(itertools.accumulate(step[action.kind] for action in row)) for row in schedule.rows)
 
 
-def _cost(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
+def _goal_key(timing: ScheduleTiming[Any], goal: Goal) -> tuple[Any, Any, int]:
     span, makespan = max(timing.spans), timing.makespan
     first, second = (span, makespan) if goal == "span" else (makespan, span)
     return first, second, max(timing.peak_in_flight)
 
 
-def _task(
+def _ordering_task(
     each: list[dict[Kind, Any]], latency: Any, num_microbatches: int, limit: int, weight_memory: float, goal: Goal
 ) -> tuple[OrderingTask, Any]:
     """Return the ordering task in integer times, and their unit."""
@@ -181,13 +182,13 @@ def _task(
     return OrderingTask(forward, input_, weight, wire, num_microbatches, limit, weight_memory, offsets), unit
 
 
-def _value(schedule: Schedule, task: OrderingTask) -> Value:
+def _integer_value(schedule: Schedule, task: OrderingTask) -> Value:
     times = {"F": task.forward, "I": task.input, "W": task.weight}
 
     def costs(kind: Kind, stage: int, chunk: int) -> float:
         return times[kind][stage]  # whole numbers, as are all sums of them
 
-    ends = [int(row[-1]) for row in play(schedule, costs, task.latency).ends]
+    ends = [int(row[-1]) for row in time_actions(schedule, costs, task.latency).ends]
     first, second = (max(end - offset for end, offset in zip(ends, each, strict=True)) for each in task.offsets)
     return first, second
 
@@ -199,7 +200,7 @@ def _search_better(task: OrderingTask, known: Value) -> FoundRows:
     widths: list[int | None] = [width for width in _WIDTHS if most is None or width * 3 * size <= most]
     best = FoundRows(None, known, complete=False)
     for width in [*widths, None] if widths else []:
-        found = search(task, best.value, width, most)
+        found = search_orders(task, best.value, width, most)
         best = replace(found, rows=found.rows or best.rows)
         if found.complete:
             break

@@ -42,13 +42,12 @@ class GreedyBuilder:
         while self._awake:
             now, stage = heapq.heappop(self._awake)
             if now >= self._free[stage]:
-                kind = next((kind for kind in self._order if self._can(stage, kind, now)), None)
+                kind = next((kind for kind in self._order if self._can_run(stage, kind, now)), None)
                 if kind is not None:
-                    self._do(stage, kind, now)
+                    self._run_next(stage, kind, now)
         return Schedule.along(loop_route(len(self._rows), 1), "zb-auto", self._rows, self._most)
 
-    def _can(self, stage: int, kind: Kind, now: Any) -> bool:
-        """Return whether the next pass of this kind has its input, and memory."""
+    def _can_run(self, stage: int, kind: Kind, now: Any) -> bool:
         done = self._done[stage]
         if kind == "W":
             return done["W"] < done["I"]
@@ -58,7 +57,7 @@ class GreedyBuilder:
         alive = done["F"] - done["I"] + self._weight_memory * (done["I"] - done["W"])
         return kind == "I" or bool(alive + 1 <= self._limit + _ROUNDING)
 
-    def _do(self, stage: int, kind: Kind, now: Any) -> None:
+    def _run_next(self, stage: int, kind: Kind, now: Any) -> None:
         """Run the next pass of this kind and wake the stages that wait for it."""
         self._rows[stage].append(Action(kind, self._done[stage][kind]))
         self._done[stage][kind] += 1

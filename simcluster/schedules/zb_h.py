@@ -7,7 +7,7 @@ from simcluster.schedules.check import require_counts, require_fixed_chunks, req
 
 
 def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make ZB-V: stage r holds model slices r and 2 P - 1 - r, so that a microbatch ends where it began.
+    """Make ZB-V: stage r of P holds model slices r and 2 P - 1 - r, so that a microbatch ends where it began.
 
     With f = i = w the times of one chunk and M >= 2 P - 1 the span of every stage is 6 M f, without bubble, and the
     makespan 6 M f + (P - 1) f; at most 2 P half-stages in flight on every stage. A shorter step is the same schedule
@@ -21,7 +21,7 @@ def zb_v(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedul
     require_counts("zb-v", num_stages, num_microbatches, num_chunks)
     require_fixed_chunks("zb-v", num_chunks, 2, "down the pipeline and up again")
     enough = max(num_microbatches, 2 * num_stages - 1)
-    full = (_row(num_stages, stage, enough) for stage in range(num_stages))
+    full = (_zb_v_row(num_stages, stage, enough) for stage in range(num_stages))
     rows = [[action for action in row if action.microbatch < num_microbatches] for row in full]
     return Schedule.along(snake_route(num_stages, 2), "zb-v", rows, num_microbatches)
 
@@ -36,7 +36,7 @@ def zb_v_forwards(num_stages: int, num_microbatches: int, num_chunks: int, stage
     return min(2 * num_stages - 1 - stage, num_microbatches) + min(stage + 1, num_microbatches)
 
 
-def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
+def _zb_v_row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
     """Return the handcrafted ZB-V order of one stage, for 2 P - 1 microbatches or more."""
     row = RowWriter()
     row.append("F0", 2 * (num_stages - stage) - 1)
@@ -52,7 +52,7 @@ def _row(num_stages: int, stage: int, num_microbatches: int) -> list[Action]:
 
 
 def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make ZB-H1: 1F1B whose stage r delays W by r microbatches, so that I is early; no more memory than 1F1B.
+    """Make ZB-H1: 1F1B with split backward; stage r delays weight gradients by r microbatches without more memory.
 
     Makespan M (F + B) + (P - 1) max(F, I, F + I - W) for M >= P; at most P microbatches in flight, now on every stage.
     The paper's (P - 1)(F + I - W) is the case W <= min(F, I). Source: Qi et al., arXiv:2401.10241, section 2.
@@ -66,7 +66,7 @@ def zb_h1(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedu
 
 
 def zb_h2(num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Schedule:
-    """Make ZB-H2: ZB-H1 at twice the depth, which fills the warm-up; no bubble in a stage's span where F = I = W.
+    """Make ZB-H2: ZB-H1 with twice the warm-up, which leaves no bubble in a stage's span where F = I = W.
 
     For M >= 2 P - 1 the makespan is M (F + B) + (P - 1) max(F, I - F, F + I - 2 W) and the longest span of a stage, for
     W <= F, M (F + B) + max(0, (P - 1)(F + I - 2 W)); 2 P - 1 microbatches are in flight on every stage. Source: Qi et

@@ -151,7 +151,7 @@ class RoundsBuilder:
         stage.put("I", ready)
 
     def _fill(self, number: int, ready: Any, *, frees: bool) -> None:
-        """Run W until an input is ready: where memory is full, where W fits, and eagerly if chosen."""
+        """Run pending weight gradients until an input is ready: where memory is full, where they fit, or eagerly."""
         stage = self._stages[number]
         while stage.has_weight:
             gap = ready - stage.now

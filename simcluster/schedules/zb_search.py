@@ -3,7 +3,7 @@
 Microbatches are identical, so every stage runs each kind in their order, and a schedule is a word of F, I and W per
 stage. Words are built one action at a time by the rule of Giffler and Thompson (Operations Research 8, 1960): of all
 actions that could come next take the one that would end first, and branch over those that its stage could start before
-that end. A schedule that is not tried has a gap into which that action fits, and is no better for it; an F fits
+that end. A schedule that is not tried has a gap into which that action fits, and is not better for it; an F fits
 wherever memory lets it start, since only I and W, which free memory, lie between there and its old place. All partial
 schedules of equal length are held at once; one is dropped where another has done the same on every stage and is nowhere
 later, and where a lower bound shows that it cannot beat the best known. Held to a width, the search is a beam and
@@ -50,8 +50,8 @@ class OrderingTask:
     offsets: tuple[tuple[int, ...], tuple[int, ...]]
 
     @property
-    def most_pending_weights(self) -> int:
-        """Most W passes pending when an F starts: F k + this + 1 comes after W k."""
+    def max_pending_weight_grads(self) -> int:
+        """Largest number of pending W passes when a forward starts: F number k + this + 1 comes after W k."""
         if not self.weight_memory:
             return self.num_microbatches
         return int((self.limit - 1) / self.weight_memory + _ROUNDING)
@@ -87,7 +87,7 @@ class FoundRows:
     complete: bool
 
 
-def search(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
+def search_orders(task: OrderingTask, known: Value, width: int | None = None, most: int | None = None) -> FoundRows:
     """Search for the best schedule below ``known``, with at most ``width`` partial ones at once and ``most`` in all."""
     return _Search(task, known).run(width, most)
 
@@ -130,11 +130,11 @@ class _Search:
         found: dict[tuple[tuple[int, int, int], ...], list[_Node]] = {}
         for node in layer:
             for stage, kind, start in self._branches(node.state):
-                state = self._after(node.state, stage, kind, start)
-                bound = self._promising(state)
+                state = self._state_after(node.state, stage, kind, start)
+                bound = self._bounds_if_better(state)
                 if bound is None:
                     continue
-                new = _Node(bound, state, (stage, kind, node.way), _times(state))
+                new = _Node(bound, state, (stage, kind, node.way), _comparison_times(state))
                 others = found.setdefault(state.done, [])
                 if not any(_dominates(other.times, new.times) for other in others):
                     others[:] = [other for other in others if not _dominates(new.times, other.times)]
@@ -164,7 +164,7 @@ class _Search:
                 first_end, best = soonest, able
         return [(stage, kind, start) for stage, kind, start, end in best if start < first_end or end == first_end]
 
-    def _after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
+    def _state_after(self, state: _State, stage: int, kind: Kind, start: int) -> _State:
         task, (done, free, forwards, inputs) = self._task, state
         did_forwards, did_inputs, did_weights = done[stage]
         if kind == "F":
@@ -184,8 +184,7 @@ class _Search:
         did = (did_forwards, did_inputs, did_weights)
         return _State(_replace_item(done, stage, did), _replace_item(free, stage, end), forwards, inputs)
 
-    def _promising(self, state: _State) -> Value | None:
-        """Return the bounds of a partial schedule; None if they cannot beat the best known."""
+    def _bounds_if_better(self, state: _State) -> Value | None:
         first = self.bound(state, 0)
         if first > self._best[0]:
             return None
@@ -196,9 +195,9 @@ class _Search:
         """Return a lower bound on the goal over all completions of a partial schedule."""
         task, offsets = self._task, self._task.offsets[goal]
         if goal not in self._tails:
-            self._tails[goal] = _tails(task, offsets)
+            self._tails[goal] = _tail_times(task, offsets)
         tails, total, most = self._tails[goal], task.num_microbatches, 0
-        next_forward, next_input = self._heads(state)
+        next_forward, next_input = self._earliest_starts(state)
         for stage, (forwards, inputs, weights) in enumerate(state.done):
             forward, input_, weight = task.forward[stage], task.input[stage], task.weight[stage]
             begin = state.free[stage]
@@ -212,14 +211,14 @@ class _Search:
                 ends.append(next_input[stage] + tails.input[stage][inputs])
                 before = (total - forwards) * forward + (total - inputs - 1) * input_  # before the last I
                 if forwards < total:
-                    before += max(0, total - 1 - task.most_pending_weights - weights) * weight
+                    before += max(0, total - 1 - task.max_pending_weight_grads - weights) * weight
                 ends.append(begin + before + tails.input[stage][-1])
             if weights < total:
                 ends.append(begin + tails.weight[stage][weights])
             most = max(most, *ends)
         return most
 
-    def _heads(self, state: _State) -> tuple[list[int], list[int]]:
+    def _earliest_starts(self, state: _State) -> tuple[list[int], list[int]]:
         task, (done, free, forwards, inputs) = self._task, state
         next_forward, next_input = list(free), list(free)
         for stage in range(self._last + 1):
@@ -257,13 +256,13 @@ class _Tails:
     weight: list[list[int]]
 
 
-def _tails(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
-    """Compute longest paths over messages, memory and the work that a stage must still do."""
+def _tail_times(task: OrderingTask, offsets: Sequence[int]) -> _Tails:
+    """Compute the least time from each action's start to the end of everything that must follow it."""
     total, stages = task.num_microbatches, range(len(task.forward))
     rows = [[[0] * total for _ in stages] for _ in range(3)]
     forward, input_, weight = rows
     for k in range(total - 1, -1, -1):
-        left, after_input, after_weight = total - k, k + task.limit, k + task.most_pending_weights + 1
+        left, after_input, after_weight = total - k, k + task.limit, k + task.max_pending_weight_grads + 1
         for stage in stages:
             f, i, w = task.forward[stage], task.input[stage], task.weight[stage]
             ends = [left * w + max(0, total - after_weight) * (f + i) - offsets[stage]]
@@ -293,8 +292,8 @@ def _replace_item(row: tuple[_Each, ...], place: int, value: _Each) -> tuple[_Ea
     return (*row[:place], value, *row[place + 1 :])
 
 
-def _times(state: _State) -> tuple[int, ...]:
-    """Return when stages and their inputs are free; equal progress and no later times dominate."""
+def _comparison_times(state: _State) -> tuple[int, ...]:
+    """Return the times that compare two partial schedules of equal progress: the one with no later times dominates."""
     found = list(state.free)
     for free, arrivals in zip(state.free[1:] + state.free, state.forwards[1:] + state.inputs, strict=True):
         found += [max(free, arrival) for arrival in arrivals]

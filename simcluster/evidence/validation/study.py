@@ -30,7 +30,7 @@ from simcluster.evidence.validation.measured_columns import (
     StudyHead,
 )
 from simcluster.scenario.paths import ScenarioPath
-from simcluster.schedules import schedule_function
+from simcluster.schedules import schedule_entry
 from simcluster.traffic.nccl.constants import TABLES, Algorithm, Collective
 from simcluster.traffic.nccl.platforms import load_platform
 
@@ -60,7 +60,7 @@ class ScheduleChoice(Spec):
 
     @model_validator(mode="after")
     def _check_parameters(self) -> Self:
-        schedule_function(self.name)
+        schedule_entry(self.name)
         if self.name != "zb-auto" and (self.memory_limit or self.weight_memory):
             raise InputError(f"memory_limit and weight_memory are parameters of zb-auto, not of {self.name}")
         if self.name != "interleaved" and self.group_size:

@@ -16,7 +16,7 @@ from simcluster.base.arrays import Floats
 from simcluster.base.errors import InputError
 from simcluster.interop.replay.recorded_trace import BACKWARD, FORWARD, MESSAGE_TYPES, WEIGHT_GRADIENT
 from simcluster.interop.replay.step_graph import MAIN_LANE, Lane, StepGraph, select_by
-from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_function
+from simcluster.schedules import SCHEDULES, Action, Hop, Schedule, schedule_entry
 
 _I_SHARE = 0.5  # share of a backward that is the input gradient
 _OPTYPES = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHT_GRADIENT}
@@ -45,7 +45,7 @@ def find_schedule(graph: StepGraph) -> str:
     ]
     for name in SCHEDULES:
         try:
-            schedule = schedule_function(name)(graph.stages, num_microbatches(graph))
+            schedule = schedule_entry(name)(graph.stages, num_microbatches(graph))
         except InputError:
             continue
         if schedule.num_chunks == 1 and [list(row) for row in schedule.rows] == rows:

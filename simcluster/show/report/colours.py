@@ -15,7 +15,7 @@ from simcluster.results.result import Result
 from simcluster.results.timeline import Spans
 from simcluster.schedules import Schedule
 from simcluster.schedules.actions import PASS_NAMES
-from simcluster.schedules.timing import EqualCosts, play
+from simcluster.schedules.timing import EqualCosts, time_actions
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     MEMORY,
@@ -137,7 +137,7 @@ MOST_ACTIONS = 100_000
 
 def ideal_spans(schedule: Schedule) -> Spans:
     """Return a schedule's actions as spans, in units of a forward pass; "rank" is the stage."""
-    timing = play(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
+    timing = time_actions(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
         (

@@ -30,7 +30,7 @@ from simcluster.planning.works import Transfer
 from simcluster.scenario.job import collective_methods
 from simcluster.scenario.scenario import Scenario
 from simcluster.scenario.schedule_plan import schedule_of
-from simcluster.schedules import SCHEDULES, play
+from simcluster.schedules import SCHEDULES, time_actions
 from simcluster.schedules.actions import Kind
 from simcluster.studies.search.free_links import Call, Drawn, Least, Way
 from simcluster.studies.search.layout import Layout
@@ -234,7 +234,9 @@ class Bounds:
             size = times.made_of.send_bytes
             sends = [least[here][Transfer(there, size)] for here, there in self._hops(layout)]
             latency = 0.0 if self._sends_block else min(sends, default=0.0)
-            timing = play(schedule, action_costs(pipeline, times, least, sends_block=self._sends_block), latency)
+            timing = time_actions(
+                schedule, action_costs(pipeline, times, least, sends_block=self._sends_block), latency
+            )
             return [max(row, default=0.0) for row in timing.ends]
 
         name = "ends", id(times), layout.grid, layout.schedule, layout.chunks, layout.dp
