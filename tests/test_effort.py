@@ -222,7 +222,7 @@ def test_prefetch_beyond_the_last_use_costs_no_time() -> None:
     )
     assert time.process_time() - begun < 5.0
     assert enough.step_time == most.step_time
-    assert enough.ops_played == most.ops_played
+    assert enough.simulated_ops == most.simulated_ops
     assert enough.memory_peak == most.memory_peak
 
 

@@ -112,7 +112,7 @@ TABLE = interval_table(
 
 def test_the_narrowest_group_that_there_is() -> None:
     own = interval_of_kind(A100, 10.0, TABLE)
-    assert (own.like, own.far) == ("A100, Megatron, long kernels", ())
+    assert (own.like, own.extrapolates_on) == ("A100, Megatron, long kernels", ())
     assert (own.low, own.high) == (pytest.approx(10.0), pytest.approx(10.0 * math.exp(0.05), rel=1e-3))
     assert interval_of_kind(replace(A100, length="short"), 10.0, TABLE).like == "A100, Megatron"
 
@@ -167,7 +167,7 @@ def test_the_shipped_studies_make_up_its_groups() -> None:
 )
 def test_far_from_all_that_was_validated(kind: RunKind, far: tuple[str, ...]) -> None:
     found = interval_of_kind(kind, 1.0, TABLE)
-    assert found.far == far
+    assert found.extrapolates_on == far
     assert (found.like == "any") == bool(far)
 
 
@@ -201,13 +201,13 @@ def test_run_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = document["step_time_likely"]
     assert found["low_s"] < document["step_time_s"] * 1.05
     assert found["low_s"] < found["high_s"]
-    assert (found["far"], found["level"]) == ([], 0.8)
+    assert (found["extrapolates_on"], found["level"]) == ([], 0.8)
     assert found["low_s"] < 13.75 < found["high_s"]  # measured: arXiv:2205.05198 table 5
 
 
 def test_run_says_where_nobody_has_been(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "tiny_3d", "--training.precision", "fp32"]) == 0
-    assert "likely       unknown: far from all validated runs (precision fp32)" in capsys.readouterr().out
+    assert "likely       unknown: no validated run has precision fp32" in capsys.readouterr().out
 
 
 def test_the_shipped_table_is_what_the_command_writes(

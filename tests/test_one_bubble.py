@@ -101,14 +101,14 @@ def test_everything_prints_the_same_bubble(capsys: pytest.CaptureFixture[str], t
     rows = [line for line in text.splitlines() if line.strip().startswith("bubble ")]
     assert len(rows) == 2
     assert all(written in row for row in rows), rows
-    assert f"({result.own_bubble.describe()})" in rows[1]
+    assert f"({result.schedule_bubble.describe()})" in rows[1]
     assert main(["run", "tiny_3d", *options, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["bubble_fraction"] == pytest.approx(share, rel=1e-12)
     assert main(["compare", "tiny_3d", *options, "--csv", str(tmp_path / "table.csv")]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(result.scenario.name)]
-    assert row[row.index(written) + 1] == f"{result.own_bubble.fraction:.1%}"  # beside it, in a column of its own
+    assert row[row.index(written) + 1] == f"{result.schedule_bubble.fraction:.1%}"  # beside it, in a column of its own
     assert pd.read_csv(tmp_path / "table.csv")["bubble_fraction"].item() == pytest.approx(share, rel=1e-12)
     assert main(["report", "tiny_3d", *options, "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"{100 * share:.1f} %" in page
-    assert f"{100 * result.own_bubble.fraction:.1f} % by the schedule alone" in page
+    assert f"{100 * result.schedule_bubble.fraction:.1f} % by the schedule alone" in page

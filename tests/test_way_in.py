@@ -17,7 +17,7 @@ from conftest import for_each
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.base.old_names import RENAMED
+from simcluster.base.old_names import RENAMED, RENAMED_MEMBERS
 from simcluster.longrun.eventlog import EventLog, Incident
 from simcluster.scenario.scenario import Base, Scenario, from_document
 from simcluster.scenario.sections import Parallel
@@ -256,6 +256,16 @@ def test_old_names_of_functions_work_and_warn(old: str) -> None:
         function = getattr(simcluster, old)
     assert caught[0].filename == __file__
     assert today == "scenario" or function is getattr(simcluster, today)
+
+
+@pytest.mark.parametrize(("old", "today"), RENAMED_MEMBERS.items())
+def test_old_names_of_results_work_and_warn(old: str, today: str) -> None:
+    result = simcluster.simulate(DOCUMENT)
+    with pytest.warns(DeprecationWarning, match=rf"Result\.{old} is deprecated: use Result\.{today}$") as caught:
+        assert getattr(result, old) == getattr(result, today)
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        result.nothing  # noqa: B018
 
 
 def test_simulate_takes_changes() -> None:

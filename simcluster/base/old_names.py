@@ -79,6 +79,19 @@ RENAMED = {
 }
 """Deprecated name of a function of ``simcluster``: the function's place, and its name today."""
 
+RENAMED_MEMBERS = {
+    "own_bubble": "schedule_bubble", "ops_played": "simulated_ops", "real_mfu": "mfu_without_padding",
+}  # fmt: skip
+"""Deprecated attribute of a Result: its name today."""
+
+
+def renamed_member(result: object, name: str) -> object:
+    """Return the attribute of a Result that had this name, with a DeprecationWarning at the caller's line."""
+    if name not in RENAMED_MEMBERS:
+        raise AttributeError(f"{type(result).__name__!r} object has no attribute {name!r}")
+    warn(f"Result.{name} is deprecated: use Result.{RENAMED_MEMBERS[name]}", DeprecationWarning, stacklevel=3)
+    return getattr(result, RENAMED_MEMBERS[name])
+
 
 def renamed(name: str) -> object:
     """Return the function that had this name, with a DeprecationWarning at the caller's line."""

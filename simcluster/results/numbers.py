@@ -53,7 +53,7 @@ class SimulatedStep(TimedStep, Protocol):
         """Breakdown of the step."""
 
     @property
-    def own_bubble(self) -> ScheduleBubble:
+    def schedule_bubble(self) -> ScheduleBubble:
         """Bubble of the schedule alone."""
 
     @property
@@ -149,13 +149,13 @@ METRICS: dict[str, Metric] = {
     ),
     "mfu": timed("fraction", mfu, "MFU"),
     "mfu_bf16": timed("fraction", mfu_bf16),
-    "real_mfu": timed("fraction", lambda step: mfu(step) * step.facts.real_flops / step.facts.model_flops),
+    "mfu_without_padding": timed("fraction", lambda step: mfu(step) * step.facts.real_flops / step.facts.model_flops),
     "hfu": played("fraction", hfu),
     "gpus": timed("count", lambda step: step.facts.ranks),
     "bubble_fraction": played("fraction", lambda step: step.times.bubble_fraction, "bubble", _FULL | {"plan"}),
     "bubble_over_ideal": played("fraction", lambda step: step.times.bubble_over_ideal),
     "schedule_bubble_fraction": played(
-        "fraction", lambda step: step.own_bubble.fraction, "schedule's", frozenset(("compare",))
+        "fraction", lambda step: step.schedule_bubble.fraction, "schedule's", frozenset(("compare",))
     ),
     "exposed_communication_s": played("s", exposed_communication, "exposed comm.", _FULL),
     "communication_s": played("s", lambda step: step.times.communication),
@@ -275,7 +275,7 @@ class FlatNumbers(TimedNumbers):
     """Model TFLOP/s per GPU."""
     mfu_bf16 = MetricValue()
     """MFU over the peak in bf16, where matmuls are in fp8 or fp4."""
-    real_mfu = MetricValue()
+    mfu_without_padding = MetricValue()
     """MFU counting only FLOPs of real tokens."""
     schedule_bubble_fraction = MetricValue()
     """Bubble fraction of the schedule alone."""

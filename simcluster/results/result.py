@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, assert_never
 
+from simcluster.base.old_names import renamed_member
 from simcluster.base.satellites import load_object
 from simcluster.base.version import VERSION as VERSION
 from simcluster.documents.argument_types import checked
@@ -98,7 +99,7 @@ class Result(Run, FlatNumbers):
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @property
-    def ops_played(self) -> int:
+    def simulated_ops(self) -> int:
         """Number of simulated ops."""
         return len(self.record.ops)
 
@@ -106,6 +107,9 @@ class Result(Run, FlatNumbers):
     def memory_peak(self) -> MemoryPeak:
         """Peak of memory over all ranks: its time, rank, and the last op that allocated."""
         return max(self.peaks, key=lambda peak: self.facts.footprints[peak.stage].with_pools(peak.pools).total)
+
+    def __getattr__(self, name: str) -> Any:
+        return renamed_member(self, name)
 
     @property
     def link_table(self) -> pd.DataFrame:
@@ -188,7 +192,7 @@ class Result(Run, FlatNumbers):
         return None if self.fits else find_memory_remedies(self.scenario)
 
     @cached_property
-    def own_bubble(self) -> ScheduleBubble:
+    def schedule_bubble(self) -> ScheduleBubble:
         """Bubble of the schedule alone; nothing without a pipeline."""
         return ScheduleBubble(0.0, "") if self.job.plan.pp == 1 else schedule_bubble(self.job.schedule)
 
@@ -304,7 +308,7 @@ class Result(Run, FlatNumbers):
             **all_metrics(self),
             "measured": self.measured and self.measured.to_dict(),
             "fit": {"answer": self.fit, "used": self.memory.total / self.facts.memory, "headroom": HEADROOM},
-            "schedule_bubble_formula": self.own_bubble.formula,
+            "schedule_bubble_formula": self.schedule_bubble.formula,
             "fits_with": None if self.remedies is None else self.remedies.to_dict(),
             "breakdown_s": dict(self.times.breakdown),
             "account": self.account.to_dict(),

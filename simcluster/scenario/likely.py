@@ -62,8 +62,8 @@ class RunKind:
 class LikelyInterval:
     """Interval (s) that contains the measured step time with probability ``level``.
 
-    Learned from ``rows`` measured runs of ``studies``, the group ``like``. ``far`` lists what distinguishes the run
-    from all validated ones; then the interval is that of all runs, and not to be relied on.
+    Learned from ``rows`` measured runs of ``studies``, the group ``like``. ``extrapolates_on`` lists what
+    no validated run has; then the interval is that of all runs, and not reliable.
     """
 
     low: float
@@ -72,12 +72,12 @@ class LikelyInterval:
     like: str
     rows: int
     studies: int
-    far: tuple[str, ...] = ()
+    extrapolates_on: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the interval as in the result JSON."""
         low, high, *rest = asdict(self).items()
-        return {"low_s": low[1], "high_s": high[1], **dict(rest), "far": list(self.far)}
+        return {"low_s": low[1], "high_s": high[1], **dict(rest), "extrapolates_on": list(self.extrapolates_on)}
 
 
 @dataclass(frozen=True, slots=True)

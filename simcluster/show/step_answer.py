@@ -135,7 +135,7 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
 def padding_facts(numbers: Mapping[str, Any]) -> list[Fact]:
     """Return the rates without padding; none if there is no padding."""
     real = numbers["real_token_fraction"]
-    rates = f"{numbers['real_tokens_per_s']:,.0f} tokens/s; their MFU {numbers['real_mfu']:.1%}"
+    rates = f"{numbers['real_tokens_per_s']:,.0f} tokens/s; their MFU {numbers['mfu_without_padding']:.1%}"
     return [Fact("real tokens", f"{real:.1%}", f", the rest is padding: {rates}")] if real != 1 else []
 
 
@@ -169,8 +169,10 @@ def _measured_words(scenario: Scenario | None, seconds: float) -> str:
 def likely_fact(found: LikelyInterval) -> Fact:
     """Return the likely interval of a measured time, and the runs that it rests on."""
     span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
-    if found.far:
-        return Fact("likely", "unknown", f": far from all validated runs ({', '.join(found.far)}); all runs: {span}")
+    if found.extrapolates_on:
+        return Fact(
+            "likely", "unknown", f": no validated run has {', '.join(found.extrapolates_on)} (all runs: {span})"
+        )
     runs = "all validated runs" if found.like == "any" else f"{found.rows:,} validated runs ({found.like})"
     return Fact("likely", span, aside=f"{found.level:.0%} of {runs}")
 
@@ -205,7 +207,7 @@ def _rates(result: Result) -> list[Fact]:
 
 def _state(result: Result) -> list[Fact]:
     memory, capacity = result.memory, result.facts.memory
-    facts = state_facts({**quick_numbers(result), "schedule_bubble_formula": result.own_bubble.formula}, capacity)
+    facts = state_facts({**quick_numbers(result), "schedule_bubble_formula": result.schedule_bubble.formula}, capacity)
     if result.memory_peak.kind:
         facts.append(Fact("", f"at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}"))
     sizes = {name: getattr(memory, name) for name in _STATE}

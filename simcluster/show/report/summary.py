@@ -233,7 +233,7 @@ def _likely(entry: Entry) -> str:
     found = entry.likely
     if found is None:
         return "not known"
-    return "unknown" if found.far else f"{format_seconds(found.low)} to {format_seconds(found.high)}"
+    return "unknown" if found.extrapolates_on else f"{format_seconds(found.low)} to {format_seconds(found.high)}"
 
 
 # --- where the time went ----------------------------------------------------------------------------------------------

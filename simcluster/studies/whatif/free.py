@@ -62,7 +62,7 @@ def what_if_free(result: ResultLike, kinds: Sequence[str] = ()) -> Records[Free]
     if wrong:
         raise InputError(f"this step has no ops of kind {wrong[0]!r}; it has {', '.join(there)}")
     chosen = kinds or [kind for kind in there if " " not in kind]
-    require_time_for(result.scenario, len(chosen), "what_if_free", ops=result.ops_played)
+    require_time_for(result.scenario, len(chosen), "what_if_free", ops=result.simulated_ops)
     on_path = path_seconds(result)
     return Records(_without(result, kind, on_path[kind]) for kind in chosen)
 

@@ -57,7 +57,7 @@ def mitigations(result: ResultLike) -> Records[Mitigation]:
     result = to_result(result, "mitigations")
     found = []
     changes = list(_changes(result.scenario))
-    require_time_for(result.scenario, len(changes), "mitigations", ops=result.ops_played)
+    require_time_for(result.scenario, len(changes), "mitigations", ops=result.simulated_ops)
     for what, changed, note in changes:
         try:
             step_time = step_of(changed)

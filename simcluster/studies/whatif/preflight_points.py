@@ -149,7 +149,7 @@ def _critical_batch(result: Result) -> Point:
 
 
 def _bubble(result: Result) -> Point:
-    bubble, own = result.times.bubble_fraction, result.own_bubble
+    bubble, own = result.times.bubble_fraction, result.schedule_bubble
     uneven = _above(result) > _UNEVEN
     why = ", its stages are uneven" if bubble > own.fraction and uneven else ""
     beside = f"; {own.describe()}{why}" if own.fraction else ""

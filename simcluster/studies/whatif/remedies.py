@@ -84,7 +84,7 @@ class Trials:
         self._base, self._again, self._left = (
             result,
             again,
-            affordable_steps(result.scenario, most, ops=result.ops_played),
+            affordable_steps(result.scenario, most, ops=result.simulated_ops),
         )
         self._known: dict[tuple[tuple[str, str], ...], tuple[Values, Result] | None] = {}
 

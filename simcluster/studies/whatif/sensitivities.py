@@ -149,7 +149,7 @@ def sensitivity(
         if not price > 0:
             raise InputError(f"price of {name}: {price!r} must be positive: dollars per GPU for one percent of it")
     base, chosen = to_result(scenario, "sensitivity"), resources or RESOURCES
-    require_time_for(base.scenario, 2 * len(chosen), "sensitivity", ops=base.ops_played)
+    require_time_for(base.scenario, 2 * len(chosen), "sensitivity", ops=base.simulated_ops)
     found = [_of(base, name, by, prices.get(name)) for name in chosen]
     found.sort(key=lambda each: -each.gain)
     return Records(sorted(found, key=lambda each: -(each.gain_per_dollar or 0.0)) if prices else found)

@@ -112,7 +112,7 @@ def stragglers(result: ResultLike) -> Stragglers:
     Raises InputError where all these steps would take too long to simulate.
     """
     result = to_result(result, "stragglers")
-    require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.ops_played)
+    require_time_for(result.scenario, steps_without_causes(result.scenario), "stragglers", ops=result.simulated_ops)
     return _Counterfactuals(result).found()
 
 
