@@ -104,7 +104,7 @@ class EventQueue:
         self.count = count
         self.chains[count].time = INFINITE
         while child < count:  # without branches, which the processor could not predict
-            other = child + 2 + (self.chains[child + 3].time < self.chains[child + 2].time)
+            other: cython.int = child + 2 + (self.chains[child + 3].time < self.chains[child + 2].time)
             child += self.chains[child + 1].time < self.chains[child].time
             child += (other - child) * (self.chains[other].time < self.chains[child].time)
             if self.chains[child].time >= time:

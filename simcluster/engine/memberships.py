@@ -25,7 +25,7 @@ class Memberships:
     An entry has its ``member`` and ``weight``; ``count`` is per container.
     """
 
-    def __init__(self, containers: int) -> None:
+    def __init__(self, containers: cython.int) -> None:
         self.buffers = Buffers()
         self.head = self.buffers.ints("head", containers)
         self.count = self.buffers.ints("count", containers)

@@ -61,7 +61,7 @@ class TemplateOps:
         for instance in range(len(instances.template)):
             template = its_template[instance]
             for wait in range(first_wait[template], first_wait[template + 1]):
-                other = op_first[its_template[self.whose(instance, wait)]] + self.wait_op[wait]
+                other: cython.int = op_first[its_template[self.whose(instance, wait)]] + self.wait_op[wait]
                 self.ops[other].open = 0
                 number: cython.int = waiter[wait] - op_first[template] + 1
                 if self.wait_peer[wait] >= 0 or self.ops[waiter[wait]].slot < 0:
