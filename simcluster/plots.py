@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from simcluster.show.bar_pictures import waterfall as waterfall
     from simcluster.show.gantt import compare_gantts as compare_gantts
     from simcluster.show.gantt import gantt as gantt
+    from simcluster.show.heatmaps import heatmap as heatmap
     from simcluster.show.heatmaps import stragglers as stragglers
     from simcluster.show.heatmaps import waits as waits
     from simcluster.show.link_pictures import link_levels as link_levels

@@ -10,7 +10,7 @@ import pytest
 
 import simcluster
 
-PACKAGES = ("schedules", "collectives", "topology", "results", "faults")
+PACKAGES = ("schedules", "collectives", "topology", "results", "faults", "show")
 MODULES = [
     name
     for package in PACKAGES

@@ -172,7 +172,7 @@ def test_a_step_without_communication_is_drawn(tiny: Tiny) -> None:
     result = simulate(tiny())
     assert not roofline(result).wires
     figure = plots.roofline(result, title="alone")
-    assert "no communication to speak of" in [text.get_text() for text in figure.axes[1].texts]
+    assert "no communication above 0.1 % of the step" in [text.get_text() for text in figure.axes[1].texts]
 
 
 def test_texts_of_a_roofline_stay_inside() -> None:

@@ -124,8 +124,7 @@ def _print_plan(args: argparse.Namespace, scenario: Scenario, found: Found) -> N
     if args.output:
         write_table(args.output, found.table)
     common.answer(args, lambda: plan_answer(found, columns()), found.to_dict)
-    title = f"{scenario.title}: {found.played:,} layouts simulated"
-    common.draw(args, (args.pareto, lambda: picture("pareto")(found, title)))
+    common.draw(args, (args.pareto, lambda: picture("pareto")(found, scenario.title)))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))
 

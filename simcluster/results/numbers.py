@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, overload
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, get_overloads, overload
 
 from simcluster.base.shown import Displayable, find_display
 from simcluster.documents.argument_types import checked
@@ -19,12 +20,10 @@ from simcluster.schedules.comparison import ScheduleBubble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Literal
 
     import pandas as pd
 
     from simcluster.base.shown import CellPage, Picture
-    from simcluster.results.step_time import StepTime
 
 Unit = Literal["s", "1/s", "FLOP", "TFLOP/s", "bytes", "fraction", "factor", "count", "yes or no"]
 Table = Literal["compare", "sweep", "plan", "report"]
@@ -199,6 +198,15 @@ class MetricValue:
         return METRICS[self._name].of(step)
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def list_options(method: Method) -> Method:
+    """Give a method the signature of its last overload, which lists all options, for TAB, help() and messages."""
+    method.__signature__ = signature(get_overloads(method)[-1])  # type: ignore[attr-defined]
+    return method
+
+
 class TimedNumbers(Displayable):
     """Metrics of any simulated program: the parts of its step time."""
 
@@ -240,10 +248,13 @@ class TimedNumbers(Displayable):
         title: str | None = None,
         labels: bool = True,
         width: float = 14.0,
+        height: float | None = None,
         max_rows: int = 24,
         rows: Literal["rank", "stage"] = "rank",
+        breaks: bool = True,
     ) -> Picture: ...
     @checked
+    @list_options
     def gantt(self, *, interactive: bool = False, **options: Any) -> Picture | CellPage:
         """Return the timeline as a picture (matplotlib Figure), or as an interactive notebook page to zoom into.
 

@@ -66,11 +66,11 @@ def _path(axes: Axes, by_kind: Mapping[str, float], step_time: float) -> None:
         text = f"{format_seconds(seconds)}  {seconds / step_time:.1%}"
         axes.text(seconds + 0.012 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.2 * max(by_kind.values(), default=1.0) + 0.1 * step_time)
-    bar_rows(axes, names, "on the critical path (seconds a step)")
+    bar_rows(axes, names, "on the critical path (seconds per step)")
 
 
 def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
-    names = ["as it is", *(f"{each.kind} free" for each in free)]
+    names = ["as simulated", *(f"without {each.kind}" for each in free)]
     colours = [rgb(QUIET_TEXT), *(_colour(each.kind) for each in free)]
     seconds = [step_time, *(each.step_time for each in free)]
     axes.barh(range(len(names)), seconds, height=0.7, color=colours)
@@ -82,9 +82,9 @@ def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
         text = format_seconds(value) + (f"  {value / step_time - 1:+.1%}" if row else "")
         axes.text(max(value, step_time) + 0.015 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.3 * step_time)
-    bar_rows(axes, names, "simulated step time without it (seconds)")
-    axes.legend(marks, ["step less its share of the path"], loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8,
-                frameon=False)  # fmt: skip
+    bar_rows(axes, names, "simulated step time if this took no time (seconds)")
+    label = "estimate: step minus its time on the path"
+    axes.legend(marks, [label], loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8, frameon=False)
 
 
 def _colour(kind: str) -> Colour:
@@ -120,11 +120,11 @@ def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     figure = Figure(figsize=(10.5, 1.5 + _OVERLAP_ROW * sum(1 + row.gap for row in rows)), layout="constrained")
     axes = figure.subplots()
     _draw_overlap(axes, rows)
-    title = "Communication of a step: hidden, exposed, waiting (mean over ranks)"
+    title = "Communication per step (mean over ranks)"
     if len(named) == 1:
         name, run = named[0]
         title = f"{name}: {run.overlap.fraction:.1%} of communication overlaps with compute (mean over ranks)"
-    axes.set_title(title, fontsize=11, color=TEXT, loc="left")
+    figure.suptitle(title, fontsize=11, color=TEXT, x=0.01, ha="left")
     figure.legend(handles=list(_overlap_legend(rows)), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
@@ -165,17 +165,18 @@ def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
         ):
             axes.barh(place, seconds, left=left, height=0.74, color=colour, hatch=hatch, edgecolor=WAITING_HATCH, lw=0)
             left += seconds
-        text = f"{format_seconds(row.value.wire)}, {row.value.hidden / row.value.wire:.0%} hidden" if left else "none"
+        share = f"{row.value.hidden / row.value.wire:.0%}" if left else ""
+        text = f"{format_seconds(row.value.wire)}, {share} overlapped" if left else "none"
         axes.text(left + 0.008 * longest, place, text, va="center", fontsize=7.5, color=QUIET_TEXT)
-    bar_rows(axes, [row.name for row in rows], "seconds a step", places=places, size=8)
+    bar_rows(axes, [row.name for row in rows], "seconds per step", places=places, size=8)
     axes.set_xlim(0, 1.16 * longest)
 
 
 def _overlap_legend(rows: Iterable[_Row]) -> Iterable[Patch]:
     full = rgb(STREAMS.get(next(iter(rows)).axis, COMPUTE_KINDS["other"]))
     yield Patch(color=full, label="exposed")
-    yield Patch(color=mix_with_white(full, _HIDDEN_TINT), label="overlaps with compute")
-    yield Patch(facecolor=WAITING, hatch="////", edgecolor=WAITING_HATCH, lw=0, label="waiting for a late member")
+    yield Patch(color=mix_with_white(full, _HIDDEN_TINT), label="overlapped with compute")
+    yield Patch(facecolor=WAITING, hatch="////", edgecolor=WAITING_HATCH, lw=0, label="waiting for a later rank")
 
 
 _SENSITIVITY_ROW = 0.48
@@ -215,12 +216,12 @@ def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
     ]
     axes.scatter(
         [gain for _, gain in known], [row for row, _ in known], marker="d", s=26, facecolor="white", edgecolor=TEXT,
-        linewidth=1.0, zorder=3, label="by the critical path alone",
+        linewidth=1.0, zorder=3, label="estimate from the critical path",
     )  # fmt: skip
     names = [RESOURCES[each.resource] + (" (less)" if each.resource in TIMES else "") for each in ordered]
     label_axes(
         axes,
-        "% of step time per 1 % of the resource, simulated: gain from more (thick), loss from less (thin)",
+        "% of step time per 1 % of the resource: gain from more (thick), loss from less (thin)",
         ticks=9.5,
     )
     axes.set_yticks(range(len(names)), names, color=TEXT)
@@ -252,7 +253,7 @@ def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
     panels = figure.subplots(len(others), 1, squeeze=False, height_ratios=rows)[:, 0]
     for axes, name, changes in zip(panels, others, steps, strict=True):
         _draw_waterfall(axes, (base, step_times[base]), (str(name), step_times[name]), changes)
-    panels[-1].set_xlabel("seconds a step (the axis does not begin at 0)", fontsize=9, color=QUIET_TEXT)
+    panels[-1].set_xlabel("seconds per step (the axis does not begin at 0)", fontsize=9, color=QUIET_TEXT)
     return figure
 
 
@@ -277,8 +278,8 @@ def _draw_waterfall(
     bar_rows(axes, [base[0], *("all else" if name == "rest" else phrase(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
-    change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) a step"
-    axes.set_title(f"{change}: where it went", fontsize=10, color=TEXT, loc="left")
+    change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) per step"
+    axes.set_title(f"{change}, by cause", fontsize=10, color=TEXT, loc="left")
 
 
 def _cause_look(cause: str) -> tuple[str, str]:

@@ -129,7 +129,7 @@ _LONGEST = 64  # microbatches of a period that is looked for
 _UNEVEN = 0.15  # of a microbatch's time: passes that come so much earlier or later are still in step
 _KEPT = 3  # microbatches, at least, that stay on either side of a break
 _FEWEST = 16  # microbatches that a break stands for
-_WORTH = 0.5  # of the time: a break that leaves out less is not drawn
+_WORTH = 0.3  # of the time: a break that omits less is not drawn
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,11 +206,11 @@ def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out
     ]
     if any(len(panel.boxes) < len(panel.spans) for panel in panels):
         sentences.append(
-            f"Small spans of one action less than {JOIN_GAP:g} pixels apart are one box; a bar of "
-            "communication is as high as the part of its time that is filled."
+            f"Small spans of one pass less than {JOIN_GAP:g} pixels apart are drawn as one box; the height of a "
+            "communication bar is the share of its time that is busy."
         )
     if any(bool((panel.boxes.recompute > 0).any()) for panel in panels):
-        sentences.append("The strip along a backward is recompute's part of its time.")
+        sentences.append("The strip along a backward pass is the share of its time that recomputes.")
     if numbered:
         sentences.append("Numbers are microbatches.")
     text = " ".join(dict.fromkeys(filter(None, sentences)))

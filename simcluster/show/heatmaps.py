@@ -1,23 +1,32 @@
-"""Heatmaps with bars at two sides: the slowdown by each worker, and which rank waits for which."""
+"""Heatmaps: a column of a table over two others, slowdown by worker, and which rank waits for which."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from simcluster.base.arrays import Floats
+from simcluster.base.errors import InputError
+from simcluster.base.tables import Records
+from simcluster.base.texts import did_you_mean
 from simcluster.base.units import format_seconds_round
 from simcluster.documents.argument_types import checked
+from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.results.waits import WaitMatrix
-from simcluster.show.palette import HEAT, QUIET_TEXT, STREAMS, TEXT, WAITING, rgb, text_on
+from simcluster.show.bars import label_axes
+from simcluster.show.cells import format_metric
+from simcluster.show.palette import HEAT, QUIET_TEXT, STREAMS, TEXT, WAITING, WAITING_HATCH, rgb, text_on
 from simcluster.studies.whatif.straggling import Stragglers
 
 _SLOWDOWN = LinearSegmentedColormap.from_list("slowdown", ["#FFFFFF", "#F3C9A5", STREAMS["tp"], "#8F3800"])
@@ -25,6 +34,7 @@ _WAITING = LinearSegmentedColormap.from_list("waiting", HEAT)
 _NUMBERS = 24  # columns up to which every cell has its number
 _LEAST = 0.05  # the scale reaches at least this excess, so that noise stays pale
 _SPREAD = 0.02  # and spans at least this
+_ROUND = np.array([0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0])  # ticks of the colour bar, times a power of ten
 _GRID = 40  # rows up to which cells of waiting have lines between them
 _NAMES = {
     "rank": "rank",
@@ -44,7 +54,7 @@ def stragglers(result: Result, found: Stragglers) -> Figure:
     longer = f"a step takes {found.slowdown - 1:.1%} longer than without faults"
     return straggler_heatmap(
         estimated.by_worker, by_replica=estimated.by_replica.tolist(), by_stage=estimated.by_stage.tolist(),
-        title=f"{result.scenario.title}\n{longer}; by worker, from its trace", worst=estimated.worst,
+        title=f"{result.scenario.title}\n{longer}; by worker, estimated from its trace", worst=estimated.worst,
     )  # fmt: skip
 
 
@@ -76,7 +86,7 @@ def straggler_heatmap(
     for dp, stage in worst:
         main.add_patch(Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6))
     bars = [100 * (value - 1) for value in by_replica], [100 * (value - 1) for value in by_stage]
-    _margins(top, side, bars, (0.7, 0.6), (f"longer by a whole {column} alone", f"by a whole {row} (%)"))
+    _margins(top, side, bars, (0.7, 0.6), (f"slowdown by each {column}", f"by each {row} (%)"))
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
     main.set_xlabel(column + ("; framed: the slowest 3 % of workers" if worst else ""), fontsize=9, color=TEXT)
     main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
@@ -93,7 +103,7 @@ def straggler_heatmap(
     digits = 0 if most - low > 0.06 else 1
     bar.set_ticks(ticks.tolist(), labels=[f"+{100 * tick:.{digits}f} %" for tick in ticks], fontsize=8)
     begins = f"\n(scale from +{100 * low:.{digits}f} %)" if low else ""
-    bar.set_label(f"longer step{begins}", fontsize=8, color=TEXT)
+    bar.set_label(f"slowdown of the step{begins}", fontsize=8, color=TEXT)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
@@ -156,13 +166,13 @@ def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
     heat = _cells(main, matrix.seconds, _WAITING, norm, line=0.4 if count <= _GRID else 0.0)
     _label(main, matrix)
     size = 0.8 if count <= _GRID else 1.0
-    above = "waited for, by the mean rank of every row together (s a step)"
+    above = "how long all others wait for it (s per step)"
     _margins(top, side, (matrix.awaited.tolist(), matrix.waited.tolist()), (size, size), (above, "waited (s)"))
     bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
-    ticks = np.array([0.0, 0.05, 0.25, 0.5, 1.0]) * most
-    labels = [format_seconds_round(tick) if tick else "0" for tick in ticks.tolist()]
-    bar.set_ticks(ticks.tolist(), labels=labels, fontsize=8)
-    bar.set_label("waited in a step, in all", fontsize=8, color=TEXT)
+    decade = 10.0 ** math.floor(math.log10(most))
+    ticks = [0.0, *(tick for tick in _ROUND * decade if most / 25 <= tick <= most)]
+    bar.set_ticks(ticks, labels=[format_seconds_round(tick) if tick else "0" for tick in ticks], fontsize=8)
+    bar.set_label("seconds of waiting per step", fontsize=8, color=TEXT)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
@@ -177,3 +187,97 @@ def _label(main: Axes, matrix: WaitMatrix) -> None:
     main.set_yticks(ticks, [matrix.names[tick] for tick in ticks])
     main.set_xlim(-0.5, count - 0.5)
     main.tick_params(labelsize=7, length=0)
+
+
+_MOST_CELLS = 40  # along an axis: more have no room for numbers
+_WIDE_RANGE = 8.0  # largest over smallest value: from here on colours are logarithmic
+_HIGHER_IS_BETTER = re.compile("tokens_per|samples_per|tflops|mfu|hfu|overlap|real_")
+
+
+@checked
+def heatmap(
+    table: pd.DataFrame | Records[Any], x: str, y: str, value: str = "step_time_s", *,
+    best: Literal["lowest", "highest"] | None = None, title: str | None = None,
+) -> Figure:  # fmt: skip
+    """Draw a column of a table as numbered cells over two other columns, and frame the best cell.
+
+    ``table`` has a row per variant, as from `simcluster.sweep`; where rows share ``x`` and ``y``, the best is drawn.
+    ``best`` defaults to the highest throughput or utilisation, and to the lowest of any other column. Variants that
+    are invalid are hatched; those that do not fit in memory are grey and never the best. InputError for a missing
+    column, a ``value`` without any number, and more than 40 cells along an axis.
+
+    >>> import simcluster
+    >>> vary = {"parallel.tp": [1, 2, 4], "parallel.pp": [1, 2, 4], "parallel.dp": [1, 2, 4, 8]}
+    >>> table = simcluster.sweep("tiny_3d", vary)
+    >>> figure = simcluster.plots.heatmap(table, x="parallel.tp", y="parallel.pp", value="step_time_s")
+    """
+    rows = table.table if isinstance(table, Records) else table
+    known = [str(name) for name in rows.columns]
+    for name in (x, y, value):
+        if name not in known:
+            raise InputError(f"the table has no column {name!r}{did_you_mean(name, known)}; it has {', '.join(known)}")
+    numbers = pd.to_numeric(rows[value], errors="coerce")
+    if not numbers.notna().any():
+        raise InputError(f"no row has a number in {value}; give a table with a variant that was simulated")
+    higher = best == "highest" if best else bool(_HIGHER_IS_BETTER.search(value))
+    over = rows["fits"].eq(False) if "fits" in known else numbers.isna()
+    cells = pd.DataFrame({"x": rows[x], "y": rows[y], "value": numbers, "invalid": numbers.isna(), "over": over})
+    cells = cells.assign(loss=-numbers if higher else numbers).dropna(subset=["x", "y"])
+    cells = cells.sort_values(["invalid", "over", "loss"], kind="stable").drop_duplicates(["x", "y"])
+    sides = _distinct_values(rows[x]), _distinct_values(rows[y])
+    if max(map(len, sides)) > _MOST_CELLS:
+        raise InputError(f"an axis has {max(map(len, sides))} values; a heatmap has at most {_MOST_CELLS}")
+    figure = Figure(figsize=(2.6 + 0.75 * max(len(sides[0]), 4), 2.0 + 0.4 * len(sides[1])), layout="constrained")
+    axes = figure.subplots()
+    kinds = _draw_grid(axes, cells, sides, value)
+    first, found = cells.iloc[0], ""
+    if not first["invalid"] and not first["over"]:
+        at = sides[0].index(first["x"]), sides[1].index(first["y"])
+        axes.add_patch(Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6, zorder=3))
+        found = f": {'highest' if higher else 'lowest'} {_cell_text(value, first['value'])} at "
+        found += ", ".join(f"{name.rpartition('.')[2]} {first[key]}" for name, key in ((x, "x"), (y, "y")))
+        kinds = {"best": Patch(fill=False, edgecolor=TEXT, linewidth=2), **kinds}
+    if len(cells) < len(sides[0]) * len(sides[1]):
+        kinds["blank: not in the table"] = Patch(facecolor="white")
+    label_axes(axes, x, y, title or f"{value}{found}")
+    figure.legend([*kinds.values()], [*kinds], loc="outside lower left", ncols=3, fontsize=8, frameon=False)
+    return figure
+
+
+def _distinct_values(column: pd.Series) -> list[Any]:
+    found = column.dropna().unique().tolist()
+    return sorted(found) if pd.api.types.is_numeric_dtype(column) else found
+
+
+def _draw_grid(axes: Axes, cells: pd.DataFrame, sides: tuple[list[Any], list[Any]], value: str) -> dict[str, Patch]:
+    """Draw each row of ``cells`` as a box with its number, first y on top; return the legend's entries by label."""
+    shown = cells.loc[~cells["invalid"] & ~cells["over"], "value"]
+    low, high = (float(shown.min()), float(shown.max())) if len(shown) else (0.0, 1.0)
+    norm = LogNorm(low, high) if 0 < _WIDE_RANGE * low < high else Normalize(low, max(high, 1.2 * low))
+    kinds = {"darker: larger": Patch(facecolor=HEAT[2])}
+    for row in cells.to_dict("records"):
+        at = sides[0].index(row["x"]), sides[1].index(row["y"])
+        grey = row["invalid"] or row["over"]
+        fill = rgb(WAITING) if grey else _WAITING(float(norm(row["value"])))[:3]
+        hatch = "////" if row["invalid"] else None
+        look: dict[str, Any] = {"facecolor": fill, "edgecolor": WAITING_HATCH, "hatch": hatch, "linewidth": 0.6}
+        axes.add_patch(Rectangle((at[0] - 0.5, at[1] - 0.5), 1, 1, **look))
+        if grey:
+            kinds["invalid" if row["invalid"] else "does not fit in memory"] = Patch(**look)
+        if not row["invalid"]:
+            axes.text(*at, _cell_text(value, row["value"]), ha="center", va="center", fontsize=8, color=text_on(fill))
+    axes.set_xlim(-0.5, len(sides[0]) - 0.5)
+    axes.set_ylim(len(sides[1]) - 0.5, -0.5)
+    for axis, values in zip((axes.xaxis, axes.yaxis), sides, strict=True):
+        axis.set_ticks(range(len(values)), [str(each) for each in values])
+    axes.tick_params(labelsize=8, length=0)
+    return kinds
+
+
+def _cell_text(column: str, value: float) -> str:
+    """Return a number of a table column as text, with its unit."""
+    if column in METRICS:
+        return format_metric(METRICS[column].unit, value)
+    if column.startswith("breakdown_s.") or column.endswith("_s"):
+        return format_metric("s", value)
+    return format_metric("bytes", value) if column.endswith("_bytes") else f"{value:,.4g}"

@@ -105,7 +105,7 @@ def _draw_heat(figure: Figure, axes: Axes, edges: Floats, matrix: Floats) -> Non
     bar = figure.colorbar(heat, ax=axes, location="top", shrink=0.35, aspect=36, pad=0.02)
     ticks = [0.0, 0.1 * top, 0.4 * top, top]
     bar.set_ticks(ticks, labels=["idle", *(f"{100 * tick:.3g} %" for tick in ticks[1:])], fontsize=8)
-    bar.set_label("of the link's capacity", fontsize=8, color=TEXT)
+    bar.set_label("share of the link's capacity", fontsize=8, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
 
 
@@ -193,7 +193,7 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     axes.set_axis_off()
     bar = figure.colorbar(ScalarMappable(_NORM, _LEVEL_FILL), ax=axes, shrink=0.6, aspect=28, pad=0.01)
     bar.set_ticks([0.0, 0.05, 0.2, 0.5, 1.0], labels=["idle", "5 %", "20 %", "50 %", "full"], fontsize=8)
-    bar.set_label("the level's fullest link, over the step", fontsize=8.5, color=TEXT)
+    bar.set_label("utilisation of the fullest link over the step", fontsize=8.5, color=TEXT)
     bar.outline.set_edgecolor(QUIET_TEXT)
     heading = title or f"{result.scenario.title}: link utilisation over a step"
     figure.suptitle(heading, fontsize=11, color=TEXT)
@@ -227,7 +227,7 @@ def _pair(axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[
     start, end = places[there.ends[0]], places[there.ends[1]]
     links = f"{there.links:,} × {format_bytes_per_second(there.capacity)}"
     if start == end:
-        axes.text(start[0] + 0.6 * _BOX[0], start[1], f"among them {_text(there)}\n{links}", fontsize=8, color=TEXT,
+        axes.text(start[0] + 0.6 * _BOX[0], start[1], f"between them: {_text(there)}\n{links}", fontsize=8, color=TEXT,
                   va="center")  # fmt: skip
         return
     _arrow(axes, there, start, end, largest)

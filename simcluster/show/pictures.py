@@ -17,6 +17,7 @@ PICTURES: Mapping[str, str] = {
     "compare_gantts": "show.gantt",
     "critical": "show.bar_pictures",
     "gantt": "show.gantt",
+    "heatmap": "show.heatmaps",
     "link_levels": "show.link_pictures",
     "links": "show.link_pictures",
     "memory": "show.memory_plot",

@@ -66,9 +66,10 @@ def pareto(found: Found, title: str = "") -> Figure:
     axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
     axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
     axes.spines[["top", "right"]].set_visible(False)
-    side.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8.5, loc="lower left")
+    figure.legend(*axes.get_legend_handles_labels(), frameon=False, fontsize=8.5, loc="outside lower left", ncols=4)
     if title:
-        axes.set_title(f"{title}, step time against memory", fontsize=10.5, color=TEXT, loc="left")
+        heading = f"{title}: step time against memory of {len(every)} simulated layouts"
+        figure.suptitle(heading, fontsize=10.5, color=TEXT, x=0.01, ha="left")
     return figure
 
 
@@ -126,7 +127,7 @@ def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
     else:
         axes.plot([], [], " ", label=f"without chance {distribution.planned:.6g} s (off the scale)")
     axes.legend(fontsize=8, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
-    label_axes(axes, "seconds a step", f"replicas, of {len(times):,}")
+    label_axes(axes, "step time (s)", f"number of replicas (of {len(times):,})")
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
@@ -164,7 +165,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     for number, ((name, part), (colour, marker)) in enumerate(zip(series, _LOOKS, strict=False)):
         _line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
     _frame(times, rows, "step time", _kind(series))
-    _frame(rates, rows, "tokens/s/GPU", "throughput per GPU; at each point: percent of ideal")
+    _frame(rates, rows, "tokens/s/GPU", "throughput per GPU, in percent of ideal at each point")
     rates.set_ylim(0, 1.18 * float(rows["tokens_per_s_per_gpu"].max()))
     times.plot([], [], "--", color=QUIET_TEXT, linewidth=1.0, label="ideal")
     times.legend(fontsize=8.5, frameon=False, title=by, title_fontsize=8.5)
@@ -195,7 +196,7 @@ def _kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
     for _, part in series:
         tokens = _tokens(part)
         strong, weak = (float(each.max() / each.min()) - 1 < _SAME for each in (tokens, tokens / part["gpus"]))
-        kinds.add("strong scaling: the same batch" if strong else "weak scaling: the same batch for each GPU" if weak
+        kinds.add("strong scaling: constant batch" if strong else "weak scaling: constant batch per GPU" if weak
                   else "batch and GPUs change")  # fmt: skip
     return kinds.pop() if len(kinds) == 1 else "batch and GPUs change"
 

@@ -32,7 +32,7 @@ from simcluster.studies.roofline import KernelPoint, Roofline
 from simcluster.studies.roofline import roofline as limits
 
 _LABELLED = 6
-_RING = "ring over all machines"
+_RING = "ring over all nodes"
 _LEAST = 1e-3  # of the step, for a communication to be drawn
 _NAMES = {"input_grad": "input gradient", "weight_grad": "weight gradient"}
 _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": "^"}
@@ -78,10 +78,10 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
     _frame(axes, (low, high), (0.25 * low * found.memory, 2.2 * found.peak))
     _label_kernels(axes, products[:_LABELLED], whole)
     if others:
-        text = "  without products: as far\n  below the roof as below memory's rate"
+        text = "  non-matmul kernels: placed by\n  the memory bandwidth that they use"
         axes.text(edge, 0.28 * low * found.memory, text, fontsize=7.5, color=QUIET_TEXT, va="bottom")
-    title = "kernels; area: time in the step"
-    label_axes(axes, "FLOP for each byte of device memory", "FLOP/s while it runs", title, grid=LANE_SURROUND)
+    title = "kernels (area: time in the step)"
+    label_axes(axes, "FLOP per byte of device memory", "FLOP/s of the kernel", title, grid=LANE_SURROUND)
     phases = [phase for phase in PHASES if any(each.phase == phase for each in found.kernels)]
     handles = [Line2D([], [], marker=_MARKERS[phase], linestyle="", markersize=7, markerfacecolor=_look(phase)[0],
                       markeredgecolor=_look(phase)[1], label=_NAMES.get(phase, phase)) for phase in phases]  # fmt: skip
@@ -128,7 +128,7 @@ def _together(one: KernelPoint, other: KernelPoint) -> bool:
 
 def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     reached = found.flops / found.step_seconds
-    rates = {name: rate for name, rate in (("inside a machine", found.inside), ("out of it", found.outside)) if rate}
+    rates = {name: rate for name, rate in (("within a node", found.inside), ("between nodes", found.outside)) if rate}
     if all(abs(found.ring / rate - 1) > 0.05 for rate in rates.values()) and found.ring:
         rates[_RING] = found.ring
     shown = [each for each in found.wires if each.seconds >= _LEAST * found.step_seconds]
@@ -151,15 +151,13 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
         axes.legend(loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2)
     room = 6.0 * 1.7 ** (len(shown) + (_RING in rates))  # for a line of the legend each
     _frame(axes, (low, high), (0.3 * min(heights), room * max(heights)))
-    axes.annotate(f"the step as it is: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
+    axes.annotate(f"this step: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
                   textcoords="offset points", fontsize=8, color=QUIET_TEXT)  # fmt: skip
-    title, x = (
-        "communication: what comes down to the step's line limits it",
-        "FLOP of the step for each byte on the wire",
-    )
-    label_axes(axes, x, "FLOP/s if only this took time", title, grid=LANE_SURROUND)
+    title, x = "communication: dots near the dashed line limit the step", "FLOP of the step per byte sent"
+    label_axes(axes, x, "FLOP/s if this communication alone took time", title, grid=LANE_SURROUND)
     if not shown:
-        axes.text(0.5, 0.4, "no communication to speak of", transform=axes.transAxes, ha="center", color=QUIET_TEXT)
+        text = "no communication above 0.1 % of the step"
+        axes.text(0.5, 0.4, text, transform=axes.transAxes, ha="center", color=QUIET_TEXT)
     return {name: rate for name, rate in rates.items() if name != _RING}
 
 

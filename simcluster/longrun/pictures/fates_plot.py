@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -52,8 +53,9 @@ LOOKS: Mapping[str, tuple[str, Colour]] = {
 
 
 def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
-    """Put a left-aligned title above all axes of a figure."""
-    figure.suptitle(text, fontsize=size, color=TEXT, x=0.01, ha="left")
+    """Put a left-aligned title above all axes of a figure, in as many lines as it needs."""
+    letters = int(figure.get_figwidth() * 72 / (0.58 * size))
+    figure.suptitle(fill(text, letters), fontsize=size, color=TEXT, x=0.01, ha="left")
 
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
@@ -169,7 +171,8 @@ def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping
 def _finish_axes(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any) -> None:
     bar_rows(axes, names, **look)
     axes.set_xlim(0, most * 1.6)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}" if value <= 1.02 * most else "")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}")
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.02 * most])  # beyond are the numbers of bars
     axes.set_xlabel(f"share of the GPU-time, {by} (%)", fontsize=9, color=QUIET_TEXT, loc="left")
 
 

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from simcluster.documents.argument_types import checked
+from simcluster.longrun.pictures.fates_plot import put_title
 from simcluster.longrun.studies.comparing import MEASURES, PolicyComparison
 from simcluster.longrun.studies.policies import Advice, AdviceMark
 from simcluster.show.bars import bar_rows
@@ -116,15 +117,14 @@ def _thin_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> 
 MOST = 40
 """Policies that are drawn: the first, and the best of the others."""
 _ROW = 0.34  # inches
-_LETTERS = 100
 _AXIS = {
-    "goodput": "goodput, against the first (points)",
-    "days": "days, against the first",
-    "dollars": "dollars, against the first",
+    "goodput": "difference of goodput from the first policy (percentage points)",
+    "days": "difference from the first policy (days)",
+    "dollars": "difference from the first policy (dollars)",
 }
 _BETTER = COMPUTE_KINDS["forward"], "o", "better"
 _WORSE = STREAMS["tp"], "s", "worse"
-_OPEN = WAITING_HATCH, "D", "zero is in the interval"
+_OPEN = WAITING_HATCH, "D", "not distinguishable: the interval includes zero"
 
 
 @checked
@@ -148,11 +148,23 @@ def policies(found: PolicyComparison) -> Figure:
     ]
     if handles:
         figure.legend(handles=handles, ncols=len(handles), loc="outside lower left", frameon=False, fontsize=8.5)
-    axes.set_title(fill(found.sentence, _LETTERS), fontsize=10, color=TEXT, loc="left")
-    words = f"{found.played:,} runs of each on the same failures, 95 % intervals"
+    put_title(figure, _heading(found), 10)
+    words = f"{found.played:,} runs of each policy with the same random failures, 95 % intervals"
     words += f"; the best {len(shown)} of {len(found.table)}" if len(shown) < len(found.table) else ""
     figure.text(0.99, 0.012, words, ha="right", fontsize=8, color=QUIET_TEXT)
     return figure
+
+
+def _heading(found: PolicyComparison) -> str:
+    """Return which policy is best, or which are equally good, or that none is distinguishably better than the first."""
+    best, means, others = found.best, found.table["mean"], found.table.iloc[1:]
+    equal = [str(name) for name, mean in means.items() if math.isclose(mean, means[best], rel_tol=1e-9)]
+    if len(equal) > 1:
+        return f"{len(equal)} of {len(means)} policies are equally good: {', '.join(equal)}."
+    unclear = int((others["difference"].abs() <= others["difference_half_width"]).sum())
+    if best != means.index[0] or not unclear:
+        return found.sentence
+    return f"No policy is distinguishably better than {best}, but {unclear} of the {len(others)} others may be."
 
 
 def _best_rows(found: PolicyComparison) -> pd.DataFrame:

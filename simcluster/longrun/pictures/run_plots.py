@@ -30,6 +30,8 @@ _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     """Draw goodput by week (mean, 10 to 90 % of the runs, first run) and its histogram over runs.
 
+    A run of a single week has only the histogram.
+
     The histogram (of days, if the run ends with a step) has the mean, its 95 % interval, and the closed form of
     failures, restarts and checkpoints alone. Stages stand one after another, each with weeks of its own. InputError
     without a run.
@@ -39,10 +41,12 @@ def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
         raise InputError("nothing to draw: no run was simulated; simulate one or more (run.played)")
     wall = sum((stage.outcomes.wall for stage in stages), np.zeros(1))
     wall = training.wall if isinstance(training, StagedTraining) else wall
-    figure = Figure(figsize=(12.0, 4.3), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1.45, 1))
-    _draw_weeks(left, stages)
-    _draw_runs(right, stages, wall)
+    several = sum(len(stage.weeks) for stage in stages) > 1
+    figure = Figure(figsize=(12.0 if several else 8.0, 4.3), layout="constrained")
+    panels = figure.subplots(1, 1 + several, width_ratios=(1.45, 1)[-1 - several :], squeeze=False)[0]
+    if several:
+        _draw_weeks(panels[0], stages)
+    _draw_runs(panels[-1], stages, wall)
     values, days = _goodputs(stages, wall), float(wall.mean()) / DAY
     words = f"{training.scenario.name}: {percent(float(values.mean()))} of {days:.3g} days productive"
     if len(values) > 1:

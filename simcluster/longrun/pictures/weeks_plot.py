@@ -102,7 +102,7 @@ def _lost_seconds(log: pd.DataFrame, trains: np.ndarray) -> Floats:
 
 
 _MOST_WEEKS = 120
-_ROW, _HEAD, _FOOT = 0.46, 0.5, 1.75  # inches
+_ROW, _HEAD, _FOOT, _FOOT_WITHOUT_OUTAGES = 0.46, 0.5, 1.75, 1.05  # inches
 _WIDTH, _LEFT, _LEFT_OF_STAGES, _RIGHT = 15.0, 0.75, 1.25, 1.55
 _BAR = 0.40  # of a row: height of the bar; marks stand above it
 _MARKS = (  # shape and colour of a cause, the most frequent first
@@ -125,11 +125,12 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
         raise InputError("nothing to draw: the run has no length; ask for more days, steps or tokens")
     if len(names) > _MOST_WEEKS:
         raise InputError(f"{len(names)} weeks are too many rows; a picture has at most {_MOST_WEEKS}")
-    height = _HEAD + _ROW * len(names) + _FOOT
+    foot = _FOOT if len(outages) else _FOOT_WITHOUT_OUTAGES
+    height = _HEAD + _ROW * len(names) + foot
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
     left = _LEFT if len(runs) == 1 else _LEFT_OF_STAGES
     wide = 1 - (left + _RIGHT) / _WIDTH
-    axes = figure.add_axes((left / _WIDTH, _FOOT / height, wide, _ROW * len(names) / height))
+    axes = figure.add_axes((left / _WIDTH, foot / height, wide, _ROW * len(names) / height))
     length = float(boxes["end_s"].max())
     unit, name = (DAY, "days") if length > 2 * DAY else (3600.0, "hours")
     axes.set_xlim(0, length / unit)  # before drawing, so that limits are not recomputed each time
@@ -140,10 +141,11 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     axes.set_ylim(len(names) - 0.42, -0.6)
     axes.spines[["left"]].set_visible(False)
     _draw_columns(axes, goodput, np.bincount(outages["row"].to_numpy(np.int64), minlength=len(names)).tolist())
-    _draw_mean(figure.add_axes((left / _WIDTH, 0.98 / height, wide, 0.17 / height)), boxes, len(outages))
+    if len(outages):
+        _draw_mean(figure.add_axes((left / _WIDTH, 0.98 / height, wide, 0.17 / height)), boxes, len(outages))
     seen = set(boxes["what"])
     patches = [Patch(facecolor=colour, label=words) for fate, (words, colour) in LOOKS.items() if fate in seen]
-    _draw_legend(figure, (left, 0.86 / height), patches, len(patches), 0.8)
+    _draw_legend(figure, (left, (0.86 if len(outages) else 0.42) / height), patches, len(patches), 0.8)
     if marked:  # legends fill columns; the most frequent are to stand first in the upper row
         rows = -(-len(marked) // 4)
         _draw_legend(
@@ -219,8 +221,8 @@ def _draw_columns(axes: Axes, goodput: Sequence[float], stops: Sequence[int]) ->
 def _draw_mean(axes: Axes, boxes: pd.DataFrame, count: int) -> None:
     axes.set_axis_off()
     known = boxes[~boxes["what"].isin(["productive", "slow"])]
-    seconds = (known["end_s"] - known["begin_s"]).groupby(known["what"]).sum() / max(1, count)
-    if not count or not seconds.sum():
+    seconds = (known["end_s"] - known["begin_s"]).groupby(known["what"]).sum() / count
+    if not seconds.sum():
         return
     left = 0.0
     for fate, (_, colour) in LOOKS.items():
