@@ -9,7 +9,7 @@ import numpy as np
 from conftest import tiny_scenario
 
 from simcluster.results.timeline import Spans
-from simcluster.show.report import Entry, entry_of_result
+from simcluster.show.report import ReportEntry, make_entry
 from simcluster.show.report.rows import RankRow, SpanFacts
 from simcluster.step.simulate import simulate
 
@@ -17,7 +17,7 @@ _KINDS = ("forward", "backward", "all_gather", "reduce_scatter")
 _NAMES = ("attention", "mlp", "attention_grad", "mlp_grad")
 
 
-def small_entry(**sections: Any) -> Entry:
+def small_entry(**sections: Any) -> ReportEntry:
     """Two stages, two replicas, one slow GPU: milliseconds to play, and everything that a report shows."""
     scenario = tiny_scenario(
         name="tiny",  # type: ignore[arg-type]
@@ -27,10 +27,10 @@ def small_entry(**sections: Any) -> Entry:
         faults=[{"kind": "slow_gpu", "rank": 3, "factor": 1.5}],
         **sections,
     )
-    return entry_of_result(simulate(scenario), origin="tiny.yaml")
+    return make_entry(simulate(scenario), origin="tiny.yaml")
 
 
-def other_entry() -> Entry:
+def other_entry() -> ReportEntry:
     """The same model on as many GPUs with tensor parallelism, and no slow GPU: to be put beside the small one."""
     scenario = tiny_scenario(
         name="tiny",  # type: ignore[arg-type]
@@ -38,10 +38,10 @@ def other_entry() -> Entry:
         parallel={"tp": 2, "pp": 2},
         training={"global_batch": 8},
     )
-    return entry_of_result(simulate(scenario), name="tensor parallel")
+    return make_entry(simulate(scenario), name="tensor parallel")
 
 
-def large_entry(ranks: int, spans_of_rank: int) -> Entry:
+def large_entry(ranks: int, spans_of_rank: int) -> ReportEntry:
     """The small run with a timeline of so many spans, half of them on a communication stream, as a real step has."""
     entry, spans = replace(small_entry(), weights={}), many_spans(ranks, spans_of_rank)
     zero = np.zeros(len(spans), dtype=np.int64)

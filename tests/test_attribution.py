@@ -172,7 +172,7 @@ def test_run_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     options = ["--explain", "--critical", names[0], "--overlap", names[1], "--json", names[2]]
     assert main(["run", "tiny_3d", *options]) == 0
     shown = capsys.readouterr().out
-    for words in ("where the step went", "on the wire", "critical path of the step", "without", "stands for"):
+    for words in ("where the step went", "on the wire", "critical path of the step", "without", "represents"):
         assert words in shown
     assert Path(names[0]).stat().st_size > 10_000
     assert Path(names[1]).read_text().startswith("<?xml")

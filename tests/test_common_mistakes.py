@@ -59,7 +59,7 @@ GIVEN: list[tuple[str, dict[str, str | bytes], str]] = [
     ("collective all_reduce --size -1MB --cluster dgx_h100", {}, "a value that begins with a dash as --size=-1"),
     ("collective all_reduce --size 1MB --ranks 0,0 --cluster dgx_h100", {}, "GPU 0 is twice in a group; "),
     ("run tiny_3d --window 5ms:1ms", {}, "as in --window '1 ms:5 ms'"),
-    ("run tiny_3d --picture-size A4 --gantt g.png", {}, "--picture-size: 'A4' is none: a size is slide"),
+    ("run tiny_3d --picture-size A4 --gantt g.png", {}, "--picture-size: 'A4' is not a size; write slide"),
     ("run tiny_3d --trace-ranks 12 --trace t.json", {}, "this job has ranks 0 to 7: use one of those"),
     ("run tiny_3d --trace t.txt", {}, "choose such a name"),
     ("run s.yaml", {"s.yaml": f"{TINY}faults: slow_gpu\n"}, "must be a list, as in [{kind: ...}], got 'slow_gpu'"),

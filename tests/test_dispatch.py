@@ -17,7 +17,7 @@ from simcluster import InputError, Scenario, simulate
 from simcluster.collectives import Group
 from simcluster.collectives.relayed import COMBINE, DISPATCH, RELAYED, TokenRoutes, to_experts
 from simcluster.planning.expert_dispatch import REACH
-from simcluster.results.traffic import sent_share
+from simcluster.results.traffic import sent_fractions
 from simcluster.scenario.files import load_cluster
 from simcluster.traffic.methods import Methods, make_activities, phases_of
 from simcluster.traffic.traffic import group_of, patterns
@@ -65,7 +65,7 @@ def test_nodes_that_are_no_whole_number_of_groups(routes: TokenRoutes, nodes: in
     experts = np.take_along_axis(groups, chosen // own, axis=1) * own + chosen % own
     drawn = np.array([(experts // each == node).any(axis=1).mean() for node in range(nodes)])
     hosts = tuple(rank // 8 for rank in range(8 * nodes))
-    share = sent_share(to_experts(Group(hosts, ((),) * 8 * nodes, ("",) * 8 * nodes), routes), np.array(hosts))
+    share = sent_fractions(to_experts(Group(hosts, ((),) * 8 * nodes, ("",) * 8 * nodes), routes), np.array(hosts))
     assert share.across * routes.top_k == pytest.approx(drawn.sum() * (1 - 1 / nodes), rel=0.01)
     assert nodes * routes.visits(each) == pytest.approx(drawn.sum(), rel=0.01)
     assert nodes * routes.visits(each) == pytest.approx(visited, abs=0.01)
@@ -99,7 +99,7 @@ def test_bytes_are_copies(kind: str, machines: list[int]) -> None:
     """Every rank's tokens leave for each other machine once, and reach every rank of a machine once."""
     ranks, routes = len(machines), TokenRoutes(36, 3)
     group = Group(hosts=tuple(machines), nics=((),) * ranks, nvswitches=("",) * ranks)
-    share = sent_share(RELAYED[kind](group, routes), np.array(machines))
+    share = sent_fractions(RELAYED[kind](group, routes), np.array(machines))
     each = {machine: routes.visits(36 * machines.count(machine) / ranks) for machine in machines}
     across = sum(sum(each.values()) - each[own] for own in machines) / ranks
     assert share.across * routes.top_k == pytest.approx(across)

@@ -11,8 +11,8 @@ from conftest import Tiny
 
 import simcluster
 from simcluster.cli import main
-from simcluster.show.blocks import text_of
-from simcluster.show.explanation import distribution_answer
+from simcluster.show.blocks import blocks_text
+from simcluster.show.explanation import describe_distribution
 from simcluster.studies.whatif.frozen_links import frozen_links
 
 JITTER = {"kind": "jitter", "factor": {"kind": "lognormal", "sigma": 0.3}}
@@ -40,9 +40,9 @@ def test_where_communication_slows_computation_down_they_are_near(tiny: Tiny) ->
     (one, other) = frozen_links(scenario)
     assert 0 < abs(one.off) < 0.05
     found = simcluster.monte_carlo(scenario.with_({"replicas": 2}))
-    said = text_of(distribution_answer(found, [one.off, other.off]))
+    said = blocks_text(describe_distribution(found, [one.off, other.off]))
     assert f"{one.off:+.2%} and {other.off:+.2%} from events" in said
-    assert "from events" not in text_of(distribution_answer(found, [0.0]))
+    assert "from events" not in blocks_text(describe_distribution(found, [0.0]))
 
 
 def test_it_is_printed_where_it_matters(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

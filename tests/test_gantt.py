@@ -20,8 +20,8 @@ from simcluster import plots
 from simcluster.base.errors import InputError
 from simcluster.schedules import make_schedule
 from simcluster.show import gantt_panel, gantt_words, palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, join_small_boxes
-from simcluster.show.report.colours import paints
+from simcluster.show.gantt_boxes import Boxes, join_small_boxes, make_boxes
+from simcluster.show.report.colours import paint_colours
 
 COLUMNS = ["step", "rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "group", "bytes"]
 COLUMNS += ["ready", "start", "end"]
@@ -193,7 +193,7 @@ def test_rows_are_named_with_their_stages_and_the_caption_says_what_is_not_shown
 def test_one_box_and_one_number_an_action_when_layers_are_too_small_to_see(small):
     figure = plots.gantt(small, rows="stage")
     assert sorted(map(int, numbers(figure))) == sorted(list(range(8)) * 2 * 4)  # F and B of 8 microbatches on 4 stages
-    boxes = boxes_of(small, (0, 2, 4, 6), (0.0, small["end"].max()), ("compute", "tp", "pp", "dp"))
+    boxes = make_boxes(small, (0, 2, 4, 6), (0.0, small["end"].max()), ("compute", "tp", "pp", "dp"))
     seen = join_small_boxes(boxes, small["end"].max() / 1900)
     assert int((seen.lane == 0).sum()) == 4 * (2 * 8 + 1)  # and the optimizer
     drawn = [c for c in figure.axes[0].collections if isinstance(c, PolyCollection)]
@@ -248,7 +248,7 @@ def test_labels_can_be_left_out(small):
 
 def test_a_wait_wide_enough_to_see_splits_an_action():
     rows = [span(start=0, end=1, layer=0), span(start=1.5, end=2.5, layer=1), span(start=2.51, end=3.5, layer=2)]
-    boxes = boxes_of(pd.DataFrame(rows), (0,), (0.0, 3.5), ("compute",))
+    boxes = make_boxes(pd.DataFrame(rows), (0,), (0.0, 3.5), ("compute",))
     assert join_small_boxes(boxes, 0.04).start.tolist() == [0.0, 1.5]
     assert join_small_boxes(boxes, 0.3).start.tolist() == [0.0]
 
@@ -256,7 +256,7 @@ def test_a_wait_wide_enough_to_see_splits_an_action():
 def test_recompute_in_a_joined_backward_is_its_part_of_the_work():
     times = [(0, 1, "recompute"), (1, 4, "backward"), (4, 5, "recompute"), (5, 8, "backward")]
     rows = [span(kind=kind, start=start, end=end, layer=0) for start, end, kind in times]
-    seen = join_small_boxes(boxes_of(pd.DataFrame(rows), (0,), (0.0, 8.0), ("compute",)), 1.0)
+    seen = join_small_boxes(make_boxes(pd.DataFrame(rows), (0,), (0.0, 8.0), ("compute",)), 1.0)
     assert len(seen) == 1
     assert seen.paints[seen.paint[0]] == ("compute", "backward", 0)
     assert seen.recompute.tolist() == [0.25]
@@ -264,7 +264,7 @@ def test_recompute_in_a_joined_backward_is_its_part_of_the_work():
 
 def test_waiting_is_what_lies_between_ready_and_start_and_after_the_span_before():
     rows = [span("pp", "send", start=0, end=2), span("pp", "recv", ready=1.0, start=5, end=6)]
-    boxes = boxes_of(pd.DataFrame(rows), (0,), (0.0, 6.0), ("compute", "pp"))
+    boxes = make_boxes(pd.DataFrame(rows), (0,), (0.0, 6.0), ("compute", "pp"))
     kinds = [boxes.paints[at][1] for at in boxes.paint]
     assert list(zip(kinds, boxes.start, boxes.end, strict=True)) == [
         ("send", 0, 2), ("waiting", 2, 5), ("recv", 5, 6),
@@ -293,7 +293,7 @@ def lanes(draw) -> pd.DataFrame:
 @settings(max_examples=30, deadline=None)
 @given(timeline=lanes(), pixel=st.sampled_from([0.01, 0.3, 1.0, 5.0, 50.0]))
 def test_joining_loses_no_time_and_joins_nothing_across_lanes_or_microbatches(timeline, pixel):
-    boxes = boxes_of(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))
+    boxes = make_boxes(timeline, (0, 1), (0.0, 201.0), ("compute", "tp"))
     seen = join_small_boxes(boxes, pixel)
     assert len(seen) <= len(boxes)
 
@@ -471,9 +471,9 @@ def test_compared_timelines_start_at_their_own_beginning(small):
     [
         ({"ranks": [3, 99]}, r"ranks \[99\] are not in the timeline; it has 8 ranks: 0, 1,"),
         ({"ranks": []}, "selects nothing"),
-        ({"window": (0.2, 0.1)}, "is empty; it is \\(from, to\\) with from < to"),
-        ({"window": (5.0, 6.0)}, "lies outside of the timeline, which runs from 0 to 0.17"),
-        ({"rows": "node"}, 'rows is "rank" or "stage"'),
+        ({"window": (0.2, 0.1)}, "is empty; write \\(from, to\\) with from < to"),
+        ({"window": (5.0, 6.0)}, "is outside the timeline, which is from 0 to 0.17"),
+        ({"rows": "node"}, 'use "rank" or "stage"'),
         ({"max_rows": 0}, "between 1 and 1000"),
         ({"width": 1.0}, "between 5 and 60 inches"),
     ],
@@ -512,7 +512,7 @@ def test_a_figure_is_saved_by_its_ending_and_always_the_same(small, tmp_path, en
 
 def test_a_file_that_cannot_be_written_is_refused(small, tmp_path: Path):
     figure = plots.gantt(small)
-    with pytest.raises(InputError, match=r"ends in one of \.png, \.svg, \.pdf"):
+    with pytest.raises(InputError, match=r"must end in one of \.png, \.svg, \.pdf"):
         plots.save_figure(figure, tmp_path / "gantt.jpeg")
     with pytest.raises(InputError, match="does not exist; make it first"):
         plots.save_figure(figure, tmp_path / "none" / "gantt.png")
@@ -585,7 +585,7 @@ _KINDS_OF_A_STREAM = {
 @pytest.mark.parametrize("stream", list(_KINDS_OF_A_STREAM))
 def test_collectives_of_one_stream_stay_apart_on_both_grounds(vision, stream):
     kinds = _KINDS_OF_A_STREAM[stream]
-    shown = paints([(stream, kind, 0) for kind in kinds])
+    shown = paint_colours([(stream, kind, 0) for kind in kinds])
     for ground in ("light", "dark"):
         seen = [lab(palette.rgb(code), _MISSING_CONE[vision]) for code in shown[ground]]
         for one, other in itertools.combinations(range(len(kinds)), 2):

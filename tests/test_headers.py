@@ -15,9 +15,9 @@ import simcluster
 from simcluster.cli import main
 from simcluster.documents.shipped import builtin_names
 from simcluster.faults.words import describe_faults
-from simcluster.show.cells import gpus_of_cluster, layout_words
-from simcluster.show.report import entry_of_result
-from simcluster.show.report.summary import what_was_run
+from simcluster.show.cells import describe_gpus, describe_layout
+from simcluster.show.report import make_entry
+from simcluster.show.report.summary import run_job_lines
 
 JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 
@@ -25,26 +25,26 @@ JITTER = "{kind: jitter, factor: {kind: lognormal, sigma: 0.05}}"
 @pytest.mark.parametrize("name", builtin_names("scenarios"))
 def test_the_axes_of_a_header_are_the_gpus(name: str) -> None:
     scenario = simcluster.scenario(name)
-    line = layout_words(scenario)
+    line = describe_layout(scenario)
     sizes = {axis: int(size) for axis, size in re.findall(r"(?:^|, |x )(tp|cp|pp|dp|ep|etp) (\d+)", line)}
     assert math.prod(sizes.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == scenario.gpus, line
     assert sizes.get("ep", 1) == scenario.parallel.ep
 
 
 def test_every_axis_is_named() -> None:
-    assert "cp 16" in layout_words(simcluster.scenario("llama3_405b_128k_16384xh100"))
-    assert layout_words(simcluster.scenario("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
+    assert "cp 16" in describe_layout(simcluster.scenario("llama3_405b_128k_16384xh100"))
+    assert describe_layout(simcluster.scenario("mixtral_8x7b_128xh100")).endswith("dp 32 (ZeRO-1), ep 8")
     whole = {"parallel.tp": 4, "parallel.sequence_parallel": True, "parallel.dp": 8, "parallel.etp": 1}
-    assert layout_words(simcluster.scenario("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
+    assert describe_layout(simcluster.scenario("mixtral_8x7b_128xh100", whole)).endswith("dp 8 (ZeRO-1), ep 8 x etp 1")
 
 
 def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     changes = {"parallel.cp": 2, "parallel.dp": 1}
     result = simcluster.simulate(simcluster.scenario("tiny_3d", changes))
-    line = layout_words(result.scenario)
+    line = describe_layout(result.scenario)
     assert "cp 2 (ring)" in line
     assert line in str(result)
-    assert line in what_was_run(entry_of_result(result))[0]
+    assert line in run_job_lines(make_entry(result))[0]
     assert main(["compare", "tiny_3d", "--parallel.dp", "null", "--vary", "parallel.cp=1,2"]) == 0
     assert f"cp 2: 8 GPUs of {result.scenario.cluster.built.name} | {line}\n" in capsys.readouterr().out
 
@@ -59,7 +59,7 @@ def test_the_same_line_is_in_text_page_and_comparison(capsys: pytest.CaptureFixt
     ],
 )
 def test_a_device_that_the_cluster_is_not_named_after_is_told(cluster: dict[str, Any], told: str, tiny: Tiny) -> None:
-    assert gpus_of_cluster(tiny(cluster=cluster, gpus=8, parallel={"dp": 8}, training={"global_batch": 8})) == told
+    assert describe_gpus(tiny(cluster=cluster, gpus=8, parallel={"dp": 8}, training={"global_batch": 8})) == told
 
 
 def test_titles_say_which_faults_are_played(

@@ -13,7 +13,7 @@ import simcluster
 from simcluster import cli, plots
 from simcluster.base.errors import InputError
 from simcluster.results.loads import link_table
-from simcluster.show.link_pictures import levels_of
+from simcluster.show.link_pictures import list_link_levels
 from simcluster.step.simulate import simulate
 from simcluster.studies.roofline import Roofline, roofline
 from simcluster.topology.links import node_label
@@ -106,7 +106,7 @@ def test_scaling_takes_the_fastest_of_a_size_and_a_line_for_each_value() -> None
         (rows([1, 2], [1.0, 0.5], [1.0, 1.0]), "tp", "no column 'tp'"),
         (rows([2, 2], [1.0, 0.5], [1.0, 1.0]), None, "at least two"),
         (rows([1, 2], [math.nan, math.nan], [1.0, 1.0]), None, "no row with a result"),
-        (rows([1] * 7, [1.0] * 7, [1.0] * 7, x=list("abcdefg")), "x", "up to 6 lines"),
+        (rows([1] * 7, [1.0] * 7, [1.0] * 7, x=list("abcdefg")), "x", "at most 6 lines"),
     ],
 )
 def test_scaling_refuses(table: pd.DataFrame, by: str | None, words: str) -> None:
@@ -131,7 +131,7 @@ def test_compare_draws_scaling(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
     result = simcluster.simulate(simcluster.scenario(name))
     cluster, table = result.scenario.cluster.built, link_table(result)
-    levels = levels_of(result)
+    levels = list_link_levels(result)
     assert sum(level.links for level in levels) == len(cluster.links)
     moved = table.assign(
         ends=[(node_label(cluster.graph, a), node_label(cluster.graph, b))
@@ -146,7 +146,7 @@ def test_levels_hold_all_links_and_all_bytes(name: str) -> None:
 
 def test_a_single_gpu_leaves_its_links_idle(tiny: Tiny) -> None:
     result = simulate(tiny())
-    assert [(level.used, level.mean, level.peak) for level in levels_of(result)] == [(0, 0.0, 0.0)] * 2
+    assert [(level.used, level.mean, level.peak) for level in list_link_levels(result)] == [(0, 0.0, 0.0)] * 2
     (axes, _) = plots.link_levels(result).axes
     assert "↑ idle\n↓ idle\n1 × 50 GB/s" in [text.get_text() for text in axes.texts]
 

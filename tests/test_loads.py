@@ -125,7 +125,7 @@ def test_one_gpu_loads_no_link(tiny: Tiny) -> None:
     result = simulate(tiny())
     assert link_table(result).empty
     assert list(hottest_links(result).columns) == [*LINK_COLUMNS, "links"]
-    with pytest.raises(InputError, match="no link carries anything"):
+    with pytest.raises(InputError, match="no link carries traffic"):
         links(result)
 
 
@@ -133,7 +133,7 @@ def test_bad_questions(tiny: Tiny) -> None:
     result = simulate(job(tiny, 2, 2, 2))
     with pytest.raises(InputError, match=r"no link from 'node0\.gpu0' to 'spine0'"):
         link_utilisation(result, [("node0.gpu0", "spine0")])
-    with pytest.raises(InputError, match="bins is 0"):
+    with pytest.raises(InputError, match="bins=0 must be at least 1"):
         link_utilisation(result, [], 0)
 
 

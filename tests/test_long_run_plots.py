@@ -17,8 +17,8 @@ from matplotlib.patches import Rectangle
 
 import simcluster
 from simcluster.base.errors import InputError
-from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, shares_of, weekly_goodput
-from simcluster.longrun.pictures.weeks_plot import boxes_of, outages_of
+from simcluster.longrun.pictures.fates_plot import CHECKPOINTS, LOOKS, time_shares, weekly_goodput
+from simcluster.longrun.pictures.weeks_plot import activity_boxes, list_outages
 from simcluster.longrun.studies.train import TrainingRun
 from simcluster.scenario.scenario import load
 
@@ -67,7 +67,7 @@ def words_of(figure: Figure) -> str:
 
 
 def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: TrainingRun) -> None:
-    boxes = boxes_of(steady.log, steady.run)
+    boxes = activity_boxes(steady.log, steady.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
     spent = {fate: float(each[0]) for fate, each in steady.outcomes.seconds_by_category().items()}
     spent["productive"] += spent.pop("checkpoint")  # 5 s are too short for a box
@@ -77,7 +77,7 @@ def test_boxes_sum_to_the_wall_and_by_fate_to_what_was_spent(steady: TrainingRun
 
 
 def test_boxes_with_a_slow_device_sum_to_the_wall(played: TrainingRun) -> None:
-    boxes = boxes_of(played.log, played.run)
+    boxes = activity_boxes(played.log, played.run)
     seconds = (boxes["end_s"] - boxes["begin_s"]).groupby(boxes["what"]).sum()
     spent = {fate: float(each[0]) for fate, each in played.outcomes.seconds_by_category().items()}
     assert seconds.sum() == pytest.approx(played.outcomes.wall[0], rel=1e-12)
@@ -101,17 +101,17 @@ def test_work_that_two_failures_undo_is_lost_once() -> None:
     ]  # fmt: skip
     log = pd.DataFrame(rows, columns=["begin_s", "end_s", "what", "cause", "which", "at_s"])
     run = simcluster.train(load("tiny_3d", {"run": {**RUN, "days": "1 d"}}), played=1).run
-    boxes = boxes_of(log, run)
+    boxes = activity_boxes(log, run)
     found = [tuple(row) for row in boxes[["begin_s", "end_s", "what"]].to_numpy()]
     assert found == [
         (0.0, 20.0, "productive"), (20.0, 100.0, "lost"), (100.0, 130.0, "restart"), (130.0, 140.0, "lost"),
         (140.0, 150.0, "restart"), (150.0, 250.0, "productive"),
     ]  # fmt: skip
-    assert list(outages_of(log, run)["at_s"]) == [100.0, 140.0]
+    assert list(list_outages(log, run)["at_s"]) == [100.0, 140.0]
 
 
 def test_marks_are_outages_and_pauses(played: TrainingRun) -> None:
-    outages = outages_of(played.log, played.run)
+    outages = list_outages(played.log, played.run)
     counts = outages["cause"].value_counts()
     names = [cause.name for cause in played.run.causes]
     for number, name in enumerate(names):
@@ -149,7 +149,7 @@ def test_too_many_weeks_are_refused(played: TrainingRun) -> None:
 
 
 def test_fates_are_all_of_the_time_by_fate_and_by_cause(played: TrainingRun) -> None:
-    table = shares_of(played.outcomes)
+    table = time_shares(played.outcomes)
     assert table.to_numpy().sum() == pytest.approx(1.0, abs=1e-12)
     assert table[CHECKPOINTS].sum() == table.loc[["write", "checkpoint", "verification"]].to_numpy().sum()
     assert table.loc["productive"].sum() == pytest.approx(

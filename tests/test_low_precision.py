@@ -19,7 +19,7 @@ from simcluster.model.recipes import RECIPES
 from simcluster.scenario.memory_plan import _RECIPE, recipe_of, shape_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.scenario.training_section import MemoryRecipe, Precision
-from simcluster.show.report import entry_of_result, page
+from simcluster.show.report import make_entry, report_page
 from simcluster.step.simulate import simulate
 from simcluster.studies.kernels import kernels
 from simcluster.studies.sweep.quick import quick_step
@@ -214,7 +214,7 @@ def test_mfu_states_its_peak_and_the_equivalent_in_bf16(tiny: Tiny, precision: s
     text = str(result)
     assert f"MFU          {result.mfu:.1%} of the peak in {name} " in text
     assert (f"{result.mfu_bf16:.1%} of the peak in bf16, 2,250 TFLOP/s" in text) == (times > 1)
-    assert ("as papers quote" in page([entry_of_result(result)])) == (times > 1)
+    assert ("as papers quote" in report_page([make_entry(result)])) == (times > 1)
 
 
 def test_compare_gives_mfu_over_the_peak_in_bf16(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_compare_gives_mfu_over_the_peak_in_bf16(capsys: pytest.CaptureFixture[s
 def test_the_report_says_whether_compute_includes_recompute(tiny: Tiny) -> None:
     for recompute in ("none", "full"):
         training = {"global_batch": 4, "recompute": recompute}
-        found = page([entry_of_result(simulate(tiny(cluster=B200, gpus=1, training=training)))])
+        found = report_page([make_entry(simulate(tiny(cluster=B200, gpus=1, training=training)))])
         assert ("% of it compute, recompute included" in found) == (recompute == "full")
         assert "own compute" not in found
 

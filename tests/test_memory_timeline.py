@@ -428,7 +428,7 @@ def test_picture_shows_ranks_capacity_and_peak(small: Result) -> None:
 
 
 def test_pictures_that_cannot_be_drawn(small: Result) -> None:
-    with pytest.raises(InputError, match="at most 12 ranks"):
+    with pytest.raises(InputError, match="name at most 12"):
         plots.memory(small, ranks=list(range(8)) * 2)
 
 

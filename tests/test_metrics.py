@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ops_by_hand import ranks_of_spans
 
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.overlap import overlaps
+from simcluster.results.overlap import measure_overlaps
 from simcluster.results.result import Result
-from simcluster.results.step_time import StepTime, step_time
+from simcluster.results.step_time import StepTime, measure_step_time
 from simcluster.results.timeline import Spans
 from simcluster.step.simulate import simulate
 
@@ -57,7 +57,7 @@ def metrics(rows: Sequence[Row], weights: dict[int, int] | None = None, *, pipel
 
 
 def measured(table: Spans, weights: dict[int, int], steps: int = 1) -> StepTime:
-    return step_time(lambda: ranks_of_spans(table), weights, steps=steps)
+    return measure_step_time(lambda: ranks_of_spans(table), weights, steps=steps)
 
 
 def only(breakdown: dict[str, float]) -> dict[str, float]:
@@ -94,7 +94,7 @@ def test_time_that_no_entry_counts_is_refused(stream: str, kind: str) -> None:
     with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
         metrics(rows)
     with pytest.raises(ValueError, match=f"no entry of the breakdown counts .*{unknown!r}; known: .*"):
-        overlaps(spans(rows), {0: 1}, np.zeros(len(rows)), steps=1)
+        measure_overlaps(spans(rows), {0: 1}, np.zeros(len(rows)), steps=1)
 
 
 def test_split_backward_is_backward() -> None:

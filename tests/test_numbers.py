@@ -13,7 +13,7 @@ import pytest
 import simcluster
 from simcluster.cli import main
 from simcluster.results import attention
-from simcluster.results.numbers import METRICS, NO_TABLES, Metric, SimulatedStep, Table, columns_of, played, timed
+from simcluster.results.numbers import METRICS, NO_TABLES, Metric, SimulatedStep, Table, played, table_metrics, timed
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Base, Variant
 from simcluster.show.cells import UNKNOWN, column_headings, format_row
@@ -120,7 +120,7 @@ def test_numbers_are_what_results_are_asked_for(result: Result) -> None:
 @pytest.mark.parametrize("table", ["compare", "sweep", "plan", "report"])
 def test_a_row_has_a_cell_under_every_heading(table: Table, result: Result) -> None:
     values: dict[str, Any] = result.to_dict()
-    assert len(format_row(table, values)) == len(column_headings(table)) == len(columns_of(table)) > 0
+    assert len(format_row(table, values)) == len(column_headings(table)) == len(table_metrics(table)) > 0
     assert UNKNOWN not in format_row(table, values)
     assert {*format_row(table, {"fits": True})} == {UNKNOWN}
 
@@ -139,9 +139,9 @@ def test_a_metric_without_a_heading_is_in_no_table() -> None:
 def test_a_block_without_fused_attention_reaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer of another kind has no such kernel, and a run is printed without the line."""
     scenario = simcluster.scenario("tiny_dp")
-    assert attention.attention_reached(scenario) is not None
+    assert attention.attention_rates(scenario) is not None
     bare = attention.kinds_of_layer(scenario.model, 0)[0].block(scenario.model, attention.shape_of(scenario))
     bare = replace(bare, body=replace(bare.body, forward=(), input_grad=()))
     kind = SimpleNamespace(block=lambda model, shape: bare)
     monkeypatch.setattr(attention, "kinds_of_layer", lambda model, layer: (kind,))
-    assert attention.attention_reached(scenario) is None
+    assert attention.attention_rates(scenario) is None

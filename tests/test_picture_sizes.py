@@ -18,9 +18,9 @@ from simcluster.base.errors import InputError
 from simcluster.cli import COMMANDS, main, make_parser
 from simcluster.show import link_pictures, palette
 from simcluster.show.heatmaps import straggler_heatmap
-from simcluster.show.link_pictures import plot_rows
+from simcluster.show.link_pictures import plot_link_rows
 from simcluster.show.saving import save_figure
-from simcluster.show.sizes import SIZES, PictureSize, size_of
+from simcluster.show.sizes import SIZES, PictureSize, parse_picture_size
 from simcluster.show.topology_parts import NODES
 
 
@@ -45,7 +45,7 @@ def test_a_slide_has_the_pixels_of_a_screen_whatever_the_picture(tmp_path: Path)
 
 
 def test_a_width_alone_leaves_the_height_to_the_picture(tmp_path: Path) -> None:
-    assert pixels(constrained(10.0, 4.0), tmp_path / "a.png", size_of("5"), dpi=100) == (500, 200)
+    assert pixels(constrained(10.0, 4.0), tmp_path / "a.png", parse_picture_size("5"), dpi=100) == (500, 200)
     assert pixels(constrained(10.0, 4.0), tmp_path / "a.png", SIZES["paper"]) == (2100, 840)
     assert pixels(constrained(10.0, 4.0), tmp_path / "a.png", None, dpi=50) == (500, 200)
 
@@ -55,13 +55,16 @@ def test_a_width_alone_leaves_the_height_to_the_picture(tmp_path: Path) -> None:
     [("12x6", 12, 6), ("12 x 6 in", 12, 6), ("25.4x12.7cm", 10, 5), ("9", 9, None), ("30.48cm", 12, None)],
 )
 def test_sizes_are_inches_or_centimetres(text: str, width: float, height: float | None) -> None:
-    assert (size_of(text).width, size_of(text).height) == (pytest.approx(width), height and pytest.approx(height))
+    assert (parse_picture_size(text).width, parse_picture_size(text).height) == (
+        pytest.approx(width),
+        height and pytest.approx(height),
+    )
 
 
 @pytest.mark.parametrize("text", ["", "big", "12x", "x6", "12*6", "-3", "1x1", "100", "12x0.5", "1e3"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="size"):
-        size_of(text)
+        parse_picture_size(text)
 
 
 def test_lanes_are_as_high_as_a_picture_lets_them_be() -> None:
@@ -87,8 +90,8 @@ def test_a_size_without_a_picture_or_of_no_picture_is_refused_before_the_work(
     picture = str(tmp_path / "step.png")
     for options, message in (
         (["--size", "slide"], "name a picture file"),
-        (["--size", "huge", "--gantt", picture], "a size is slide, paper or inches"),
-        (["--dpi", "1", "--gantt", picture], "pixels an inch are between 30 and 1200"),
+        (["--size", "huge", "--gantt", picture], "write slide, paper or inches"),
+        (["--dpi", "1", "--gantt", picture], "pixels per inch must be between 30 and 1200"),
     ):
         assert main(["run", "tiny_dp", *options]) == 2
         assert message in capsys.readouterr().err
@@ -116,7 +119,7 @@ def made_links(back: float) -> tuple[pd.DataFrame, np.ndarray]:
 @pytest.mark.parametrize(("back", "first"), [(0.04, "gpu0 ↔ nic0"), (0.02, "gpu0 → nic0")])
 def test_both_directions_of_links_are_one_row_if_they_carry_the_same(back: float, first: str) -> None:
     rows, matrix = made_links(back)
-    figure = plot_rows(rows, np.linspace(0, 1, 11), matrix, title="")
+    figure = plot_link_rows(rows, np.linspace(0, 1, 11), matrix, title="")
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names[0] == f"{first}  ×8   48 GB/s"
     assert len(names) == (2 if "↔" in first else 3)
@@ -124,7 +127,7 @@ def test_both_directions_of_links_are_one_row_if_they_carry_the_same(back: float
 
 def test_links_of_a_few_percent_are_far_from_idle_and_the_scale_says_where_it_ends() -> None:
     rows, matrix = made_links(0.01)
-    figure = plot_rows(rows, np.linspace(0, 1, 11), matrix, title="")
+    figure = plot_link_rows(rows, np.linspace(0, 1, 11), matrix, title="")
     heat = figure.axes[0].collections[0]
     idle, little = (lab(to_rgb(heat.to_rgba(value)), np.eye(3)) for value in (0.0, 0.01))
     assert np.linalg.norm(idle - little) > 30

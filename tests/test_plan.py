@@ -15,13 +15,13 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.scenario.memory_plan import HEADROOM
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.blocks import text_of
+from simcluster.show.blocks import blocks_text
 from simcluster.show.plan_answer import (
+    describe_own_layout,
+    describe_plan,
     layout_table,
     memory_by_layout,
     name_of,
-    own_layout_rank,
-    plan_answer,
     winner_reasons,
 )
 from simcluster.step.simulate import simulate_scenario
@@ -298,9 +298,9 @@ def test_the_table_fits_a_terminal_of_80_columns(found: Found) -> None:
     assert layout_table(found, 120) == whole
     assert narrow.width <= 80
     assert {"tp", "pp", "dp", "step", "MFU", "memory"} <= set(narrow.header) < set(whole.header)
-    lines = text_of(plan_answer(found, 80)).partition("memory: at most")[0].splitlines()
+    lines = blocks_text(describe_plan(found, 80)).partition("memory: at most")[0].splitlines()
     assert max(map(len, lines)) <= 80
-    assert "exposed: " not in text_of(plan_answer(found, 40)), "what has no column has no place in the key"
+    assert "exposed: " not in blocks_text(describe_plan(found, 40)), "what has no column has no place in the key"
 
 
 PLAIN = ["--vary", "pipeline.schedule=1f1b", "--vary", "training.recompute=none", "--vary", "training.micro_batch=1"]
@@ -382,7 +382,7 @@ def test_ones_own_layout_stands_beside_the_winner_with_the_reason(found: Found) 
     own, seconds = found.own, simulate_scenario(alone(tiny())).step_time
     assert own is not None
     assert own.step_time == own.score == seconds
-    told = own_layout_rank(found)[0]
+    told = describe_own_layout(found)[0]
     longer = seconds - found.best[0].step_time
     assert told.startswith("Yours (tp 2 (sequence parallel), pp 2 (1f1b), dp 2 (ZeRO-1)): it takes")
     assert f"{format_seconds(longer)} ({longer / found.best[0].step_time:.1%}) longer than the winner" in told
@@ -407,10 +407,10 @@ def test_the_winner_as_ones_own_is_as_fast_and_other_numbers_of_gpus_have_none(f
     sizes = {"parallel.tp": (2,), "parallel.pp": (2,), "training.micro_batch": (1,), "pipeline.schedule": ("1f1b",),
              "training.recompute": ("none",), "parallel.sequence_parallel": (True,), "parallel.zero": (1,)}  # fmt: skip
     same = plan(tiny(), 8, vary=sizes)
-    assert own_layout_rank(same)[0].endswith(f", {format_seconds(same.best[0].step_time)} per step, is the winner.")
+    assert describe_own_layout(same)[0].endswith(f", {format_seconds(same.best[0].step_time)} per step, is the winner.")
     other = plan(tiny(), 4, vary={**sizes, "parallel.pp": (1,)})
     assert other.own is None
-    assert own_layout_rank(other)[0] == "Yours is on 8 GPUs, which were not asked for."
+    assert describe_own_layout(other)[0] == "Yours is on 8 GPUs, which were not asked for."
 
 
 def test_the_second_stage_of_zero_keeps_no_whole_gradients() -> None:

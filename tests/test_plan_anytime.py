@@ -22,7 +22,7 @@ from simcluster.cli import plan as plan_command
 from simcluster.cli import terminal
 from simcluster.scenario import contents
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.plan_answer import name_of_layout, own_layout_rank, proven_so_far, winner_reasons
+from simcluster.show.plan_answer import describe_own_layout, describe_proof, layout_name, winner_reasons
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.search import evaluation
 from simcluster.studies.search.evaluation import LayoutPlayer, SearchState
@@ -88,17 +88,17 @@ def test_a_stopped_search_proves_a_gap_that_holds_and_only_shrinks(whole: Found)
 
 def test_what_was_stopped_says_so_everywhere(whole: Found) -> None:
     found = stopped(2, KeyboardInterrupt)
-    (said,) = proven_so_far(found)
+    (said,) = describe_proof(found)
     assert said.startswith(f"Not proven: gap {found.gap:.1%} (stopped by an interrupt after ")
     document = json.loads(json.dumps(found.to_dict()))
     assert (document["proven"], document["gap"], document["stopped"]) == (False, found.gap, "interrupt")
     assert set(document) == set(whole.to_dict())
     assert set(document["best"][0]) == set(whole.to_dict()["best"][0])
     assert found.own is not None, "one's own layout is among the first"
-    assert own_layout_rank(found)[0].startswith("Yours (tp 2")
-    assert "the winner" not in "".join((*own_layout_rank(found), *winner_reasons(found)))
-    assert proven_so_far(whole) == []
-    assert "longer than the winner" in own_layout_rank(whole)[0]
+    assert describe_own_layout(found)[0].startswith("Yours (tp 2")
+    assert "the winner" not in "".join((*describe_own_layout(found), *winner_reasons(found)))
+    assert describe_proof(whole) == []
+    assert "longer than the winner" in describe_own_layout(whole)[0]
 
 
 def test_without_any_layout_time_is_short_and_an_interrupt_goes_through() -> None:
@@ -136,7 +136,10 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_bytes(
     for found in (again, plan(tiny(), 8, top=5, vary=FEW, executor=at_once)):
         assert json.dumps(found.to_dict()) == json.dumps(whole.to_dict())
         assert found.table.to_csv() == whole.table.to_csv()
-        assert (winner_reasons(found), own_layout_rank(found)) == (winner_reasons(whole), own_layout_rank(whole))
+        assert (winner_reasons(found), describe_own_layout(found)) == (
+            winner_reasons(whole),
+            describe_own_layout(whole),
+        )
     assert rest.played == at_once.played - times
     none = Stops()
     plan(tiny(), 8, top=5, vary=FEW, store=store, executor=none)
@@ -290,7 +293,7 @@ def test_without_a_terminal_it_is_told_now_and_then(
     assert words.startswith(
         "simulating layouts, best so far 1.500 s, proven gap 3.2%, 3 simulated, at most 40 left, about "
     )
-    assert words.rpartition(": ")[2] == name_of_layout(whole.best[0].layout)
+    assert words.rpartition(": ")[2] == layout_name(whole.best[0].layout)
     endless = plan_command.words_of(state._replace(seconds_left=1.2e6, own=True))
     assert endless.startswith("simulating layouts, best found 1.500 s (yours), within 3.2% of the bound, 3 simulated")
     assert " h left" not in endless
@@ -311,7 +314,7 @@ def test_the_layout_that_practice_would_try_is_told_with_its_bound_before_it_is_
     assert 0 < before[0].first_time <= simulate_scenario(first.on(found.base)).step_time
     told = plan_command.words_of(before[0])
     assert f"the first takes at least {format_seconds(before[0].first_time)}, 0 simulated" in told
-    assert told.endswith(name_of_layout(first))
+    assert told.endswith(layout_name(first))
 
 
 def test_a_line_of_a_search_has_the_name_and_the_time_of_its_command_once(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import simcluster
 from simcluster.cli import main
-from simcluster.results.contention import Call, link_calls
+from simcluster.results.contention import Call, list_link_calls
 from simcluster.results.raised import LinkUpgrade, UpgradeLimit, find_limit
 from simcluster.results.result import Result
 from simcluster.scenario.files import load_cluster
@@ -190,7 +190,7 @@ def test_gain_is_what_the_narrowest_leaves(network: float, pcie: float, flows: i
 
 
 def calls_of(result: Result) -> Iterator[Call]:
-    return link_calls(result.folding.communicators, result.called, result.spans, result.weights)
+    return list_link_calls(result.folding.communicators, result.called, result.spans, result.weights)
 
 
 def test_calls_of_uneven_experts_are_seen() -> None:

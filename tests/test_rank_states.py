@@ -13,7 +13,7 @@ from test_metrics import Row, only, spans
 
 from simcluster.results.metrics import BREAKDOWN, RankTime
 from simcluster.results.rank_states import RankStates
-from simcluster.results.span_states import span_bits
+from simcluster.results.span_states import make_span_bits
 
 BARRIER = "barrier"  # in place of a kind: a checkpoint's span of that name
 
@@ -35,7 +35,7 @@ def of_rank(
         table = replace(table, name=names, kind=kinds)
     ends = dict(enumerate(stage_ends or (total, total)))
     ((_, _, ops, times),) = ranks_of_spans(table)
-    measure = RankStates(span_bits(ops), 1 + max(steps, default=0)).measure
+    measure = RankStates(make_span_bits(ops), 1 + max(steps, default=0)).measure
     found = RankTime.of_seconds(measure(*times[:3], total, ends[0], min(worked, total), len(ends) == 1))
     assert tuple(found.states) == BREAKDOWN
     return found

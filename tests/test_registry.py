@@ -22,8 +22,8 @@ from simcluster.model.transformer import Model
 from simcluster.scenario.files import load_topology
 from simcluster.scenario.keys import scenario_keys
 from simcluster.scenario.scenario import from_document, load, load_text
-from simcluster.show.registry.kinds import KINDS, entries_of, first_sentence, list_names
-from simcluster.show.registry.shown import kind_of, text_of_entry
+from simcluster.show.registry.kinds import KINDS, first_sentence, list_entries, list_names
+from simcluster.show.registry.shown import entry_text, find_kind
 from simcluster.step.simulate import simulate
 
 EVERY = [(kind, name) for kind in KINDS for name in list_names(kind)]
@@ -31,7 +31,7 @@ EVERY = [(kind, name) for kind in KINDS for name in list_names(kind)]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_list_has_a_line_for_each(kind: str) -> None:
-    entries = entries_of(kind)
+    entries = list_entries(kind)
     assert [entry.name for entry in entries] == list_names(kind) == list(dict.fromkeys(list_names(kind)))
     for entry in entries:
         assert entry.what, entry.name
@@ -42,13 +42,13 @@ def test_a_list_has_a_line_for_each(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["models", "devices", "links", "failures", "laws", "platforms"])
 def test_what_is_published_has_its_source(kind: str) -> None:
-    assert all(entry.source for entry in entries_of(kind) if not entry.name.startswith("calculon"))
+    assert all(entry.source for entry in list_entries(kind) if not entry.name.startswith("calculon"))
 
 
 def test_every_name_is_printed() -> None:
     folders = {"scenarios": "scenarios", "topologies": "topologies", "studies": "scenarios/validation"}
     for kind, name in EVERY:
-        text = text_of_entry(name, kind)
+        text = entry_text(name, kind)
         assert text.endswith("\n"), name
         if kind in folders:
             assert text == (builtin_folder(folders[kind]) / f"{name}.yaml").read_text(encoding="utf-8")
@@ -60,34 +60,34 @@ def test_every_name_is_printed() -> None:
 def test_a_scenario_is_printed_and_read_back(name: str) -> None:
     scenario = load(name)
     if scenario.gpus < 1024:  # of more it takes longer, and says no more
-        assert load_text(text_of_entry(name, "scenarios", full=True)) == scenario
+        assert load_text(entry_text(name, "scenarios", full=True)) == scenario
 
 
 def test_catalogues_are_printed_and_read_back() -> None:
     for name in list_names("models")[::5]:
-        section = parse_document(text_of_entry(name, "models")).data["model"]
+        section = parse_document(entry_text(name, "models")).data["model"]
         assert Model.model_validate({"name": name, **section}) == Model.model_validate(model_document(name))
     for name in list_names("devices"):
-        assert load_device({"name": name, **parse_document(text_of_entry(name, "devices")).data}) == load_device(name)
+        assert load_device({"name": name, **parse_document(entry_text(name, "devices")).data}) == load_device(name)
     for name in ("flat", "dgx_h100", "mixed_nics"):
-        assert parse_document(text_of_entry(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
+        assert parse_document(entry_text(name, "topologies", full=True)).data["kind"] == load_topology(name).kind  # type: ignore[attr-defined]
     for name in load_presets("software.yaml"):
-        section = parse_document(text_of_entry(name, "software")).data["software"]
+        section = parse_document(entry_text(name, "software")).data["software"]
         assert Software.model_validate({"name": name, **section}) == load_software(name)
     for name in FAULTS:
-        assert parse_document(text_of_entry(name, "faults")).data["faults"][0]["kind"] == name
+        assert parse_document(entry_text(name, "faults")).data["faults"][0]["kind"] == name
 
 
 def test_changes_are_printed_too() -> None:
-    text = text_of_entry("tiny_dp", full=True, changes={"training.micro_batch": 2})
+    text = entry_text("tiny_dp", full=True, changes={"training.micro_batch": 2})
     assert load_text(text) == load("tiny_dp", {"training.micro_batch": 2})
-    assert load_text(text_of_entry("tiny_dp", changes=["seed=3"])).seed == 3
+    assert load_text(entry_text("tiny_dp", changes=["seed=3"])).seed == 3
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("llama3", None, "say which: --kind failures or --kind laws"),
+        ("llama3", None, "choose one: --kind failures or --kind laws"),
         ("lama3-8b", None, "did you mean 'llama3-8b'"),
         ("llama3-8b", "devices", "'llama3-8b' is in another list: write --kind models"),
         ("llama3-8b", "modls", "did you mean 'models'"),
@@ -95,7 +95,7 @@ def test_changes_are_printed_too() -> None:
 )
 def test_a_name_that_is_not_there(name: str, kind: str | None, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        kind_of(name, kind)
+        find_kind(name, kind)
 
 
 def test_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +237,7 @@ def test_paths_of_a_first_scenario_are_relative_to_its_file(tmp_path: Path, monk
              "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}  # fmt: skip
     (tmp_path / "jobs").mkdir()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes}))
-    (tmp_path / "mine.yaml").write_text(text_of_entry("dgx_h100", "topologies"))
+    (tmp_path / "mine.yaml").write_text(entry_text("dgx_h100", "topologies"))
     monkeypatch.chdir(tmp_path)
     found = first_scenario("config.json", "mine.yaml", 16)
     (tmp_path / "jobs" / "job.yaml").write_text(found.text(folder="jobs"))

@@ -32,7 +32,7 @@ from simcluster.interop.replay.step_graph import StepGraph, select_by
 from simcluster.interop.replay.straggler_metrics import replayed_spans, wait_matrix, wait_seconds, worst_workers
 from simcluster.interop.replay.trace_writer import save_trace, trace_of_result, trace_of_run, write_trace
 from simcluster.planning.parallel import Plan
-from simcluster.results.step_time import step_time
+from simcluster.results.step_time import measure_step_time
 from simcluster.step.simulate import simulate
 from simcluster.studies.bench.given_times import Costs, simulate_costs
 from simcluster.traffic.traffic import Traffic
@@ -205,7 +205,7 @@ def test_the_timeline_of_a_replay_is_one_of_ours() -> None:
     found = replayed_spans(job)
     assert len(found) == len(trace)
     weights = dict.fromkeys(job.ranks, 1)
-    times = step_time(lambda: ranks_of_spans(found), weights, steps=1)
+    times = measure_step_time(lambda: ranks_of_spans(found), weights, steps=1)
     assert times.step_seconds == pytest.approx(seconds, rel=1e-12)
     assert sum(times.breakdown.values()) == pytest.approx(seconds, rel=1e-9)
     assert times.breakdown["forward"] == pytest.approx(5 * COSTS.forward, rel=1e-9)

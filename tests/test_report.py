@@ -27,7 +27,7 @@ from simcluster.scenario.likely import similar_studies
 from simcluster.scenario.scenario import load_text
 from simcluster.show import palette
 from simcluster.show.cells import signed_change
-from simcluster.show.report import Entry, colours, details, entry_of_result, page
+from simcluster.show.report import ReportEntry, colours, details, make_entry, report_page
 from simcluster.show.report.colours import ideal_spans
 from simcluster.show.report.html import element, json_block, typeset
 from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
@@ -68,12 +68,12 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def entry() -> Entry:
+def entry() -> ReportEntry:
     return small_entry()
 
 
 @pytest.fixture(scope="module")
-def other() -> Entry:
+def other() -> ReportEntry:
     return other_entry()
 
 
@@ -100,8 +100,8 @@ def column(raw: bytes, place: list) -> np.ndarray:
 # --- what is on the page ----------------------------------------------------------------------------------------------
 
 
-def test_a_page_has_all_its_parts_and_the_same_numbers_as_the_result(entry: Entry) -> None:
-    text = page([entry])
+def test_a_page_has_all_its_parts_and_the_same_numbers_as_the_result(entry: ReportEntry) -> None:
+    text = report_page([entry])
     read = Reader(text)
     assert read.of("h2") == [
         "Answer", "Where the time went", "Timeline", "Memory", "Links", "Stragglers", "Schedule", "Accuracy",
@@ -114,12 +114,12 @@ def test_a_page_has_all_its_parts_and_the_same_numbers_as_the_result(entry: Entr
         assert (f'class="k-{name}"' in text) == (seconds > 0), name
 
 
-def test_the_same_runs_give_the_same_page(entry: Entry) -> None:
-    assert page([entry]) == page([small_entry()])
+def test_the_same_runs_give_the_same_page(entry: ReportEntry) -> None:
+    assert report_page([entry]) == report_page([small_entry()])
 
 
-def test_a_page_asks_for_nothing_and_lets_only_its_own_script_run(entry: Entry) -> None:
-    text = page([entry])
+def test_a_page_asks_for_nothing_and_lets_only_its_own_script_run(entry: ReportEntry) -> None:
+    text = report_page([entry])
     read = Reader(text)
     for tag, attributes in read.tags:
         assert tag not in ("link", "iframe", "img", "object", "base", "form"), tag
@@ -135,8 +135,10 @@ def test_a_page_asks_for_nothing_and_lets_only_its_own_script_run(entry: Entry) 
     assert f"script-src 'sha256-{digest}'" in policy
 
 
-def test_every_table_has_a_caption_and_headings_and_every_drawing_a_name(entry: Entry, other: Entry) -> None:
-    text = page([entry, other])
+def test_every_table_has_a_caption_and_headings_and_every_drawing_a_name(
+    entry: ReportEntry, other: ReportEntry
+) -> None:
+    text = report_page([entry, other])
     for table in re.findall(r"<table>.*?</table>", text, re.DOTALL):
         assert re.match(r"<table><caption>[^<]+</caption><thead>", table), table[:200]
         assert 'scope="col"' in table
@@ -154,7 +156,7 @@ def test_a_part_of_a_drawing_lies_in_no_other() -> None:
     slow = [{"kind": "slow_gpu", "rank": 0, "factor": 2.0}]
     layout = {"gpus": 2, "cluster": {"topology": "flat", "gpus": 2}, "parallel": {"dp": 2}}
     runs = [simulate(tiny_scenario(**layout, training={"global_batch": 2}, faults=faults)) for faults in ([], slow)]
-    text = page([entry_of_result(run) for run in runs])
+    text = report_page([make_entry(run) for run in runs])
     hatched = re.findall(r"<rect[^>]*url\(#hatch\)[^>]*>(</rect>)?", text)
     assert hatched
     assert all(hatched)
@@ -162,8 +164,8 @@ def test_a_part_of_a_drawing_lies_in_no_other() -> None:
         assert drawing.count("<rect") == drawing.count("</rect>")
 
 
-def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: Entry) -> None:
-    text = page([entry, other])
+def test_runs_side_by_side_are_attributed_as_compare_does(entry: ReportEntry, other: ReportEntry) -> None:
+    text = report_page([entry, other])
     words = Reader(text).words()
     assert entry.result is not None
     assert other.result is not None
@@ -176,34 +178,39 @@ def test_runs_side_by_side_are_attributed_as_compare_does(entry: Entry, other: E
     assert causes.sum() == pytest.approx(other.account.step_time - entry.account.step_time, abs=1e-12)
 
 
-def test_the_nearest_validated_studies_are_a_table_for_scenarios_and_saved_results(entry: Entry, other: Entry) -> None:
+def test_the_nearest_validated_studies_are_a_table_for_scenarios_and_saved_results(
+    entry: ReportEntry, other: ReportEntry
+) -> None:
     assert entry.scenario is not None
     assert entry.result is not None
     found = similar_studies(entry.scenario, entry.result.facts.model_flops)
-    text = details.accuracy([entry])
-    saved = details.accuracy([replace(entry, result=None)])
+    text = details.accuracy_section([entry])
+    saved = details.accuracy_section([replace(entry, result=None)])
     assert text == saved
     rows = [row for row in re.findall("<tr>.*?</tr>", text) if 'scope="row"' in row]
     assert len(rows) == 6
     for row, study in zip(rows, found, strict=False):
         for shown in (study.study, study.like, f"{study.rows:,}", f"{100 * study.mean:.1f} %"):
             assert shown in row
-    both = details.accuracy([entry, other])
+    both = details.accuracy_section([entry, other])
     assert both.count("<table") == len({similar_studies(each.scenario, each.result.facts.model_flops)
                                         for each in (entry, other) if each.scenario and each.result})  # fmt: skip
 
 
-def test_the_heading_is_the_scenario_that_all_vary_or_their_names(entry: Entry, other: Entry) -> None:
-    assert "<h1>tiny</h1>" in page([entry])
-    assert "<h1>tiny</h1>" in page([replace(entry, name="a"), replace(other, name="b")])
-    assert "<h1>mine</h1>" in page([entry], title="mine")
+def test_the_heading_is_the_scenario_that_all_vary_or_their_names(entry: ReportEntry, other: ReportEntry) -> None:
+    assert "<h1>tiny</h1>" in report_page([entry])
+    assert "<h1>tiny</h1>" in report_page([replace(entry, name="a"), replace(other, name="b")])
+    assert "<h1>mine</h1>" in report_page([entry], title="mine")
 
 
 # --- names are text ---------------------------------------------------------------------------------------------------
 
 
-def test_a_hostile_name_is_text_wherever_it_comes(entry: Entry, other: Entry) -> None:
-    plain, hostile = page([entry, other]), page([replace(entry, name=HOSTILE, origin=HOSTILE), other], title=HOSTILE)
+def test_a_hostile_name_is_text_wherever_it_comes(entry: ReportEntry, other: ReportEntry) -> None:
+    plain, hostile = (
+        report_page([entry, other]),
+        report_page([replace(entry, name=HOSTILE, origin=HOSTILE), other], title=HOSTILE),
+    )
     tags = [[tag for tag, _ in Reader(text).tags] for text in (plain, hostile)]
     assert tags[0] == tags[1]
     assert HOSTILE_SHOWN in Reader(hostile).of("h1")[0]
@@ -235,9 +242,9 @@ def test_columns_come_back(numbers: list[int], before: int) -> None:
     assert column(raw, list(small)).tolist() == [-1, 5]
 
 
-def test_the_timeline_on_the_page_is_the_timeline(entry: Entry) -> None:
+def test_the_timeline_on_the_page_is_the_timeline(entry: ReportEntry) -> None:
     """Every span with its words, to a part in 2^32 of the run."""
-    text = page([entry])
+    text = report_page([entry])
     raw, packing = columns_of(text), data_of(text)["runs"][0]["timeline"]
     place = {name: column(raw, value) for name, value in packing["columns"].items()}
     kinds = {name: column(raw, value) for name, value in packing["what"].items()}
@@ -280,25 +287,25 @@ def test_too_many_spans_lose_whole_ranks_evenly() -> None:
     assert choose_ranks(many_spans(3, 50), 150)[1] == []
 
 
-def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: Entry) -> None:
+def test_ranks_that_were_not_simulated_are_shown_under_their_own_groups(entry: ReportEntry) -> None:
     assert entry.result is not None
     folded = simulate(tiny_scenario(cluster={"topology": "flat", "gpus": 4}, parallel={"tp": 2, "dp": 2}))
     assert len(folded.weights) == 1
-    asked = entry_of_result(folded, ranks=[3, 1])
-    timeline = data_of(page([asked]))["runs"][0]["timeline"]
+    asked = make_entry(folded, ranks=[3, 1])
+    timeline = data_of(report_page([asked]))["runs"][0]["timeline"]
     assert [(row["rank"], row["source"]) for row in timeline["rows"]] == [(1, 0), (3, 0)]
     assert timeline["count"] == len(folded.spans), "no byte for a rank that is drawn from another"
-    assert "ranks are left out" not in page([asked])
+    assert "ranks are left out" not in report_page([asked])
     words = timeline["words"]
     own = [{words[int(code)]: words[name] for code, name in row["groups"].items()} for row in timeline["rows"]]
     for row, groups in zip((1, 3), own, strict=True):
         source = set(folded.timeline_of(0)["group"])
         assert {groups.get(name, name) for name in source} == set(folded.timeline_of(row)["group"])
     with pytest.raises(InputError, match="no rank 4; this job has ranks 0 to 3"):
-        entry_of_result(folded, ranks=[4])
+        make_entry(folded, ranks=[4])
 
 
-def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
+def test_the_schedule_is_drawn_in_units_of_a_forward(entry: ReportEntry) -> None:
     assert entry.schedule is not None
     spans = ideal_spans(entry.schedule)
     assert float(spans.end.max()) == (4 + 1) * 3  # 1F1B of 2 stages and 4 microbatches: (m + p - 1)(F + B)
@@ -311,7 +318,7 @@ def test_the_schedule_is_drawn_in_units_of_a_forward(entry: Entry) -> None:
 @pytest.mark.parametrize(
     "name", ["plain", "yes", "1e3", "a: b # c", "tab\t\x7f\u2028end", "emoji \U0001f600", "\ufeff"]
 )
-def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: Entry) -> None:
+def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: ReportEntry) -> None:
     assert entry.scenario is not None
     scenario = entry.scenario.model_copy(update={"name": escape_line_breaks(name)})  # as it is when it has been read
     assert load_text(yaml_text(scenario.document())) == scenario
@@ -323,12 +330,12 @@ def test_the_scenario_on_the_page_is_the_scenario(name: str, entry: Entry) -> No
 def test_colours_on_dark_ground_stand_out_and_stay_apart_for_every_reader() -> None:
     ground = palette.rgb(colours.DARK_GROUND)
     families = [
-        {kind: colours.on_dark(palette.colour_of("compute", kind), kind) for kind in palette.COMPUTE_KINDS},
-        {stream: colours.on_dark(palette.colour_of(stream, "send"), stream) for stream in palette.STREAMS},
+        {kind: colours.for_dark(palette.colour_of("compute", kind), kind) for kind in palette.COMPUTE_KINDS},
+        {stream: colours.for_dark(palette.colour_of(stream, "send"), stream) for stream in palette.STREAMS},
     ]
     for family in families:
         for colour in family.values():
-            assert colours.contrast(colour, ground) >= 3.0
+            assert colours.contrast_ratio(colour, ground) >= 3.0
         for one, another in combinations(family, 2):
             for vision, cone in _MISSING_CONE.items():
                 distance = np.linalg.norm(lab(family[one], cone) - lab(family[another], cone))
@@ -336,15 +343,15 @@ def test_colours_on_dark_ground_stand_out_and_stay_apart_for_every_reader() -> N
 
 
 def test_text_on_the_page_is_readable_in_both_themes() -> None:
-    style = page([small_entry()])
+    style = report_page([small_entry()])
     for theme in re.findall(r"--ground: (#\w+); --text: (#\w+); --quiet: (#\w+);.*?--accent: (#\w+);", style):
         ground, *texts = (palette.rgb(code) for code in theme)
         for text in texts:
-            assert colours.contrast(ground, text) >= 4.5
+            assert colours.contrast_ratio(ground, text) >= 4.5
     levels = re.findall(r"--h-(\d+):(#\w+);--t-\1:(#\w+);", style)
     assert len(levels) == 3 * colours.HEAT_LEVELS
     for _, fill, text in levels:
-        assert colours.contrast(palette.rgb(fill), palette.rgb(text)) >= 3.0
+        assert colours.contrast_ratio(palette.rgb(fill), palette.rgb(text)) >= 3.0
 
 
 # --- saved results and the command ------------------------------------------------------------------------------------

@@ -16,8 +16,14 @@ from conftest import tiny_scenario
 
 import simcluster
 from simcluster.base.units import format_seconds
-from simcluster.interactive.moving.moving import Varied, VariedKey, moving_page, names_of, value_label
-from simcluster.interactive.moving.report_variants import play_variants
+from simcluster.interactive.moving.moving import (
+    VariantGrid,
+    VariedKey,
+    combination_names,
+    page_with_controls,
+    value_label,
+)
+from simcluster.interactive.moving.report_variants import simulate_variants
 from simcluster.scenario.scenario import Base
 from simcluster.step.simulate import simulate
 
@@ -32,13 +38,13 @@ BASE = tiny_scenario(
 
 
 @pytest.fixture(scope="module")
-def varied() -> Varied:
-    return play_variants(Base.of(BASE), VARY, processes=1)
+def varied() -> VariantGrid:
+    return simulate_variants(Base.of(BASE), VARY, processes=1)
 
 
 @pytest.fixture(scope="module")
-def page(varied: Varied) -> str:
-    return moving_page(varied)
+def page(varied: VariantGrid) -> str:
+    return page_with_controls(varied)
 
 
 def read(page: str) -> tuple[dict[str, Any], list[bytes]]:
@@ -55,7 +61,7 @@ def read(page: str) -> tuple[dict[str, Any], list[bytes]]:
     return states, pieces
 
 
-def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page: str) -> None:
+def test_every_state_has_the_numbers_of_its_own_simulation(varied: VariantGrid, page: str) -> None:
     states, pieces = read(page)
     assert [state["name"] for state in states["states"]] == varied.names
     for at in (0, 4):
@@ -70,7 +76,7 @@ def test_every_state_has_the_numbers_of_its_own_simulation(varied: Varied, page:
 
 
 def test_what_cannot_be_is_named_with_its_reason_and_the_base_is_the_scenario_as_it_stands(
-    varied: Varied, page: str
+    varied: VariantGrid, page: str
 ) -> None:
     states, _ = read(page)
     refused = [at for at, state in enumerate(states["states"]) if "refused" in state]
@@ -95,17 +101,17 @@ def test_parts_that_are_equal_are_kept_once(page: str) -> None:
 
 
 def test_the_page_is_the_same_whoever_plays_it_and_from_python(page: str, tmp_path: Path) -> None:
-    assert moving_page(play_variants(Base.of(BASE), VARY, processes=2)) == page
+    assert page_with_controls(simulate_variants(Base.of(BASE), VARY, processes=2)) == page
     found = simcluster.report(BASE, vary=VARY, processes=1, to=tmp_path / "moves.html")
     assert found.read_text() == page
-    with pytest.raises(simcluster.InputError, match="vary changes one scenario, and 2 are given"):
+    with pytest.raises(simcluster.InputError, match="vary needs a single scenario, got 2"):
         simcluster.report(BASE, BASE, vary=VARY, to=tmp_path / "two.html")
 
 
 def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
-    assert names_of([("a.b", ["1", "2"]), ("c.d", ["x"])]) == ["b 1", "b 2"]
-    assert names_of([("a.b", ["1", "2"]), ("c.b", ["2", "3"])])[1] == "a.b 1, c.b 3"
-    assert names_of([("a.b", ["1"])]) == ["b 1"]
+    assert combination_names([("a.b", ["1", "2"]), ("c.d", ["x"])]) == ["b 1", "b 2"]
+    assert combination_names([("a.b", ["1", "2"]), ("c.b", ["2", "3"])])[1] == "a.b 1, c.b 3"
+    assert combination_names([("a.b", ["1"])]) == ["b 1"]
     assert VariedKey("a", (1, 2, 4)).slides
     assert not any(VariedKey("a", values).slides for values in [(1, 2), (1, 4, 2), (True, False, 1), ("x", "y", "z")])
     assert VariedKey("a", ("x" * 99, "x" * 98)).labels[0] != VariedKey("a", ("x" * 99, "x" * 98)).labels[1]
@@ -121,8 +127,8 @@ def test_keys_have_short_names_and_numbers_in_order_slide() -> None:
 
 def test_a_hostile_value_is_text() -> None:
     evil = '</script><script>alert(1)</script>"&='
-    varied = play_variants(Base.of(BASE), {"name": ["mild", evil]}, processes=1)
-    page = moving_page(varied)
+    varied = simulate_variants(Base.of(BASE), {"name": ["mild", evil]}, processes=1)
+    page = page_with_controls(varied)
     assert "<script>alert" not in page
     assert varied.address(1) == "name=%3C%2Fscript%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E%22%26%3D"
 
@@ -156,7 +162,7 @@ def choose(tab: chromium.Page, key: int, place: int) -> None:
 
 
 @chromium.in_a_browser
-def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium.Page, varied: Varied) -> None:
+def test_controls_switch_the_whole_page_and_the_address_says_which(tab: chromium.Page, varied: VariantGrid) -> None:
     for at in (0, 4, 1):
         choose(tab, 0, at // 3)
         choose(tab, 1, at % 3)
@@ -188,7 +194,7 @@ def test_a_variant_that_cannot_be_offers_the_nearest_that_can(tab: chromium.Page
 
 
 @chromium.in_a_browser
-def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: Varied) -> None:
+def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromium.Page, varied: VariantGrid) -> None:
     tab.run(f"location.hash = '#{varied.address(0)}&rows=stage&beside=1'")
     tab.wait("simcluster.moving.at === 0")
     assert tab.run("simcluster.timeline.gantt.runs.length") == 2
@@ -201,7 +207,7 @@ def test_a_link_opens_its_state_and_a_view_stays_from_state_to_state(tab: chromi
 
 
 @chromium.in_a_browser
-def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: Varied) -> None:
+def test_any_variant_can_be_pinned_and_the_others_are_told_against_it(tab: chromium.Page, varied: VariantGrid) -> None:
     one, other = varied.played[0].entry.account, varied.played[4].entry.account
     tab.run(f"location.hash = '#{varied.address(0)}'")
     tab.wait("simcluster.moving.at === 0")

@@ -16,7 +16,7 @@ import pytest
 from report_pages import large_entry, small_entry
 from test_report import HOSTILE, HOSTILE_SHOWN
 
-from simcluster.show.report import Entry, page
+from simcluster.show.report import ReportEntry, report_page
 
 pytestmark = chromium.NEEDED
 
@@ -25,14 +25,14 @@ CONTROLS = "simcluster.timeline.controls"
 
 
 @pytest.fixture(scope="module")
-def entry() -> Entry:
+def entry() -> ReportEntry:
     return small_entry()
 
 
 @pytest.fixture(scope="module")
-def file(entry: Entry, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(entry: ReportEntry, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pages") / "one.html"
-    path.write_text(page([entry]))
+    path.write_text(report_page([entry]))
     return path
 
 
@@ -63,7 +63,7 @@ def middle_of(tab: chromium.Page, expression: str) -> tuple[float, float]:
     )
 
 
-def test_every_span_reads_as_python_wrote_it(tab: chromium.Page, entry: Entry) -> None:
+def test_every_span_reads_as_python_wrote_it(tab: chromium.Page, entry: ReportEntry) -> None:
     found = json.loads(
         tab.run(f"""JSON.stringify({GANTT}.runs[0].timeline.lanes.flatMap((lane) => {{
         const timeline = {GANTT}.runs[0].timeline, spans = [];
@@ -91,7 +91,7 @@ def test_the_pixels_are_as_dark_as_the_spans_are_long(browser: chromium.Browser,
     """Spans far narrower than a pixel: the mean colour of a lane is that of its spans and of idle ground, by time."""
     large = large_entry(1, 40_000)
     path = tmp_path / "large.html"
-    path.write_text(page([large]))
+    path.write_text(report_page([large]))
     tab = chromium.Page(browser)
     tab.size(1240, 900)
     tab.open(path)
@@ -196,7 +196,7 @@ def test_everything_can_be_reached_by_tab_and_has_a_name(tab: chromium.Page) -> 
     assert tab.run('[...document.querySelectorAll("[tabindex]")].every((each) => each.tabIndex === 0)')
 
 
-def test_a_search_finds_what_the_table_has(tab: chromium.Page, entry: Entry) -> None:
+def test_a_search_finds_what_the_table_has(tab: chromium.Page, entry: ReportEntry) -> None:
     assert entry.result is not None
     frame = entry.result.timeline
     compute = frame[frame["stream"] == "compute"]
@@ -217,7 +217,7 @@ def test_a_search_finds_what_the_table_has(tab: chromium.Page, entry: Entry) -> 
     assert "optimizer" in tab.run('document.querySelector("#gantt [data-part=tip] strong").textContent')
 
 
-def test_the_part_in_view_is_a_table_too(tab: chromium.Page, entry: Entry) -> None:
+def test_the_part_in_view_is_a_table_too(tab: chromium.Page, entry: ReportEntry) -> None:
     assert entry.result is not None
     tab.run(f'{GANTT}.show(0, {GANTT}.duration / 3); document.querySelector("#gantt details").open = true')
     rows = tab.wait('document.querySelectorAll("#gantt [data-part=table-body] tr").length')
@@ -256,10 +256,10 @@ def test_nothing_is_wider_than_a_narrow_screen(tab: chromium.Page) -> None:
 
 
 def test_several_runs_share_the_axis_and_one_is_picked_below(
-    browser: chromium.Browser, entry: Entry, tmp_path: Path
+    browser: chromium.Browser, entry: ReportEntry, tmp_path: Path
 ) -> None:
     path = tmp_path / "several.html"
-    path.write_text(page([entry, replace(entry, name=HOSTILE)], title=HOSTILE))
+    path.write_text(report_page([entry, replace(entry, name=HOSTILE)], title=HOSTILE))
     tab = chromium.Page(browser)
     tab.size(1240, 900)
     tab.open(path)
@@ -278,7 +278,7 @@ def test_several_runs_share_the_axis_and_one_is_picked_below(
     assert tab.problems == []
 
 
-def test_memory_is_on_the_same_axis_and_says_what_it_is(tab: chromium.Page, entry: Entry) -> None:
+def test_memory_is_on_the_same_axis_and_says_what_it_is(tab: chromium.Page, entry: ReportEntry) -> None:
     assert entry.result is not None
     chart = "simcluster.charts.find((chart) => chart.curves)"
     for place, curve in enumerate(entry.memory):
@@ -298,7 +298,7 @@ def test_a_large_page_is_ready_soon(
 ) -> None:
     """``python -m pytest -m benchmark -s tests/test_report_page.py``: from opening the file to the drawn timeline."""
     path = tmp_path / "large.html"
-    path.write_text(page([large_entry(ranks, spans)]))
+    path.write_text(report_page([large_entry(ranks, spans)]))
     tab = chromium.Page(browser)
     tab.size(1240, 900)
     ready = []

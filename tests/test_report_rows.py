@@ -11,16 +11,16 @@ from report_pages import other_entry, small_entry
 
 from simcluster.base.units import format_seconds
 from simcluster.results.result import Result
-from simcluster.show.report import Entry, page
+from simcluster.show.report import ReportEntry, report_page
 from simcluster.show.report.packing import Blob, pack_timeline, select_spans
-from simcluster.show.report.rows import rows_of, slow_ranks, span_facts
-from simcluster.show.report.summary import verdict
+from simcluster.show.report.rows import describe_slow_ranks, describe_spans, make_rank_rows
+from simcluster.show.report.summary import verdict_html
 from simcluster.step.simulate import simulate
 from simcluster.traffic.nccl.case import bus_factor
 
 
 @pytest.fixture(scope="module")
-def entry() -> Entry:
+def entry() -> ReportEntry:
     return small_entry()
 
 
@@ -36,7 +36,7 @@ def folded() -> Result:
     return found
 
 
-def test_the_ends_of_a_message_are_at_the_same_time(entry: Entry) -> None:
+def test_the_ends_of_a_message_are_at_the_same_time(entry: ReportEntry) -> None:
     assert entry.result is not None
     facts, spans = entry.facts, entry.result.spans
     sent = np.flatnonzero(spans.kind == spans.code("send"))
@@ -49,7 +49,7 @@ def test_the_ends_of_a_message_are_at_the_same_time(entry: Entry) -> None:
     assert (abs(spans.stage[sent] - spans.stage[received]) == 1).all()
 
 
-def test_who_is_late_is_one_that_was_ready_last(entry: Entry) -> None:
+def test_who_is_late_is_one_that_was_ready_last(entry: ReportEntry) -> None:
     assert entry.result is not None
     facts, spans = entry.facts, entry.result.spans
     waited = np.flatnonzero(facts.late >= 0)
@@ -61,7 +61,7 @@ def test_who_is_late_is_one_that_was_ready_last(entry: Entry) -> None:
 
 
 def test_a_collective_says_how_it_is_done(folded: Result) -> None:
-    facts, spans = span_facts(folded), folded.spans
+    facts, spans = describe_spans(folded), folded.spans
     words = np.array(spans.words)
     for at in np.flatnonzero(spans.group != spans.code("")).tolist():
         kind = str(words[spans.kind[at]])
@@ -74,8 +74,8 @@ def test_a_collective_says_how_it_is_done(folded: Result) -> None:
 
 
 def test_a_rank_that_was_not_played_has_its_own_peers_groups_and_late_ones(folded: Result) -> None:
-    facts = span_facts(folded)
-    rows = {row.rank: row for row in rows_of(folded, facts, range(8))}
+    facts = describe_spans(folded)
+    rows = {row.rank: row for row in make_rank_rows(folded, facts, range(8))}
     plan = folded.job.plan
     place = {rank: tuple(int(each[0]) for each in np.nonzero(plan.grid == rank)) for rank in range(8)}
     for rank, row in rows.items():
@@ -94,7 +94,7 @@ def test_a_rank_that_was_not_played_has_its_own_peers_groups_and_late_ones(folde
     )
 
 
-def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
+def test_spans_that_are_left_out_take_their_facts_along(entry: ReportEntry) -> None:
     assert entry.result is not None
     facts, spans = entry.facts, entry.result.spans
     kept = spans.rank >= 2
@@ -109,20 +109,20 @@ def test_spans_that_are_left_out_take_their_facts_along(entry: Entry) -> None:
     assert raw["columns"]["path_lane"][1] == len(path)
 
 
-def test_the_slow_rank_is_named(entry: Entry, folded: Result) -> None:
+def test_the_slow_rank_is_named(entry: ReportEntry, folded: Result) -> None:
     assert entry.result is not None
-    assert slow_ranks(entry.result) == {3: "slow × 1.5"}
+    assert describe_slow_ranks(entry.result) == {3: "slow × 1.5"}
     assert [row.slow for row in entry.rows] == ["", "", "", "slow × 1.5"]
-    assert slow_ranks(folded) == {}
+    assert describe_slow_ranks(folded) == {}
 
 
 @pytest.fixture(scope="module")
-def other() -> Entry:
+def other() -> ReportEntry:
     return other_entry()
 
 
-def test_one_run_where_the_time_went_what_helps_and_whether_it_fits(entry: Entry) -> None:
-    told = verdict([entry])
+def test_one_run_where_the_time_went_what_helps_and_whether_it_fits(entry: ReportEntry) -> None:
+    told = verdict_html([entry])
     assert entry.result is not None
     account = entry.account
     work = sum(account.breakdown[name] for name in ("forward", "backward", "recompute")) / account.step_time
@@ -133,18 +133,20 @@ def test_one_run_where_the_time_went_what_helps_and_whether_it_fits(entry: Entry
     assert f"({100 * account.breakdown[largest] / account.step_time:.1f} %)" in told
 
 
-def test_several_runs_the_difference_and_its_causes(entry: Entry, other: Entry) -> None:
-    told = verdict([entry, other])
+def test_several_runs_the_difference_and_its_causes(entry: ReportEntry, other: ReportEntry) -> None:
+    told = verdict_html([entry, other])
     change = other.account.step_time / entry.account.step_time - 1
     assert f"tensor parallel is {100 * abs(change):.1f} % {'slower' if change > 0 else 'faster'} than tiny" in told
-    assert verdict([entry, replace(entry, name="again")]).startswith('<p class="verdict">again is as fast as tiny')
-    three = verdict([entry, other, replace(other, name="small", numbers={**other.numbers, "fits": False})])
+    assert verdict_html([entry, replace(entry, name="again")]).startswith('<p class="verdict">again is as fast as tiny')
+    three = verdict_html([entry, other, replace(other, name="small", numbers={**other.numbers, "fits": False})])
     assert "Of 3 runs " in three
     assert "small does not fit: " in three
 
 
-def test_runs_side_by_side_say_what_is_likely_measured_and_what_a_gpu_holds(entry: Entry, other: Entry) -> None:
-    text = page([entry, other])
+def test_runs_side_by_side_say_what_is_likely_measured_and_what_a_gpu_holds(
+    entry: ReportEntry, other: ReportEntry
+) -> None:
+    text = report_page([entry, other])
     assert entry.result is not None
     assert f" of {entry.result.facts.memory / 1e9:,.1f} GB" in text
     assert ">likely</th>" in text

@@ -16,7 +16,7 @@ import pytest
 from conftest import tiny_scenario
 from report_pages import small_entry
 
-from simcluster.show.report import Entry, entry_of_result, page
+from simcluster.show.report import ReportEntry, make_entry, report_page
 from simcluster.step.simulate import simulate
 
 pytestmark = chromium.NEEDED
@@ -27,12 +27,12 @@ TIMELINE = f"{GANTT}.runs[0].timeline"
 
 
 @pytest.fixture(scope="module")
-def entry() -> Entry:
+def entry() -> ReportEntry:
     return small_entry()
 
 
 @pytest.fixture(scope="module")
-def folder(entry: Entry, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(entry: ReportEntry, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of one run, one of two, and one of eight ranks that are drawn from the two that were played."""
     found = tmp_path_factory.mktemp("pages")
     folded = simulate(
@@ -40,9 +40,9 @@ def folder(entry: Entry, tmp_path_factory: pytest.TempPathFactory) -> Path:
             cluster={"topology": "flat", "gpus": 8}, parallel={"tp": 2, "pp": 2, "dp": 2}, training={"global_batch": 8}
         )
     )
-    (found / "one.html").write_text(page([entry]))
-    (found / "two.html").write_text(page([entry, replace(entry, name="again")]))
-    (found / "eight.html").write_text(page([entry_of_result(folded, ranks=range(8))]))
+    (found / "one.html").write_text(report_page([entry]))
+    (found / "two.html").write_text(report_page([entry, replace(entry, name="again")]))
+    (found / "eight.html").write_text(report_page([make_entry(folded, ranks=range(8))]))
     return found
 
 
@@ -183,7 +183,7 @@ def test_two_runs_are_rank_beside_rank_or_one_below_the_other(tab: chromium.Page
     assert tab.run(order) == [f"1 {rank}" for rank in ranks]
 
 
-def test_the_critical_path_is_drawn_and_has_no_gap(tab: chromium.Page, folder: Path, entry: Entry) -> None:
+def test_the_critical_path_is_drawn_and_has_no_gap(tab: chromium.Page, folder: Path, entry: ReportEntry) -> None:
     tab.open(folder / "one.html")
     path = json.loads(
         tab.run(f"""JSON.stringify({{span: [...{TIMELINE}.path.span], start: [...{TIMELINE}.path.start],

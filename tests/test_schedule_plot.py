@@ -91,7 +91,7 @@ def test_a_gallery_has_a_panel_for_each() -> None:
 def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to draw: give at least one"):
         schedules([])
-    with pytest.raises(InputError, match=r"51,200 actions on 64 stages cannot be read in one picture"):
+    with pytest.raises(InputError, match=r"51,200 passes on 64 stages are too many to draw"):
         schedules([time_schedule(gpipe(64, 400), TIMES)])
     with pytest.raises(InputError, match="all times are zero"):
         schedules([time_schedule(gpipe(2, 2), StageTimes(*[Fraction(0)] * 4))])

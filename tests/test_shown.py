@@ -35,7 +35,7 @@ from simcluster.longrun.studies.train import train_stages
 from simcluster.results.numbers import METRICS
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario, load
-from simcluster.show.blocks import Block, Figures, Lines, TableBlock, text_of
+from simcluster.show.blocks import Block, Figures, Lines, TableBlock, blocks_text
 from simcluster.show.report.html import typeset
 from simcluster.studies.multi_job import Placed
 from simcluster.studies.whatif.largest import Largest
@@ -198,7 +198,7 @@ def test_text_and_page_say_all_of_an_answer(name: str) -> None:
     if place is None or isinstance(it, list):
         return
     blocks = load_place(place)(it)
-    text, page = text_of(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
+    text, page = blocks_text(blocks), " ".join("".join(ET.fromstring(it._repr_html_()).itertext()).split())
     assert str(it) == escape_controls(text)
     for block in blocks:
         for piece in cells_of(block):
@@ -332,13 +332,13 @@ def test_names_are_text_and_nothing_else() -> None:
 
 def test_rows_go_where_boxes_would_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawn, "_MOST_BOXES", 12)
-    tree = ET.fromstring(drawn.timeline(result().timeline, 8))
+    tree = ET.fromstring(drawn.timeline_html(result().timeline, 8))
     assert "1 of 8 ranks shown" in "".join(tree.itertext())
 
 
 def test_boxes_lie_where_spans_do() -> None:
     """A pipeline of 4 stages and 8 microbatches: each computes 24 of 33 seconds, the first from the begin on."""
-    tree = ET.fromstring(drawn.timeline(made("simulate_costs").timeline, 4))
+    tree = ET.fromstring(drawn.timeline_html(made("simulate_costs").timeline, 4))
     for stage, drawing in enumerate(tree.iter("svg")):
         assert drawing.get("aria-label") == f"rank {stage} · stage {stage}"
         paths = [path for path in drawing.iter("path") if path.get("class") in ("k-forward", "k-backward")]

@@ -31,19 +31,19 @@ from simcluster.base.units import format_seconds
 from simcluster.cli import outputs
 from simcluster.documents.reading import parse_document
 from simcluster.documents.shipped import builtin_names, builtin_path
-from simcluster.interactive.controls.offers import described
+from simcluster.interactive.controls.offers import describe_controls
 from simcluster.interactive.controls.settings import controls
 from simcluster.interactive.page import hints
-from simcluster.interactive.page.answers import PARTS, QUICK, SLOW, StateAsked, answer, scenario_text
+from simcluster.interactive.page.answers import PARTS, QUICK, SLOW, PageQuery, answer_part, scenario_text
 from simcluster.interactive.page.hints import hint_parts
-from simcluster.interactive.page.kept import KeptPlays
-from simcluster.interactive.page.pool import PartAnswer, PlayStopped, StudioPool, Viewer
+from simcluster.interactive.page.kept import ResultCache
+from simcluster.interactive.page.pool import PagePart, SimulationStopped, StudioPool, Viewer
 from simcluster.interactive.page.server import application
-from simcluster.interactive.page.states import Folder, StudioState, scenario_of, state_of_json, state_of_link
+from simcluster.interactive.page.states import Folder, StudioState, parse_link, parse_state, state_scenario
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.scenario.effort import estimate_seconds
 from simcluster.scenario.scenario import load_text
-from simcluster.show.report import entry_of_result
+from simcluster.show.report import make_entry
 from simcluster.show.report.html import typeset
 from simcluster.show.yaml_text import yaml_text
 from simcluster.step.simulate import simulate
@@ -56,8 +56,8 @@ BASE = "tiny_3d"
 
 def values_of(base: str) -> dict[str, list[Any]]:
     """What the page offers for every control."""
-    scenario = scenario_of(StudioState(base), Folder(HERE))
-    found = {each["key"]: each["values"] for each in described(scenario, scenario)}
+    scenario = state_scenario(StudioState(base), Folder(HERE))
+    found = {each["key"]: each["values"] for each in describe_controls(scenario, scenario)}
     for key in found:
         control = controls()[key]
         if control.place:
@@ -85,9 +85,9 @@ def states() -> st.SearchStrategy[StudioState]:
 @settings(max_examples=25)
 @given(state=st.deferred(states))
 def test_a_state_is_a_link_and_a_message_and_back(state: StudioState) -> None:
-    assert state_of_link(state.link()) == state
-    assert state_of_link("#" + state.link()) == state
-    assert state_of_json(json.loads(json.dumps(state.to_json()))) == state
+    assert parse_link(state.link()) == state
+    assert parse_link("#" + state.link()) == state
+    assert parse_state(json.loads(json.dumps(state.to_json()))) == state
 
 
 def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
@@ -95,20 +95,20 @@ def test_a_state_is_a_scenario_file_of_its_own(tmp_path: Path) -> None:
     state = StudioState(BASE, (("parallel.tp", 4), ("training.recompute", "full"), ("slow_gpu", (1, 1.5))))
     text = scenario_text(state, tmp_path)
     (tmp_path / "saved.yaml").write_text(text)
-    scenario, saved = scenario_of(state, Folder(tmp_path)), load_text(text)
+    scenario, saved = state_scenario(state, Folder(tmp_path)), load_text(text)
     assert saved.document() == {**scenario.document(), "name": scenario.title}
     base = builtin_path("scenarios", BASE).read_text().splitlines()
     assert text.startswith(base[0])
     assert len(text.splitlines()) < len(base) + 6
-    assert scenario_of(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
+    assert state_scenario(StudioState("saved.yaml"), Folder(tmp_path)).document() == load_text(text).document()
 
 
 def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
     folder = Folder(HERE)
-    assert scenario_of(StudioState("gpt3_175b_64xa100", (("parallel.tp", 4),)), folder).dp == 2
-    assert scenario_of(StudioState("gpt3_175b_64xa100", (("cluster.nodes", 16),)), folder).gpus == 128
+    assert state_scenario(StudioState("gpt3_175b_64xa100", (("parallel.tp", 4),)), folder).dp == 2
+    assert state_scenario(StudioState("gpt3_175b_64xa100", (("cluster.nodes", 16),)), folder).gpus == 128
     # layers that were counted out for 16 stages are dealt anew for 8
-    assert scenario_of(StudioState("llama3_405b_16384xh100", (("parallel.pp", 8),)), folder).parallel.pp == 8
+    assert state_scenario(StudioState("llama3_405b_16384xh100", (("parallel.pp", 8),)), folder).parallel.pp == 8
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_replicas_and_gpus_follow_the_split_and_the_machines() -> None:
 )
 def test_only_controls_can_be_set_and_only_to_what_they_take(wanted: Any, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        state_of_json({"base": BASE, "settings": wanted})
+        parse_state({"base": BASE, "settings": wanted})
 
 
 def test_every_value_that_is_offered_is_legal_or_refused_with_one_that_is() -> None:
@@ -140,24 +140,26 @@ def test_every_value_that_is_offered_is_legal_or_refused_with_one_that_is() -> N
         for value in values:
             state = StudioState(BASE, ((key, value),))
             try:
-                scenario_of(state, folder)
+                state_scenario(state, folder)
             except InputError as problem:
                 told = str(problem)
             else:
                 continue
             refused += 1
-            found = answer(StateAsked(state, None, HERE, key), "answer")
+            found = answer_part(PageQuery(state, None, HERE, key), "answer")
             assert found["problem"] == told.splitlines()
             assert found["remedies"], (key, value)
             for remedy in found["remedies"]:
-                scenario_of(state_of_json({"base": BASE, "settings": remedy["settings"]}), folder)
+                state_scenario(parse_state({"base": BASE, "settings": remedy["settings"]}), folder)
     assert refused > 10  # and the rules were met
 
 
 def test_ways_out_are_of_what_the_rule_names_where_nobody_knows_what_was_changed() -> None:
     """As of a link, or a state that was come back to: not of the price, which was set last."""
     state = StudioState(BASE, (("parallel.tp", 8), ("slow_gpu", (0, 2.0)), ("price", 2.5)))
-    known, unknown = (answer(StateAsked(state, None, HERE, key), "figures")["remedies"] for key in ("parallel.tp", ""))
+    known, unknown = (
+        answer_part(PageQuery(state, None, HERE, key), "figures")["remedies"] for key in ("parallel.tp", "")
+    )
     assert unknown == known
     assert {tuple(each["settings"]) for each in unknown} >= {
         ("slow_gpu", "price"),
@@ -193,8 +195,10 @@ def test_python_of_a_file_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("raise SystemExit('ran')\n")
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(InputError, match="does not run"):
-        scenario_of(StudioState("mine.yaml"), Folder(tmp_path))
-    assert scenario_of(StudioState("mine.yaml", (("pipeline.schedule", "gpipe"),)), Folder(tmp_path)).parallel.pp == 2
+        state_scenario(StudioState("mine.yaml"), Folder(tmp_path))
+    assert (
+        state_scenario(StudioState("mine.yaml", (("pipeline.schedule", "gpipe"),)), Folder(tmp_path)).parallel.pp == 2
+    )
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -203,12 +207,12 @@ def test_python_of_a_file_is_not_run(tmp_path: Path) -> None:
 def test_every_part_is_answered_of_one_and_of_two() -> None:
     """In JSON that every browser reads, and the same in every process."""
     one, other = StudioState(BASE), StudioState(BASE, (("slow_gpu", (1, 1.5)),))
-    for asked in (StateAsked(one, None, HERE), StateAsked(other, one, HERE, "slow_gpu")):
-        found = {part: answer(asked, part) for part in PARTS}
+    for asked in (PageQuery(one, None, HERE), PageQuery(other, one, HERE, "slow_gpu")):
+        found = {part: answer_part(asked, part) for part in PARTS}
         for part, each in found.items():
             assert each["part"] == part
             assert each["sections"] or part == "hints"
-            assert PartAnswer.of(each).there
+            assert PagePart.of(each).there
         assert len(found["timeline"]["data"]["runs"]) == 1 + (asked.pinned is not None)
     sections = found["answer"]["sections"]
     assert found["figures"]["sections"]["figures"].count("to come") == 3  # by "answer", which takes longer
@@ -223,9 +227,9 @@ def test_every_part_is_answered_of_one_and_of_two() -> None:
 
 def test_dollars_of_the_control_are_those_of_the_run_of_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simcluster.interactive.page.answers._RUNS", 2)
-    priced = StateAsked(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
-    assert "at $2.50 per GPU-hour" in answer(priced, "run")["sections"]["run"]
-    unpriced = answer(StateAsked(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
+    priced = PageQuery(StudioState("week_64xa100", (("price", 2.5),)), None, HERE)
+    assert "at $2.50 per GPU-hour" in answer_part(priced, "run")["sections"]["run"]
+    unpriced = answer_part(PageQuery(StudioState("week_64xa100", ()), None, HERE), "run")["sections"]["run"]
     assert "set the control “dollars per GPU-hour”" in unpriced
 
 
@@ -242,7 +246,7 @@ def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
     told = {}
     for many in (2.0, 0.5):
         monkeypatch.setattr(hints, "_MOST_SECONDS", many * estimate_seconds(jittery))
-        told[many] = answer(StateAsked(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
+        told[many] = answer_part(PageQuery(StudioState("mine.yaml"), None, tmp_path), "hint jitter 1")["hints"]
     assert [each["of"] for each in told[2.0]] == ["step"]
     assert told[0.5] == [{"key": "jitter", "of": "", "words": f"with 0.01 {hints._TOO_LONG}"}]
 
@@ -250,8 +254,8 @@ def test_a_hint_that_arrays_cannot_play_is_not_played_one_by_one(
 def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every control that is there, or why not; no step that takes long is played for it."""
     base = simulate(BASE)
-    asked = StateAsked(StudioState(BASE), None, HERE)
-    found = [each for part in hint_parts() for each in answer(asked, part)["hints"]]
+    asked = PageQuery(StudioState(BASE), None, HERE)
+    found = [each for part in hint_parts() for each in answer_part(asked, part)["hints"]]
     others = [
         ("parallel.zero", "parallel.zero=3", "with 3"), ("parallel.tp", "parallel.tp=4", "with 4"),
         ("overlap.tensor", "overlap.tensor=false", "if off"),
@@ -261,7 +265,7 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
         ("slow_link", "faults+={kind: slow_link, nic_of: 0, speed: 0.91}", "with 0.91"),
     ]  # fmt: skip
     for key, change, where in others:
-        other = simulate(scenario_of(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
+        other = simulate(state_scenario(StudioState(BASE), Folder(HERE)).with_(["parallel.dp=null", change]))
         words = f"{typeset(f'{other.step_time / base.step_time - 1:+.1%}')} {where}"
         assert {"key": key, "of": "step", "words": words} in found
     batches = [each for each in found if each["key"] == "training.global_batch"]
@@ -273,38 +277,38 @@ def test_what_another_value_would_give_is_what_it_gives(monkeypatch: pytest.Monk
     assert [of for of, _ in machines] == ["tokens/s per GPU"] * 2
     assert [words.split(" with ")[1] for _, words in machines] == ["2", "8"]
     assert not [each for each in found if each["key"] in ("parallel.ep", "parallel.cp") and "with 1" in each["words"]]
-    found += answer(asked, "hints")["hints"]
-    there = {each["key"] for each in answer(asked, "figures")["controls"]}
+    found += answer_part(asked, "hints")["hints"]
+    there = {each["key"] for each in answer_part(asked, "figures")["controls"]}
     assert {each["key"] for each in found} >= there
     assert {each["key"]: each["words"] for each in found}["price"] == "changes dollars, not the step"
     assert {each["key"]: each["words"] for each in found}["parallel.dp"] == "no other valid value"
     monkeypatch.setattr(hints, "_MOST_SECONDS", 0.0)
-    told = [each["words"] for part in hint_parts() for each in answer(asked, part)["hints"]]
+    told = [each["words"] for part in hint_parts() for each in answer_part(asked, part)["hints"]]
     assert {words.partition(":")[0] for words in told} == {"no hint"}
 
 
 def test_of_a_fault_that_is_there_the_next_ones_are_told() -> None:
-    asked = StateAsked(StudioState(BASE, (("slow_gpu", (1, 1.3)),)), None, HERE)
-    found = [each["words"] for number in (0, 1) for each in answer(asked, f"hint slow_gpu {number}")["hints"]]
+    asked = PageQuery(StudioState(BASE, (("slow_gpu", (1, 1.3)),)), None, HERE)
+    found = [each["words"] for number in (0, 1) for each in answer_part(asked, f"hint slow_gpu {number}")["hints"]]
     assert [words[0] + words.partition("with ")[2] for words in found] == ["−× 1.2", "+× 1.5"]
 
 
 def test_what_is_advised_is_a_change_of_controls() -> None:
     """In the words of the page, none of a command line; what is tried gives what it says."""
-    asked = StateAsked(StudioState(BASE, (("training.recompute", "selective"),)), None, HERE)
-    found = answer(asked, "advice")
+    asked = PageQuery(StudioState(BASE, (("training.recompute", "selective"),)), None, HERE)
+    found = answer_part(asked, "advice")
     told = found["sections"]["advice"]
     assert "--" not in told
     idea = found["ideas"][0]
     assert f"with {idea['words']} it takes" in told
     assert idea["settings"]["training.recompute"] == "selective"
-    tried = answer(replace(asked, live=state_of_json({"base": BASE, "settings": idea["settings"]})), "figures")
+    tried = answer_part(replace(asked, live=parse_state({"base": BASE, "settings": idea["settings"]})), "figures")
     assert f"it takes {format_seconds(tried['step'])} " in told
 
 
 def test_dollars_are_shown_once_a_price_is_given() -> None:
     told = [
-        answer(StateAsked(StudioState(BASE, price), None, HERE), "figures")["sections"]["dollars"]
+        answer_part(PageQuery(StudioState(BASE, price), None, HERE), "figures")["sections"]["dollars"]
         for price in ((), (("price", 2.5),))
     ]
     dollars = 2.5 * 8 * simulate(BASE).step_time / 3600
@@ -326,7 +330,7 @@ def test_dollars_are_shown_once_a_price_is_given() -> None:
 )
 def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], kept: bool) -> None:
     """And what is played with them is the same to the bit."""
-    plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE))
+    plays, base = ResultCache(), state_scenario(StudioState(BASE), Folder(HERE))
     before, changed = plays.planned(base), base.with_(change)
     assert (plays.planned(changed).programs is before.programs) == kept
     assert (plays.planned(changed) is before) == ("faults+" in change)
@@ -338,7 +342,7 @@ def test_programs_are_kept_where_a_change_leaves_them(change: dict[str, Any], ke
 def test_programs_of_an_automatic_cut_are_kept_where_the_times_cut_alike() -> None:
     """A fault leaves the plan, faster links the programs; where they cut otherwise there are others."""
     cut = {"pipeline.layers_per_stage": "auto", "model.layers": 5}
-    plays, base = KeptPlays(), scenario_of(StudioState(BASE), Folder(HERE)).with_(cut)
+    plays, base = ResultCache(), state_scenario(StudioState(BASE), Folder(HERE)).with_(cut)
     before = plays.planned(base)
     slow = base.with_({"faults+": {"kind": "slow_gpu", "rank": 3, "slowdown": 1.5}})
     assert plays.planned(slow) is before
@@ -352,7 +356,7 @@ def test_programs_of_an_automatic_cut_are_kept_where_the_times_cut_alike() -> No
 def test_a_result_is_let_go_of_without_the_garbage_collector() -> None:
     """Which hardly ever comes in a process that plays: a result in a cycle would stay, with all that it is of."""
     result = simulate(BASE)
-    entry = entry_of_result(result)
+    entry = make_entry(result)
     assert result.account
     assert entry.rows
     seen = weakref.ref(result)
@@ -545,7 +549,7 @@ def test_save_as_writes_a_new_file_and_no_other(tmp_path: Path) -> None:
     first, second = (json.loads(each["text"])["of"] for each in sent[1:])
     assert first == {"saved": "mine.yaml", "files": ["mine.yaml"]}
     assert "already exists" in second["problem"][0]
-    assert scenario_of(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
+    assert state_scenario(StudioState("mine.yaml"), Folder(tmp_path)).parallel.tp == 4
 
 
 def test_what_is_missing_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,7 +568,7 @@ class Slowly:
     def __init__(self) -> None:
         self.windows, self.calls, self.stops = 0, list[tuple[StudioState, str]](), 0
 
-    async def call(self, function: Any, asked: StateAsked, part: str) -> dict[str, Any]:
+    async def call(self, function: Any, asked: PageQuery, part: str) -> dict[str, Any]:
         self.calls.append((asked.live, part))
         await asyncio.sleep(0.01)
         return {"part": part, "sections": {}}
@@ -578,7 +582,7 @@ def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None
     async def path() -> tuple[list[dict[str, Any]], Slowly]:
         pool, worker = StudioPool(1), Slowly()
         viewer = Viewer(pool, worker, worker)  # type: ignore[arg-type]
-        asked = [StateAsked(StudioState(BASE, (("parallel.tp", number),)), None, HERE) for number in (1, 2, 4)]
+        asked = [PageQuery(StudioState(BASE, (("parallel.tp", number),)), None, HERE) for number in (1, 2, 4)]
         said, answers = list[dict[str, Any]](), viewer.answers()
         for number in (0, 1, 2, 0):
             viewer.ask(len(said) + number, asked[number], 0)
@@ -602,9 +606,9 @@ def test_the_newest_request_wins_and_what_is_known_is_not_played_again() -> None
 class Killed(Slowly):
     """A worker whose process ends in the middle of a call, as at Ctrl-C."""
 
-    async def call(self, function: Any, asked: StateAsked, part: str) -> dict[str, Any]:
+    async def call(self, function: Any, asked: PageQuery, part: str) -> dict[str, Any]:
         await super().call(function, asked, part)
-        raise PlayStopped
+        raise SimulationStopped
 
 
 def test_a_call_that_ends_after_its_window_is_no_error() -> None:
@@ -616,7 +620,7 @@ def test_a_call_that_ends_after_its_window_is_no_error() -> None:
         worker = Killed()
         gc.freeze()  # or the collector goes through what all tests before this one hold: seconds
         viewer = Viewer(StudioPool(1), worker, worker)  # type: ignore[arg-type]
-        viewer.ask(0, StateAsked(StudioState(BASE), None, HERE), 0)
+        viewer.ask(0, PageQuery(StudioState(BASE), None, HERE), 0)
         parts = asyncio.create_task(viewer._quick_parts())
         while not worker.calls and not parts.done():
             await asyncio.sleep(0)
@@ -641,7 +645,7 @@ def test_a_drag_shows_states_on_its_way_and_drops_stale_ones() -> None:
         async def drag() -> None:
             for number in range(10):
                 state = StudioState(BASE, (("cluster.scale.network", 0.5 + number / 10),))
-                viewer.ask(number, StateAsked(state, None, HERE), 0)
+                viewer.ask(number, PageQuery(state, None, HERE), 0)
                 await asyncio.sleep(0.015)
 
         moving = asyncio.create_task(drag())

@@ -19,7 +19,7 @@ from simcluster.collectives.tree import ChainedTrees
 from simcluster.model.layers import parameters
 from simcluster.results.loads import link_table
 from simcluster.results.result import Result
-from simcluster.results.traffic import AxisTraffic, sent_share
+from simcluster.results.traffic import AxisTraffic, sent_fractions
 from simcluster.step.simulate import simulate
 from simcluster.traffic.traffic import group_of
 
@@ -61,7 +61,7 @@ def test_trees_over_many_machines() -> None:
     phases = ALGORITHMS["all_reduce"]["tree"](group_of(cluster, range(ranks)))
     listed = [replace(phase, hops=phase.hops.listed) for phase in phases if isinstance(phase.hops, ChainedTrees)]
     assert len(listed) == len(phases) == 2
-    assert sent_share(phases, cluster.hosts[:ranks]) == sent_share(listed, cluster.hosts[:ranks])
+    assert sent_fractions(phases, cluster.hosts[:ranks]) == sent_fractions(listed, cluster.hosts[:ranks])
 
 
 def replicas(zero: int) -> Result:
@@ -129,7 +129,7 @@ def test_an_all_reduce_sends_twice_what_it_must(machines: int, each: int, algori
     hosts: Ints = np.repeat(np.arange(machines), each)
     nics = tuple((f"nic{host}.{place}",) for host in range(machines) for place in range(each))
     group = Group(tuple(hosts.tolist()), nics, tuple(f"switch{host}" for host in hosts))
-    found = sent_share(ALGORITHMS["all_reduce"][algorithm](group, None), hosts)
+    found = sent_fractions(ALGORITHMS["all_reduce"][algorithm](group, None), hosts)
     assert found.sent == pytest.approx(2 * (count - 1) / count)
     assert 0 <= found.across <= found.sent * (1 + 1e-12)
     assert (found.across > 0) == (machines > 1)

@@ -12,6 +12,7 @@ import pytest
 from conftest import Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simcluster.show.explain_run import explain_run
 from test_fold import documents
 
 import simcluster
@@ -19,8 +20,7 @@ from simcluster.engine.tabulate import JobTables, tabulate
 from simcluster.planning.ops import StageProgram
 from simcluster.results.played import Run
 from simcluster.schedules import Schedule, schedule_entry
-from simcluster.show.blocks import text_of
-from simcluster.show.explanation import explanation
+from simcluster.show.blocks import blocks_text
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.bench import given_times as fixed
 from simcluster.studies.bench.given_times import Costs, simulate_costs
@@ -129,7 +129,7 @@ def test_the_path_gives_a_lower_bound_where_nothing_shares_links(tiny: Tiny) -> 
 def test_a_step_that_is_longer_without_a_cost_says_why(tiny: Tiny) -> None:
     result = simulate(tiny())
     why = "None of the changes slows anything down in isolation: dp ops take longer"
-    said = text_of(explanation(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)]))
+    said = blocks_text(explain_run(result, [Free("forward", 1.0, 2.0, 3.0, why), Free("backward", 1.0, 2.0, 3.0)]))
     assert f"forward free: {why}" in said
     assert "backward free" not in said
     for each in what_if_free(result):

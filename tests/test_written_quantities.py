@@ -19,7 +19,7 @@ from simcluster.base.units import (
     write_quantity,
 )
 from simcluster.scenario.scenario import load
-from simcluster.show.registry.shown import text_of_entry
+from simcluster.show.registry.shown import entry_text
 
 READ = {"s": parse_seconds, "B": parse_bytes, "B/s": parse_bytes_per_second, "FLOP/s": parse_flop_per_second}
 ROUND = st.builds(lambda digits, power: digits * 10.0**power, st.integers(0, 99_999), st.integers(-12, 18))
@@ -58,7 +58,7 @@ def texts(value: Any) -> list[str]:
 
 
 def test_show_writes_days_and_rates() -> None:
-    text = text_of_entry("week_64xa100", full=True)
+    text = entry_text("week_64xa100", full=True)
     for words in ('days: "7 d"', 'line_rate: "300 GB/s"', 'size: "2 TB"', 'to: "100 GB/s"', 'every: "2 h"'):
         assert words.replace('"', "") in text.replace('"', "")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from simcluster.cli import _TEXTS, COMMANDS, ENTRIES, make_parser
 from simcluster.scenario.keys import ScenarioKey, scenario_keys
-from simcluster.show.registry.kinds import KINDS, entries_of
+from simcluster.show.registry.kinds import KINDS, list_entries
 
 OTHER_NAMES = {  # a name by which readers search: the section's page, the key, and what to know
     "Gradient accumulation steps": (
@@ -169,7 +169,7 @@ def built_in_pages(root: Path) -> dict[str, str]:
     ]
     pages = {"reference/built-in/index.md": "\n".join([*text, *rows]) + "\n"}
     for kind, thing in KINDS.items():
-        table = [f"| `{each.name}` | {_cell(each.what)} | {_cell(each.source)} |" for each in entries_of(kind)]
+        table = [f"| `{each.name}` | {_cell(each.what)} | {_cell(each.source)} |" for each in list_entries(kind)]
         heads = [
             f"# {kind}",
             "",

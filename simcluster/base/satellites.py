@@ -36,8 +36,8 @@ PROVIDED: Mapping[str, str] = {
     "trace of a result": "interop.export.trace_export:write_trace",
     "path of a trace": "interop.export.trace_export:trace_path",
     "trace of a report": "interop.trace_comparison.trace_difference:trace_comparer",
-    "page of variants": "interactive.moving.moving:moving_page",
-    "variants of a page": "interactive.moving.report_variants:play_variants",
+    "page of variants": "interactive.moving.moving:page_with_controls",
+    "variants of a page": "interactive.moving.report_variants:simulate_variants",
     "keys of a page": "interactive.moving.report_variants:check_vary",
 }
 """Name of each function: its module below ``simcluster`` and its name there."""

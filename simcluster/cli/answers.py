@@ -9,8 +9,8 @@ from simcluster.base.satellites import load_object
 from simcluster.base.shown import Displayable
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.cli.common import bold
-from simcluster.show.blocks import Answer, Lines, text_of
-from simcluster.show.step_answer import job_lines
+from simcluster.show.blocks import Answer, Lines, blocks_text
+from simcluster.show.step_answer import describe_job
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -21,26 +21,26 @@ ANSWERS: Mapping[str, str] = {
     "Advice": "longrun.studies.comparison_answers:advice_answer",
     "Cluster": "cli.answers:cluster_answer",
     "CollectiveTime": "cli.answers:collective_answer",
-    "CriticalPath": "show.explanation:path_answer",
-    "Difference": "show.study_answers:difference_answer",
-    "Distribution": "show.explanation:distribution_answer",
+    "CriticalPath": "show.explanation:describe_critical_path",
+    "Difference": "show.study_answers:describe_difference",
+    "Distribution": "show.explanation:describe_distribution",
     "FailureReplay": "longrun.studies.comparison_answers:replay_answer",
     "FirstScenario": "longrun.launch.first:first_answer",
-    "Found": "show.plan_answer:plan_answer",
+    "Found": "show.plan_answer:describe_plan",
     "JobMemory": "cli.memory:job_answer",
     "LaunchCheck": "longrun.launch.check:check_answer",
-    "MeanDifference": "show.explanation:mean_difference_answer",
+    "MeanDifference": "show.explanation:describe_mean_difference",
     "TimedSchedule": "cli.schedule_report:report",
     "PolicyComparison": "longrun.studies.comparison_answers:policies_answer",
     "Records": "cli.answers:records_answer",
     "Report": "evidence.commands.validate:study_answer",
-    "Result": "show.step_answer:step_answer",
-    "Run": "show.step_answer:run_answer",
+    "Result": "show.step_answer:describe_step",
+    "Run": "show.step_answer:describe_run",
     "Scenario": "cli.answers:scenario_answer",
     "Scaling": "longrun.scaling.answer:scaling_answer",
     "StagedTraining": "longrun.studies.training_answer:staged_answer",
     "StateLadder": "cli.memory:ladder_answer",
-    "Stragglers": "show.study_answers:stragglers_answer",
+    "Stragglers": "show.study_answers:describe_stragglers",
     "Straggling": "interop.commands.replay:straggler_blocks",
     "TrainingRun": "longrun.studies.training_answer:training_answer",
     "Walls": "longrun.budget.walls:walls_answer",
@@ -52,7 +52,7 @@ def scenario_answer(scenario: Scenario) -> Answer:
     """Return the blocks that describe a scenario."""
     model = scenario.model
     kind = f"{model.layers:,} layers of {model.hidden_size:,}, {model.heads} heads"
-    head, *rest = job_lines(scenario)
+    head, *rest = describe_job(scenario)
     return [Lines([head, kind, *rest], "head")]
 
 
@@ -89,7 +89,7 @@ def _own_summary(it: Any) -> str | None:
 
 
 TEXTS: Mapping[str, Callable[[Any], str | None]] = {
-    **dict.fromkeys(ANSWERS, lambda it: text_of(answer_of(it), bold=bold)),
+    **dict.fromkeys(ANSWERS, lambda it: blocks_text(answer_of(it), bold=bold)),
     "": _own_summary,
 }
 """The text of an object by the name of its class; "" for all others."""

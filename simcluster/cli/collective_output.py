@@ -13,11 +13,7 @@ from simcluster.base.units import format_bytes, format_bytes_per_second
 from simcluster.cli.common import save, write_text
 from simcluster.collectives.all_to_all import busiest_port
 from simcluster.studies.bench.collective import CollectiveTime, methods_for
-from simcluster.studies.bench.collective_loads import (
-    BusiestLinks,
-    CollectiveLoads,
-    utilisation_over_time,
-)
+from simcluster.studies.bench.collective_loads import BusiestLinks, CollectiveLoads, utilisation_over_time
 from simcluster.topology import Cluster
 from simcluster.topology.links import node_label
 from simcluster.traffic.traffic import Traffic
@@ -232,7 +228,7 @@ def write_links(
     import numpy as np
     import pandas as pd
 
-    from simcluster.show.link_pictures import plot_rows
+    from simcluster.show.link_pictures import plot_link_rows
 
     links = loads.links[:_MOST_DRAWN]
     edges, matrix = utilisation_over_time(cluster, traffics, [load.link for load in links])
@@ -252,7 +248,7 @@ def write_links(
             "peak_utilisation": np.minimum(1.0, matrix[first].max(axis=1)),
         }
     )
-    save(args, plot_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
+    save(args, plot_link_rows(drawn, edges, matrix[first], title=f"{title}: hottest links"), path)
 
 
 def _label_lines(label: str, lines: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from simcluster.base.written import open_atomic
 from simcluster.base.written import write_text as write_text
 from simcluster.cli.outputs import TABLES
 from simcluster.cli.terminal import progress, styled, write_json
-from simcluster.show.blocks import Answer, table_lines, text_of
+from simcluster.show.blocks import Answer, blocks_text, table_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ def answer(args: argparse.Namespace, text: Callable[[], str | Answer], document:
     """Print an answer as text, or its JSON if --json is "-"; write its JSON to a file if requested."""
     if args.json != "-":
         found = text()
-        print(found if isinstance(found, str) else text_of(found, bold=bold))
+        print(found if isinstance(found, str) else blocks_text(found, bold=bold))
     if args.json:
         write_json(args.json, document())
 
@@ -166,9 +166,9 @@ def draw(
 def save(args: argparse.Namespace, picture: Figure, path: Path) -> None:
     """Write a picture to a file, in the size that the command line sets."""
     from simcluster.show.saving import save_figure  # matplotlib, only if there is a picture
-    from simcluster.show.sizes import size_of
+    from simcluster.show.sizes import parse_picture_size
 
-    save_figure(picture, path, size=size_of(args.picture_size) if args.picture_size else None, dpi=args.dpi)
+    save_figure(picture, path, size=parse_picture_size(args.picture_size) if args.picture_size else None, dpi=args.dpi)
 
 
 class Inches(TypedDict, total=False):
@@ -182,9 +182,9 @@ def inches(args: argparse.Namespace) -> Inches:
     """Return the picture's width and height in inches, as the command line sets them."""
     if not args.picture_size:
         return {}
-    from simcluster.show.sizes import size_of
+    from simcluster.show.sizes import parse_picture_size
 
-    size = size_of(args.picture_size)
+    size = parse_picture_size(args.picture_size)
     return {"width": size.width, "height": size.height}
 
 

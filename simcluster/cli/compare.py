@@ -15,11 +15,11 @@ from simcluster.cli.common import on_one_line, overrides_of
 from simcluster.documents.overrides import expand_vary
 from simcluster.model.recipes import recipe_named
 from simcluster.results.file import assumed_lines, merge_assumptions
-from simcluster.results.raised import limit_between
+from simcluster.results.raised import find_limit_between
 from simcluster.results.result import Result
 from simcluster.scenario.memory_plan import describe_change
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import NO_TIME, column_headings, format_row, gpus_of_cluster, layout_words, signed_change
+from simcluster.show.cells import NO_TIME, column_headings, describe_gpus, describe_layout, format_row, signed_change
 from simcluster.show.pictures import picture
 from simcluster.studies.variations import attribution, compare, differences, play_all, possible_variations
 from simcluster.studies.whatif.only_faster import slower_although_faster, told
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
     held, longer = list[str](), list[str]()
     first = next(iter(results.values()))
     for (name, result), row in zip(results.items(), table.to_dict("records"), strict=True):
-        holds = limit_between(first.scenario, result.scenario, result)
+        holds = find_limit_between(first.scenario, result.scenario, result)
         parts = slower_although_faster(first, result, first.scenario, result.scenario)
         held += [f"  {name}: {holds.in_words()}"] if holds else []
         longer += [f"{name}: {told(parts)}"] if parts else []
@@ -166,7 +166,7 @@ def _blocks(
 ) -> Iterator[Block]:  # fmt: skip
     """Yield the blocks: layouts, numbers of every variant, causes of differences from the first."""
     layouts = {
-        name: f"{gpus_of_cluster(each.scenario)} | {layout_words(each.scenario)}" for name, each in results.items()
+        name: f"{describe_gpus(each.scenario)} | {describe_layout(each.scenario)}" for name, each in results.items()
     }
     several = len(set(layouts.values())) > 1
     yield Lines([f"{name}: {line}" for name, line in layouts.items()] if several else [*layouts.values()][:1])

@@ -13,7 +13,7 @@ from simcluster.cli.common import overrides_of
 from simcluster.results.file import is_result_file
 from simcluster.scenario.scenario import load
 from simcluster.show.pictures import picture
-from simcluster.show.study_answers import difference_answer
+from simcluster.show.study_answers import describe_difference
 from simcluster.studies.whatif.difference import Difference, diff
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
             raise InputError(f"--set cannot change {file}, a saved result; name its scenario instead")
     sides = [file if is_result_file(file) else load(file, change) for file, change in zip(files, changes, strict=True)]
     found = diff(*sides)
-    common.answer(args, lambda: difference_answer(found), found.to_dict)
+    common.answer(args, lambda: describe_difference(found), found.to_dict)
     common.draw(args, (args.waterfall, lambda: _waterfall(found)))
 
 

@@ -10,7 +10,7 @@ from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBlock
-from simcluster.show.cells import layout_words
+from simcluster.show.cells import describe_layout
 from simcluster.studies.kernels import KernelRow, kernels
 
 _HEADER = [
@@ -40,7 +40,7 @@ def _blocks(scenario: Scenario, stage: int, found: Sequence[KernelRow], phase: s
     ridge = f"{peak / bandwidth:.0f} FLOP/byte"
     return [
         Lines([
-            f"{scenario.title}: {layout_words(scenario)}; stage {stage}",
+            f"{scenario.title}: {describe_layout(scenario)}; stage {stage}",
             f"{device.name}: {peak / 1e12:.4g} TFLOP/s in {precision}, {bandwidth / 1e12:.4g} TB/s: compute is the "
             f"roof above {ridge}",
         ]),

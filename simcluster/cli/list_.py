@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from simcluster.cli import common
-from simcluster.show.registry.kinds import KINDS, ShippedEntry, entries_of, list_names, plain_kind
+from simcluster.show.registry.kinds import KINDS, BuiltinEntry, list_entries, list_names, normalize_kind
 
 _WHAT, _SOURCE = 110, 60  # characters in a line; show and --json have everything
 
@@ -14,11 +14,11 @@ _WHAT, _SOURCE = 110, 60  # characters in a line; show and --json have everythin
 def run(args: argparse.Namespace) -> None:
     """Print one list of built-in names, or an overview of all lists."""
     if args.kind:
-        kind = plain_kind(" ".join(args.kind))
-        entries = entries_of(kind)
+        kind = normalize_kind(" ".join(args.kind))
+        entries = list_entries(kind)
         common.answer(args, lambda: _list_entries(kind, entries), lambda: [asdict(entry) for entry in entries])
         return
-    common.answer(args, _list_kinds, lambda: {kind: [asdict(entry) for entry in entries_of(kind)] for kind in KINDS})
+    common.answer(args, _list_kinds, lambda: {kind: [asdict(entry) for entry in list_entries(kind)] for kind in KINDS})
 
 
 def _list_kinds() -> str:
@@ -28,7 +28,7 @@ def _list_kinds() -> str:
     return "\n".join([*lines, "", "simcluster list KIND describes them; simcluster show NAME prints one"])
 
 
-def _list_entries(kind: str, entries: tuple[ShippedEntry, ...]) -> str:
+def _list_entries(kind: str, entries: tuple[BuiltinEntry, ...]) -> str:
     width = max(len(entry.name) for entry in entries)
     lines = [f"{kind}: {KINDS[kind].what}; named in {KINDS[kind].named}", ""]
     for entry in entries:

@@ -16,7 +16,7 @@ from simcluster.scenario.memory_plan import describe_parts as parts_of_recipe
 from simcluster.scenario.memory_plan import describe_recipe, fit_mark
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.cells import layout_words
+from simcluster.show.cells import describe_layout
 from simcluster.studies.state_ladder import DEFAULT_RECIPE, StateLadder, zero_stages
 from simcluster.studies.whatif.job_memory import PARTS, JobMemory, job_memory, parts_of
 from simcluster.studies.whatif.largest import largest_that_fits
@@ -106,7 +106,7 @@ def ladder_answer(ladder: StateLadder, default: str = "") -> Answer:
 
 def _head_lines(scenario: Scenario) -> Lines:
     return Lines(
-        [f"{scenario.title}: {scenario.gpus:,} GPUs | {layout_words(scenario)}", describe_recipe(scenario)], "head"
+        [f"{scenario.title}: {scenario.gpus:,} GPUs | {describe_layout(scenario)}", describe_recipe(scenario)], "head"
     )
 
 

@@ -196,11 +196,11 @@ def check_picture_size(args: argparse.Namespace, files: Sequence[Path]) -> None:
         return
     if not any(path.suffix.lower() in _PICTURES for path in files):
         raise InputError("--size and --dpi set the size of a picture; name a picture file, as in step.png")
-    from simcluster.show.sizes import require_dpi, size_of
+    from simcluster.show.sizes import parse_picture_size, require_dpi
 
     require_dpi(args.dpi)
     if args.picture_size is not None:
         try:
-            size_of(args.picture_size)
+            parse_picture_size(args.picture_size)
         except InputError as problem:
             raise InputError(f"--picture-size: {problem}") from None

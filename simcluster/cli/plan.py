@@ -16,7 +16,7 @@ from simcluster.cli.terminal import columns, exit_status, progress, stamped, sto
 from simcluster.documents.overrides import expand_vary
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.pictures import picture
-from simcluster.show.plan_answer import name_of_layout, plan_answer
+from simcluster.show.plan_answer import describe_plan, layout_name
 from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.search.evaluation import SearchState
 from simcluster.studies.search.plan import Found, plan
@@ -78,7 +78,7 @@ def words_of(state: SearchState) -> str:
         rest = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 5400 else f"{left / 3600:.1f} h"
         parts.append(f"about {rest} left")
     layout = state.layout or state.first
-    return ", ".join(parts) + (f": {name_of_layout(layout)}" if layout else "")
+    return ", ".join(parts) + (f": {layout_name(layout)}" if layout else "")
 
 
 def _news_key(state: SearchState) -> object:
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> None:
 def _print_plan(args: argparse.Namespace, scenario: Scenario, found: Found) -> None:
     if args.output:
         write_table(args.output, found.table)
-    common.answer(args, lambda: plan_answer(found, columns()), found.to_dict)
+    common.answer(args, lambda: describe_plan(found, columns()), found.to_dict)
     common.draw(args, (args.pareto, lambda: picture("pareto")(found, scenario.title)))
     if args.write:
         write_text(args.write, yaml_text(found.scenario.document()))

@@ -17,7 +17,7 @@ from simcluster.cli.terminal import progress
 from simcluster.documents.overrides import expand_vary
 from simcluster.results.file import is_result_file, read_result
 from simcluster.scenario.scenario import Base, Scenario
-from simcluster.show.report import Entry, entry_of_result, entry_of_saved, page
+from simcluster.show.report import ReportEntry, make_entry, make_saved_entry, report_page
 from simcluster.studies.variations import distinct, play_all, possible_variations
 
 
@@ -43,10 +43,10 @@ def run(args: argparse.Namespace) -> None:
     if args.against is not None and (len(args.runs) != 1 or saved):
         raise alone
     compared = None if args.against is None else load_provided("trace of a report")(args.against, args.kernels)
-    entries: list[Entry] = []
+    entries: list[ReportEntry] = []
     for name in args.runs:
         if name in saved:
-            entries.append(entry_of_saved(read_result(name), origin=name))
+            entries.append(make_saved_entry(read_result(name), origin=name))
         else:
             entries += _simulate_runs(name, overrides, vary, args.ranks)
     if compared and (len(entries) != 1 or entries[0].result is None):
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     names = distinct([entry.name for entry in entries])
     entries = [replace(entry, name=name) for entry, name in zip(entries, names, strict=True)]
     progress(f"writing {args.output}")
-    common.write_text(args.output, page(entries, title=args.title, against=against))
+    common.write_text(args.output, report_page(entries, title=args.title, against=against))
     progress()
     runs = f"{len(entries)} {'run' if len(entries) == 1 else 'runs'}"
     common.answer(
@@ -100,7 +100,8 @@ def _parse_ranks(text: str | None, scenario: Scenario) -> Sequence[int] | None:
 
 def _simulate_runs(
     path: str, overrides: Sequence[tuple[str, Any]], vary: Sequence[tuple[str, Sequence[Any]]], ranks: str | None
-) -> list[Entry]:
+) -> list[ReportEntry]:
+    """Return the runs of a scenario: one, or one per valid combination of varied values."""
     say_what_is_replaced(path, overrides)
     variants = possible_variations(path, overrides, vary)
     chosen = {
@@ -113,5 +114,5 @@ def _simulate_runs(
         if isinstance(result, InputError):
             print(f"note: {name} is invalid: {common.on_one_line(str(result))}", file=sys.stderr)
         else:
-            found.append(entry_of_result(result, name=name, origin=path, ranks=chosen[name]))
+            found.append(make_entry(result, name=name, origin=path, ranks=chosen[name]))
     return found

@@ -24,9 +24,9 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import Scenario, load
 from simcluster.show.blocks import Answer, Lines
-from simcluster.show.explanation import distribution_answer, explanation
+from simcluster.show.explanation import describe_distribution, explain_run
 from simcluster.show.pictures import picture
-from simcluster.show.step_answer import step_answer
+from simcluster.show.step_answer import describe_step
 from simcluster.step.simulate import simulate, simulate_scenario
 from simcluster.studies.whatif.extra_steps import with_steps_beside
 from simcluster.studies.whatif.free import Free, steps_with_parts_free, what_if_free
@@ -74,15 +74,15 @@ def run(args: argparse.Namespace) -> None:
 
     def blocks() -> Answer:
         found = [
-            *step_answer(result),
+            *describe_step(result),
             Lines([verified.summary()] if verified else []),
             *more,
         ]
         if distribution:
             soon = distribution.method == "sweep" and soon_told(scenario)
             off = [each.off for each in frozen_links(scenario, base)] if soon else []
-            found += distribution_answer(distribution, off)
-        return [*found, *(explanation(result, free) if args.explain else [])]
+            found += describe_distribution(distribution, off)
+        return [*found, *(explain_run(result, free) if args.explain else [])]
 
     common.answer(
         args, blocks, lambda: {**result.to_dict(), **_further_results(free, distribution, verified), **spread}

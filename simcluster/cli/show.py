@@ -8,15 +8,15 @@ import sys
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import write_json
 from simcluster.documents.reading import parse_document
-from simcluster.show.registry.shown import lists_of, text_of_entry
+from simcluster.show.registry.shown import entry_text, find_kinds_with_entry
 
 
 def run(args: argparse.Namespace) -> None:
     """Print a built-in file or a catalogue entry."""
-    text = text_of_entry(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
+    text = entry_text(args.shipped, args.kind, full=args.full, changes=overrides_of(args))
     if args.json != "-":
         sys.stdout.write(text)
-    others = [] if args.kind else lists_of(args.shipped)[1:]
+    others = [] if args.kind else find_kinds_with_entry(args.shipped)[1:]
     if others and not args.quiet:
         names = " or ".join(f"--kind {kind}" for kind in others)
         print(

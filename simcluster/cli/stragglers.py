@@ -12,9 +12,9 @@ from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.scenario import load
 from simcluster.show.blocks import Block, Lines, TableBlock
-from simcluster.show.cells import layout_words
+from simcluster.show.cells import describe_layout
 from simcluster.show.pictures import picture
-from simcluster.show.study_answers import stragglers_answer
+from simcluster.show.study_answers import describe_stragglers
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.whatif.mitigations import Mitigation, mitigations
 from simcluster.studies.whatif.straggling import Stragglers, steps_without_causes, stragglers
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace) -> None:
     result = simulate_scenario(scenario)
     found = stragglers(result)
     tried = mitigations(result) if args.mitigate else []
-    head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {layout_words(result.scenario)}"]
-    blocks = [Lines(head), *stragglers_answer(found), *_wait_tables(result)]
+    head = [result.scenario.title, f"{result.scenario.gpus:,} GPUs | {describe_layout(result.scenario)}"]
+    blocks = [Lines(head), *describe_stragglers(found), *_wait_tables(result)]
     common.answer(
         args,
         lambda: [*blocks, *([_remedy_table(result, tried)] if args.mitigate else [])],

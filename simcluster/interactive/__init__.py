@@ -1,1 +1,1 @@
-"""Interactive pages: the studio, notebook cells, and reports with controls."""
+"""Interactive pages: the studio (a local web page), notebook cells, and reports with controls."""

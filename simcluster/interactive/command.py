@@ -1,4 +1,4 @@
-"""simcluster studio: a local page with controls over a scenario."""
+"""Command ``simcluster studio``: a local web page with controls over a scenario."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from simcluster.cli import common
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import waits_for_people
 from simcluster.documents.shipped import builtin_names
-from simcluster.interactive.controls.settings import checked, in_order
+from simcluster.interactive.controls.settings import check_value, sort_settings
 from simcluster.interactive.page.server import serve
-from simcluster.interactive.page.states import Folder, StudioState, scenario_of
+from simcluster.interactive.page.states import Folder, StudioState, state_scenario
 
 
 def run(args: argparse.Namespace) -> None:
-    """Check the arguments and serve the page until Ctrl-C."""
-    folder, first = _named(args.scenario, args.folder)
+    """Check the arguments of ``simcluster studio`` and serve the page until Ctrl-C."""
+    folder, first = _initial_state(args.scenario, args.folder)
     given = overrides_of(args)
     if given and first is None:
-        raise InputError(f"{given[0][0]}: there is no scenario to change; name one")
+        raise InputError(f"{given[0][0]}: overrides need a scenario; name one")
     if first is not None:
-        first = StudioState(first.base, in_order({key: checked(key, value) for key, value in given}))
+        first = StudioState(first.base, sort_settings({key: check_value(key, value) for key, value in given}))
     if first is not None:
-        scenario_of(first, folder)
+        state_scenario(first, folder)
     if not 0 <= args.port < 65536:
         raise InputError(f"--port {args.port} must be from 1 to 65535; omit it for a free port")
 
@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> None:
         serve(folder.path, first, ready, port=args.port, seconds=seconds)
 
 
-def _named(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
-    """Return the folder and the initial state; a scenario file sets the folder."""
+def _initial_state(scenario: str | None, folder: str | None) -> tuple[Folder, StudioState | None]:
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"--folder {folder}: there is no such folder; name an existing one, or create it")
     if scenario is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import clip_line
 from simcluster.base.units import format_seconds
-from simcluster.show.lines import NAME, named_line
+from simcluster.show.lines import NAME, object_line
 
 if TYPE_CHECKING:
     from simcluster.interop.export.trace_export import TraceFiles
@@ -23,7 +23,7 @@ def _trace_difference(found: TraceDifference) -> str:
 
 def _trace_files(found: TraceFiles) -> str:
     last = found.files[-1] if len(found.files) == 1 else found.files[0].parent
-    return named_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
+    return object_line(found, str(last), f"{len(found.ranks):,} of {found.job_ranks:,} ranks")
 
 
 def _straggling(found: Straggling) -> str:
@@ -39,9 +39,9 @@ LINES: Mapping[str, Callable[[Any], str]] = {
 
 def _trace_difference_text(found: TraceDifference) -> str:
     from simcluster.interop.trace_comparison.comparison_text import report_blocks
-    from simcluster.show.blocks import text_of
+    from simcluster.show.blocks import blocks_text
 
-    return text_of(report_blocks(found))
+    return blocks_text(report_blocks(found))
 
 
 TEXTS: Mapping[str, Callable[[Any], str]] = {"TraceDifference": _trace_difference_text}

@@ -12,7 +12,7 @@ from simcluster.base.shown import clip_line
 from simcluster.base.units import DAY
 from simcluster.documents.catalogue import load_presets
 from simcluster.longrun.text import format_flop
-from simcluster.show.lines import named_line
+from simcluster.show.lines import object_line
 
 if TYPE_CHECKING:
     from simcluster.longrun.budget.walls import Walls
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 def _first_scenario_line(found: FirstScenario) -> str:
-    return named_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clip_line(found.summary(), 90))
+    return object_line(found, found.scenario.title, f"{found.scenario.gpus:,} GPUs", clip_line(found.summary(), 90))
 
 
 def _check_line(found: LaunchCheck) -> str:
     bad = f"failed: {', '.join(found.failed)}" if found.failed else ""
-    return named_line(
+    return object_line(
         found, found.result.scenario.title, found.verdict, f"{len(found.points)} points", clip_line(bad, 80)
     )
 
@@ -38,17 +38,17 @@ def _check_line(found: LaunchCheck) -> str:
 def _training_line(training: TrainingRun | StagedTraining) -> str:
     runs = f"{training.played:,} run{'s' * (training.played > 1)}"
     parts = f"{float(training.wall.mean()) / DAY:,.4g} days", f"goodput {training.goodput:.2%}", runs
-    return named_line(training, training.scenario.title, *parts)
+    return object_line(training, training.scenario.title, *parts)
 
 
 def _policies_line(found: PolicyComparison) -> str:
-    return named_line(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
+    return object_line(found, f"{len(found.runs)} policies", f"{found.played:,} runs of each",
                   f"best {clip_line(found.best, 60)}")  # fmt: skip
 
 
 def _walls_line(found: Walls) -> str:
     tokens = "" if found.tokens is None else f"{format_count(found.tokens)} tokens"
-    return named_line(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
+    return object_line(found, f"{format_count(found.parameters)} parameters", tokens, found.device, found.precision)
 
 
 def _scaling_line(found: Scaling) -> str:
@@ -67,7 +67,7 @@ def _scaling_line(found: Scaling) -> str:
 
 LINES: Mapping[str, Callable[[Any], str]] = {
     "Advice": lambda found: f"Advice({found.question}: {found.sentence})",
-    "FailureReplay": lambda found: named_line(
+    "FailureReplay": lambda found: object_line(
         found, found.name, f"{found.last.days:,.4g} days", f"goodput {found.last.goodput:.2%}"
     ),
     "FirstScenario": _first_scenario_line,

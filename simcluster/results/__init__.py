@@ -1,1 +1,1 @@
-"""Measurements of a simulated run: functions of spans, the metrics, the result and its file."""
+"""Measurements of a simulated run: metrics, time breakdown, overlap, memory, and the result file."""

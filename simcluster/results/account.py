@@ -1,11 +1,9 @@
-"""Account of a step: its time by cause and by stage, in few numbers that a result file can hold.
+"""Breakdown of a step's time by cause and by stage, small enough for a result file.
 
-Two accounts explain the difference of two steps without either's timeline: the difference, cause by cause,
-summing to it (``attribute_difference``). Entries of the breakdown are differences themselves. Exposed communication
-changes for three reasons with different remedies, so each axis' is split: its transfers take another time on free links
-(*traffic*: bytes, algorithm, slower links), another part of them overlaps with compute (*hiding*), or links are shared
-with others (*contention*). The slowdown of compute by concurrent communication is a separate cause (*interference*);
-the entries of compute are without it.
+``attribute_difference`` explains the difference of two steps by cause. Exposed communication changes for three reasons
+with different remedies: transfers take another time on free links (*traffic*), another part of them overlaps with
+compute (*hiding*), or links are shared (*contention*). The slowdown of compute by concurrent communication is a
+separate cause (*interference*).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ STATES = (*WORK_ENTRIES, "interference", *WAITING_ENTRIES)
 
 @dataclass(frozen=True, slots=True)
 class AxisCommunication:
-    """Communication of one axis of a run, in seconds per step of the mean rank.
+    """Communication of one parallel axis of a run, in seconds per step of the mean rank.
 
     ``free`` is the duration of its transfers on free links, ``exposed`` the part of that which the breakdown counts,
     and ``contention`` what sharing links adds to it.
@@ -43,7 +41,7 @@ class AxisCommunication:
 
     @classmethod
     def of(cls, overlap: OverlapSeconds) -> AxisCommunication:
-        """Return the communication of an axis from its measured overlap."""
+        """Return the communication of a parallel axis from its measured overlap with compute."""
         return cls(
             overlap.wire - overlap.contention, overlap.counted - overlap.counted_contention, overlap.counted_contention
         )
@@ -51,7 +49,7 @@ class AxisCommunication:
 
 @dataclass(frozen=True)
 class Account(Displayable):
-    """Account of a step: seconds of the mean rank.
+    """Breakdown of a step by cause and by stage, in seconds of the mean rank.
 
     ``breakdown`` is as metrics define it, ``states`` its entries other than communication, without the slowdown of
     compute, which is *interference*; ``axes`` are the communication of each axis. ``stages[s]`` is the breakdown of the
@@ -72,7 +70,7 @@ class Account(Displayable):
         slowed: Mapping[str, float],
         overlap: Mapping[CommKey, OverlapSeconds],
     ) -> Account:
-        """Return the account from breakdowns, slowdown of compute by kind, and overlaps, all per step."""
+        """Return the account of a step from breakdowns, slowdown of compute by kind, and overlaps, all per step."""
         states = {name: breakdown[name] for name in (*WORK_ENTRIES, *WAITING_ENTRIES)}
         for state, kinds in COMPUTE_KINDS.items():
             states[state] -= sum(slowed.get(kind, 0.0) for kind in kinds)
@@ -81,7 +79,7 @@ class Account(Displayable):
         return cls(sum(breakdown.values()), dict(breakdown), states, axes, tuple(stages))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the account's entries of the result JSON."""
+        """Return the account's entries for the result JSON."""
         return {
             "states_s": {name: self.states[name] for name in STATES},
             "axes": {axis: {f"{name}_s": part for name, part in asdict(of).items()} for axis, of in self.axes.items()},
@@ -90,28 +88,28 @@ class Account(Displayable):
 
     @classmethod
     def from_result(cls, result: Mapping[str, Any]) -> Account:
-        """Return the account of a result JSON; raise KeyError, TypeError or ValueError where it holds none."""
+        """Return the account in a result JSON; raise KeyError, TypeError or ValueError if it has none."""
         account = result["account"]
         axes = {
             axis: AxisCommunication(
-                *(_number(account["axes"][axis][f"{name}_s"]) for name in AxisCommunication.__slots__)
+                *(_check_number(account["axes"][axis][f"{name}_s"]) for name in AxisCommunication.__slots__)
             )
             for axis in EXPOSED
         }
         return cls(
-            _number(result["step_time_s"]),
-            _numbers(result["breakdown_s"], BREAKDOWN),
-            _numbers(account["states_s"], STATES),
+            _check_number(result["step_time_s"]),
+            _check_numbers(result["breakdown_s"], BREAKDOWN),
+            _check_numbers(account["states_s"], STATES),
             axes,
-            tuple(_numbers(stage, BREAKDOWN) for stage in account["stages_s"]),
+            tuple(_check_numbers(stage, BREAKDOWN) for stage in account["stages_s"]),
         )
 
 
-def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
-    return {name: _number(values.get(name, 0.0) if name in RECENT_ENTRIES else values[name]) for name in names}
+def _check_numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:
+    return {name: _check_number(values.get(name, 0.0) if name in RECENT_ENTRIES else values[name]) for name in names}
 
 
-def _number(value: object) -> float:
+def _check_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST:
         raise ValueError(f"{str(value)[:40]!r} is not a number of seconds")
     return float(value)
@@ -127,7 +125,7 @@ CAUSES = (
 
 
 def attribute_difference(base: Account, other: Account) -> dict[str, float]:
-    """Return the seconds per step by which ``other`` is longer than ``base``, by cause (``CAUSES``), mean over ranks.
+    """Return by how many seconds ``other`` is longer than ``base`` per step, by cause (``CAUSES``), mean over ranks.
 
     They sum to the difference of the step times, as closely as floats add.
     """
@@ -139,9 +137,9 @@ def attribute_difference(base: Account, other: Account) -> dict[str, float]:
 
 
 def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
-    """Return per stage how much longer each entry of its breakdown is; a stage's entries sum to the difference too.
+    """Return for each stage by how many seconds each entry of its breakdown is longer; their sum is the difference.
 
-    Empty where the two have different numbers of stages, which then do not correspond.
+    Empty if the two have different numbers of stages, which then do not correspond.
     """
     if len(base.stages) != len(other.stages):
         return []
@@ -150,7 +148,7 @@ def stage_differences(base: Account, other: Account) -> list[dict[str, float]]:
 
 
 def _split_by_reason(before: AxisCommunication, after: AxisCommunication) -> dict[str, float]:
-    """Return an axis' change by reason: exposed is free x exposed part, each factor changed at the other's mean."""
+    """Split an axis' change of exposed communication (free x exposed share) into traffic, hiding and contention."""
     part_before = before.exposed / before.free if before.free else None
     part_after = after.exposed / after.free if after.free else None
     first = part_before if part_before is not None else part_after or 0.0  # an axis that is new hides no other way

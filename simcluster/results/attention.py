@@ -1,4 +1,4 @@
-"""FLOP/s that fused attention reaches in a job, with the passes around its kernels, by the device's times."""
+"""FLOP/s that fused attention reaches in a job, including the passes around its kernels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _AROUND = ("attention", "attention_row_sums", "attention_query_grad")
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionReached:
-    """FLOP/s of one layer's core attention on a GPU, and the ``peak`` at its precision.
+class AttentionRates:
+    """FLOP/s that one layer's core attention reaches on a GPU, and the ``peak`` at its precision.
 
     FLOP under a causal mask are those of one half of the square; backward counts five matmuls, as a flash kernel does.
     """
@@ -32,8 +32,8 @@ class AttentionReached:
     peak: float
 
 
-def attention_reached(scenario: Scenario) -> AttentionReached | None:
-    """Return the attention FLOP/s of a scenario's job; None if its attention block has no fused attention kernel."""
+def attention_rates(scenario: Scenario) -> AttentionRates | None:
+    """Return the attention FLOP/s of a scenario; None if its attention block has no fused kernel."""
     shape, device = shape_of(scenario), scenario.cluster.device
     if shape.attention != "fused":
         return None
@@ -52,4 +52,4 @@ def attention_reached(scenario: Scenario) -> AttentionReached | None:
         return core.flops / kernels_seconds(device, [*found, *chain.from_iterable(pieces)], precision=precision)
 
     forward, backward = rate(body.forward), rate(body.input_grad)
-    return AttentionReached(device.attention.kernel, forward, backward, device.peak_flops(precision))
+    return AttentionRates(device.attention.kernel, forward, backward, device.peak_flops(precision))

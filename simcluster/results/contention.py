@@ -1,7 +1,7 @@
-"""The calls that a run made over links, and the time that concurrency costs them.
+"""Communication calls of a run, and the time that they lose by sharing links and GPUs.
 
-Concurrent are transfers on shared links, and kernels that overlap with communication. A transfer's links are free if
-its group alone uses them: no other group of the same kind, no other axis, no other job.
+Calls share links with other calls, and GPUs with kernels that overlap with them. A call's links are free if its group
+alone uses them: no other group of the same kind, no other axis, no other job.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from simcluster.traffic.traffic import Traffic
 
 
 class CallKey(NamedTuple):
-    """Axis (a group's, pp for a send, d2h, h2d or storage for a copy), communicator, kind and size of equal calls.
+    """What equal communication calls have in common: axis, communicator, kind and size.
 
-    Copies to the memory of peers are on the axis storage as well: they replace writes.
+    The axis is a group's, pp for a send, and d2h, h2d or storage for a copy, also to the memory of peers.
     """
 
     axis: str
@@ -37,10 +37,10 @@ class CallKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """All calls of one kind and size by one communicator, of an ``axis`` as in ``CallKey``.
+    """All calls of equal kind and size by one communicator, with their total time and traffic.
 
-    ``seconds`` are those of their spans, over all ranks that the simulated ones represent; ``traffics`` their bytes
-    over the cluster's links (by the numbers of links).
+    ``axis`` is as in ``CallKey``; ``seconds`` are those of their spans, over all ranks that the simulated ones
+    represent; ``traffics`` their bytes over the cluster's links (by the numbers of links).
     """
 
     axis: str
@@ -48,12 +48,12 @@ class Call:
     traffics: tuple[Traffic, ...]
 
 
-def link_calls(
+def list_link_calls(
     communicators: Communicators, called: tuple[Ints, list[CallKey]], spans: Spans, weights: Mapping[int, int]
 ) -> Iterator[Call]:
-    """Generate every kind of call over links once; ``weights[rank]`` is how many ranks a simulated rank represents.
+    """Yield each distinct communication call over links once, with its total seconds.
 
-    ``called`` is what ``call_ids`` returns for the spans.
+    ``weights[rank]`` is how many ranks a simulated one represents; ``called`` is what ``call_ids`` returns.
     """
     call, keys = called
     there = np.flatnonzero(call >= 0)
@@ -67,7 +67,7 @@ def link_calls(
 
 
 def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: int = 0) -> tuple[Ints, list[CallKey]]:
-    """Return for every span the index of its call (-1: none, or the receiver of a send), and the different calls."""
+    """Return for every span the index of its call (-1: none, or the receiver of a send), and the distinct calls."""
     words = spans.words
     to_stage = np.full(len(ops), -1, dtype=np.int64)
     sends, receivers = ops.receives
@@ -99,9 +99,9 @@ def call_ids(communicators: Communicators, ops: Ops, spans: Spans, first_rank: i
 
 
 class FreeCalls:
-    """Cache of the durations of calls on free links (in seconds); NaN for calls of given duration, such as copies.
+    """Cache of the durations (s) that communication calls would have on free links.
 
-    ``capacity`` is B/s per class of links.
+    NaN for calls of given duration, such as copies. ``capacity`` is B/s per class of links.
     """
 
     def __init__(self, folding: Folding, capacity: Sequence[float]) -> None:
@@ -110,13 +110,13 @@ class FreeCalls:
         self._usages: tuple[int, Sequence[Usage]] = (-1, ())  # of the communicator that was asked for last
 
     def seconds(self, key: CallKey) -> float:
-        """Return the seconds of a call on free links."""
+        """Return the seconds that a communication call would take on free links."""
         if key not in self._known:
             self._known[key] = self._alone(key)
         return self._known[key]
 
     def of_spans(self, spans: Spans, ops: Ops, called: tuple[Ints, list[CallKey]]) -> Floats:
-        """Return the seconds of every span on free links: its given duration, or at most the simulated one.
+        """Return the seconds of every span on free links: its given duration, or at most its simulated one.
 
         ``called`` is what ``call_ids`` returns for the spans.
         """
@@ -141,10 +141,7 @@ class FreeCalls:
         return math.nan if key.kind == "copy" else sum(traffic.alone_seconds(self._of_class) for traffic in traffics)
 
     def _on_classes(self, number: int) -> Sequence[Usage]:
-        """Return the usages of a communicator on classes of links, of which those of several links come several times.
-
-        A communicator that is drawn whole is alone in its class, and may use millions of links.
-        """
+        """Return a communicator's usage of link classes; a class is repeated for each of its links."""
         communicators, classes = self._folding
         if communicators.seen.of_group[number] in communicators.seen.apart:
             return classes.quotient[classes.of_communicator[number]]
@@ -155,8 +152,8 @@ class FreeCalls:
         return found
 
 
-def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:
-    """Return the seconds that computation of each kind takes longer because it overlaps with communication.
+def interference_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_rank: int = 0) -> dict[str, float]:
+    """Return by how many seconds overlapping communication lengthens computation of each kind.
 
     Over the whole run, the mean over ranks; ``weights[rank]`` is how many ranks a simulated rank represents. Changes of
     a rank's speed are not counted.
@@ -177,7 +174,7 @@ def slowed_seconds(ops: Ops, times: OpTimes, weights: Mapping[int, int], first_r
 
 
 def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
-    """Return the seconds of computations at their rank's speed at that time, with nothing concurrent."""
+    """Return the seconds of computations without concurrent communication, at their rank's speed at that time."""
     seconds = ops.seconds[op]
     if not ops.speeds:
         return seconds
@@ -188,7 +185,7 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
         speed = ops.speeds.get(int(rank[own[0]])) if len(own) else None
         if speed is not None:
             last = float(times.end[op[own]].max())
-            edges = np.array(list(_edges(speed, last)))
+            edges = np.array(list(_speed_changes(speed, last)))
             factor = np.array([speed.at(edge) for edge in edges[:-1].tolist()])
             place = np.searchsorted(edges, begin[own], side="right") - 1
             end = begin[own] + seconds[own] * factor[place]
@@ -200,7 +197,7 @@ def alone_seconds(ops: Ops, times: OpTimes, op: Ints) -> Floats:
     return seconds
 
 
-def _edges(speed: Profile, last: float) -> Iterator[float]:
+def _speed_changes(speed: Profile, last: float) -> Iterator[float]:
     now = 0.0
     while now <= last:
         yield now

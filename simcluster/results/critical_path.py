@@ -1,8 +1,7 @@
-"""Critical path: the chain of ops that decides how long the run takes, without a gap.
+"""Critical path of a run: the chain of ops without a gap that decides how long it takes.
 
-Walked back from the op that ends last: the cause of an op's start is the op before it on its lane, or one that it
-needs, or, in a group, the same of the member that arrived last, whichever ends last. To make other ops faster changes
-nothing; to make this chain faster changes the step by no more than its share.
+Walked back from the op that ends last: the cause of an op's start is whichever ends last of the previous op on its
+lane, the ops that it depends on and, in a group, those of the member that arrived last.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PathOp = tuple[int, float, float]
 
 @dataclass(frozen=True)
 class CriticalPath(Displayable):
-    """Spans of the critical path in time order, each from the end of the previous one (``start``, ``end`` in seconds).
+    """Spans of the critical path in time order; ``start`` and ``end`` are in seconds, without gaps.
 
     ``number`` is the place of each in ``spans``. Where it waits for a late member of its group the path continues
     through that member, so a collective counts from its last arrival on.
@@ -36,15 +35,15 @@ class CriticalPath(Displayable):
 
     @property
     def seconds(self) -> float:
-        """Length of the path in seconds per step: the step time."""
+        """Length of the critical path in seconds per step, which is the step time."""
         return float((self.end - self.start).sum()) / self.steps
 
     def by_kind(self) -> dict[str, float]:
-        """Return the seconds per step of each kind of op ("forward", "tp all_gather", "pp send"), longest first."""
+        """Return seconds per step by kind of op ("forward", "tp all_gather", "pp send"), longest first."""
         spans, words = self.spans, self.spans.words
         found: dict[str, float] = {}
         for (stream, kind), seconds in self._summed(spans.stream, spans.kind):
-            name = kind_of(words[stream], words[kind])
+            name = op_kind_name(words[stream], words[kind])
             found[name] = found.get(name, 0.0) + seconds
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
@@ -53,13 +52,13 @@ class CriticalPath(Displayable):
         return {rank: seconds for (rank,), seconds in self._summed(self.spans.rank)}
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """Return every span of the path as a row: rank, stage, kind, name, layer, microbatch, start and end."""
+        """Return each span of the path as a row: rank, stage, kind, name, layer, microbatch, start and end."""
         spans, words = self.spans, self.spans.words
         return [
             {
                 "rank": int(spans.rank[at]),
                 "stage": int(spans.stage[at]),
-                "kind": kind_of(words[spans.stream[at]], words[spans.kind[at]]),
+                "kind": op_kind_name(words[spans.stream[at]], words[spans.kind[at]]),
                 "name": words[spans.name[at]],
                 "layer": int(spans.layer[at]),
                 "microbatch": int(spans.microbatch[at]),
@@ -76,18 +75,18 @@ class CriticalPath(Displayable):
         return list(zip(distinct.tolist(), seconds.tolist(), strict=True))
 
 
-def kind_of(stream: str, kind: str) -> str:
-    """Return the name of a kind of op: "forward", "tp all_gather"."""
+def op_kind_name(stream: str, kind: str) -> str:
+    """Return the name of a kind of op, with its parallel axis for communication: "forward", "tp all_gather"."""
     return kind if stream == "compute" else f"{stream} {kind}"
 
 
 def critical_path(ops: Ops, times: OpTimes, spans: Spans, ranks: range, *, steps: int) -> CriticalPath:
-    """Return the path that decides when the last of ``ranks`` is done, whose spans these are."""
+    """Return the critical path that ends with the last op of ``ranks``; ``spans`` are those of these ranks."""
     op, start, end = zip(*_walk_back(ops, times, ranks), strict=True)
     own = np.flatnonzero(spans.kind != spans.code("recv"))  # a receiver's span has the op that waits for it
     of_op = np.full(len(ops), -1)
     of_op[spans.op[own]] = own
-    return CriticalPath(spans, of_op[_with_sends(ops, np.array(op))], np.array(start), np.array(end), steps)
+    return CriticalPath(spans, of_op[_replace_receives(ops, np.array(op))], np.array(start), np.array(end), steps)
 
 
 def _walk_back(ops: Ops, times: OpTimes, ranks: range) -> list[PathOp]:
@@ -110,8 +109,7 @@ def _walk_back(ops: Ops, times: OpTimes, ranks: range) -> list[PathOp]:
         op = max(causes, key=lambda other: float(end[other]))  # of equals the one before it on the lane
 
 
-def _with_sends(ops: Ops, path: Ints) -> Ints:
-    """Return ops with the send of its meeting instead of every receive, which leaves no span."""
+def _replace_receives(ops: Ops, path: Ints) -> Ints:
     receives = ops.label[path] < 0
     if not receives.any():
         return path

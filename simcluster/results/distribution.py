@@ -1,4 +1,4 @@
-"""Step times of many replicas: their mean with a confidence interval, quantiles, and the difference of two jobs."""
+"""Step times of many replicas: mean with confidence interval, quantiles, and the difference of two jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776)  # 97.5 % quantiles of Student's t, 1 t
 
 @dataclass(frozen=True)
 class Distribution(Displayable):
-    """Step time of every simulated replica, in seconds.
+    """Step times in seconds of many replicas, which are simulations with different random seeds.
 
     ``planned`` is the step time without randomness (with all deterministic faults); ``method`` is how the replicas were
     simulated: "sweep" or "events".
@@ -42,21 +42,21 @@ class Distribution(Displayable):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the mean: Student's, as if step times were normal."""
+        """95 % confidence interval of the mean step time (s), by Student's t distribution."""
         half = half_width(self.step_times)
         return self.mean - half, self.mean + half
 
     def quantile(self, part: float) -> float:
-        """Return the step time below which this part of the replicas is (interpolated)."""
+        """Return the step time (s) that a fraction ``part`` of the replicas stays below, interpolated."""
         return float(np.quantile(self.step_times, part))
 
     @property
     def table(self) -> DataFrame:
-        """DataFrame with one row per replica: its step_time_s."""
+        """DataFrame with one row per replica and its step_time_s."""
         return rows_to_frame([{"step_time_s": each} for each in self.step_times.tolist()]).rename_axis("replica")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statistics and step times as JSON."""
+        """Return the statistics and step times for JSON."""
         low, high = self.interval
         return {
             "replicas": len(self),
@@ -76,7 +76,7 @@ class Distribution(Displayable):
 
 @dataclass(frozen=True, slots=True)
 class MeanDifference(Displayable):
-    """Mean difference of the step times of two scenarios in seconds, with its 95 % confidence interval.
+    """Mean difference (s) of the step times of two scenarios, with its 95 % confidence interval.
 
     ``noise_saved`` is how many times narrower that is than without common random numbers.
     """
@@ -97,7 +97,7 @@ def compare_replicas(one: Distribution, other: Distribution) -> MeanDifference:
 
 
 def half_width(values: Floats) -> float:
-    """Return half the width of the mean's 95 % confidence interval; infinite for a single value."""
+    """Return half the width of the 95 % confidence interval of a mean; infinite for a single value."""
     freedom = len(values) - 1
     if not freedom:
         return math.inf

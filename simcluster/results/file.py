@@ -1,4 +1,4 @@
-"""Results as files and tables: saved by ``simcluster run --json FILE`` and read back, with their assumptions.
+"""Result files: written by ``simcluster run --json FILE``, read back here; and tables of results.
 
 Every column of a table has the name of the result JSON, and older names of columns are still understood.
 """
@@ -29,18 +29,17 @@ OLDER_NAMES: Mapping[str, str] = {**{name: f"breakdown_s.{name}" for name in BRE
 
 
 def result_table(rows: Iterable[Mapping[str, Any]], index: pd.Index | None = None) -> pd.DataFrame:
-    """Return rows as a DataFrame whose columns are also found by their older names."""
+    """Return rows as a DataFrame whose columns can also be accessed by their older names."""
     table: pd.DataFrame = _table_type()(list(rows), index=index)
     return table
 
 
 @cache
 def _table_type() -> Any:
-    """Return the class ``ResultTable``, made on first use: pandas takes long to import."""
     import pandas as pd
 
     class ResultTable(pd.DataFrame):
-        """A DataFrame; columns that are asked for by older names are returned under these."""
+        """A DataFrame whose columns can also be accessed by their older names."""
 
         @property
         def _constructor(self) -> type:
@@ -70,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
 
 def merge_assumptions(named: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
-    """Return the assumptions of several runs: common ones as they are, others after the names of their runs."""
+    """Merge the assumptions of several runs: common ones once, others after the names of their runs."""
     whose: dict[str, list[str]] = {}
     for name, assumed in named.items():
         for words in assumed:
@@ -81,7 +80,7 @@ def merge_assumptions(named: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
 
 
 def assumed_lines(assumed: Iterable[str]) -> list[str]:
-    """Return the assumptions as printed lines."""
+    """Return assumptions as lines to print."""
     return [f"assumed: {words}" for words in assumed]
 
 
@@ -90,7 +89,7 @@ _MOST = 1e100
 
 @dataclass(frozen=True)
 class SavedResult:
-    """A result without its timeline: ``values`` is the result JSON, ``document`` the scenario in it, as resolved."""
+    """A result read from a file, without timeline: its JSON ``values`` and its resolved scenario ``document``."""
 
     name: str
     account: Account
@@ -99,15 +98,15 @@ class SavedResult:
 
 
 def is_result_file(path: str | Path) -> bool:
-    """Return whether the file is JSON, as results are; scenarios are YAML."""
+    """Return whether a path names a result file (JSON) instead of a scenario (YAML)."""
     return Path(path).suffix == ".json"
 
 
 def read_result(path: str | Path) -> SavedResult:
-    """Return a saved result; raise InputError for another file, a truncated one, or one of another version."""
+    """Read a result file; raise InputError if it is not one, truncated, or of another version."""
     text = decode_utf8(read_bytes(path), str(path))
     try:
-        values = json.loads(text, parse_constant=_number, parse_float=_number)
+        values = json.loads(text, parse_constant=_parse_number, parse_float=_parse_number)
     except json.JSONDecodeError as problem:
         raise InputError(
             f"{path}:{problem.lineno}:{problem.colno}: not JSON ({explain_json(problem.msg)}); is the file truncated? "
@@ -141,7 +140,7 @@ def read_result(path: str | Path) -> SavedResult:
     return SavedResult(name, account, document, values)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     value = float(text)
     if not abs(value) < _MOST:
         raise InputError(f"{text[:40]} is not a valid number in a result; write it again with simcluster run --json")

@@ -1,4 +1,4 @@
-"""Memory that a rank holds over time, summed from its changes; compiled, see ``base.pointers``."""
+"""Memory held by a rank over time, summed from its changes; compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if not cython.compiled:
 
 
 class HeldMemory:
-    """Changes of memory, frees first, then by op: ``source`` indexes an array of times, ``delta`` is in bytes."""
+    """Memory changes of a rank, frees first, then by op: ``source`` indexes times, ``delta`` is in bytes."""
 
     def __init__(self, source: Any, pool: Any, delta: Any, pools: int) -> None:
         self.buffers = buffers = Buffers()
@@ -26,9 +26,9 @@ class HeldMemory:
         self._sort.make_room(self._count)
 
     def peak(self, times: Any) -> list[Any]:
-        """Return the last allocation before the first peak (-1 for none), and the bytes of every pool at the peak.
+        """Return the last allocation before the first peak (-1 for none), and the bytes of each pool at the peak.
 
-        ``times`` are in seconds.  Changes at the same instant count together.
+        ``times`` are in seconds. Changes at the same instant count together.
         """
         seconds: cython.p_double = doubles(times)
         held: cython.double = 0.0

@@ -1,7 +1,7 @@
-"""Copies to and from host memory in a step, and the checkpoint taken in it: bytes, hidden and exposed time.
+"""Copies to and from host memory in a step, and checkpoints: bytes, overlapped and exposed time.
 
 The backward pass of a microbatch is delayed by max(0, end of its copy - end of its other inputs). That is how long the
-program waited, which the breakdown of the step derives from the timeline alone.
+rank waited, which the breakdown of the step derives from the timeline alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from simcluster.base.units import format_bytes, format_seconds
-from simcluster.results.overlap import Pieces
+from simcluster.results.overlap import CommunicationTime
 from simcluster.results.timeline import Spans
 
 
 @dataclass(frozen=True, slots=True)
 class StepCheckpoint:
-    """A simulated checkpoint after the step ``after``.
+    """A simulated checkpoint that is taken after step number ``after``.
 
     Training stops for ``stands_s`` from the first rank's begin to the barrier; ``bytes`` of the whole job are written
     (``place``: to storage, or to peers' memory) in ``write_s``, of which ``beside_s`` overlap with the steps that
@@ -36,11 +36,11 @@ class StepCheckpoint:
     place: str = "storage"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the checkpoint's entry of the result JSON."""
+        """Return the checkpoint's entry for the result JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return the checkpoint's lines in the summary of a run."""
+        """Return the lines about the checkpoint in the printed summary of a run."""
         where = "copied to peers' memory" if self.place == "peers" else "written"
         written = f"{format_bytes(self.bytes)} are {where} in {format_seconds(self.write_s)}"
         beside = f", {format_seconds(self.beside_s)} of it overlapped with training" if self.beside_s > 0 else ""
@@ -60,7 +60,7 @@ class StepCheckpoint:
 def measure_checkpoint(
     spans: Spans, weights: Mapping[int, int], *, after: int, steps: int, place: str
 ) -> StepCheckpoint:
-    """Return the checkpoint that the spans contain; ``weights[rank]`` is how many ranks a simulated one represents."""
+    """Measure the checkpoint among a run's spans; ``weights[rank]``: ranks that a simulated rank represents."""
     own = spans.kind == spans.code("checkpoint")
     own &= spans.step == after
     writes = own & (spans.stream == spans.code("storage"))
@@ -82,18 +82,18 @@ def measure_checkpoint(
 
 
 def measure_copies(spans: Spans, weights: Mapping[int, int], direction: str, *, steps: int) -> dict[str, float]:
-    """Return bytes, wire seconds and overlapped seconds of offloading in one direction, per step of the mean rank."""
+    """Return the bytes, wire seconds and overlapped seconds of offload copies in one direction, per step and rank."""
     found = np.zeros(3)
     for rank, weight in weights.items():
         own = spans.of_rank(rank)
         offloaded = (own.stream == own.code(direction)) & (own.kind == own.code("copy"))  # no checkpoint
-        measured = Pieces(own, own.end - own.start).measure(offloaded)
+        measured = CommunicationTime(own, own.end - own.start).measure(offloaded)
         found += weight * measured[1:4]
     return dict(zip(("bytes", "wire_s", "hidden_s"), (found / (sum(weights.values()) * steps)).tolist(), strict=True))
 
 
 def host_activations(spans: Spans, rank: int) -> float:
-    """Return the peak bytes of a simulated rank's activations in host memory, from copy start to copy-back end."""
+    """Return the peak bytes in host memory of a simulated rank's offloaded activations."""
     own = spans.of_rank(rank)
     of_microbatch = own.microbatch >= 0
     out = of_microbatch & (own.stream == own.code("d2h"))

@@ -1,7 +1,7 @@
 """Traffic on the links of a run: bytes, busy time and utilisation over time.
 
-From the ops: a collective or transfer moves its bytes over the links of its paths from its start to its end, at an even
-pace. So bytes are exact, and rates are means over a span.
+A collective or transfer moves its bytes over the links of its paths from its start to its end at a constant rate. So
+bytes are exact, and rates are means over a span.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ LINK_COLUMNS = (
 
 
 def link_table(result: Result) -> pd.DataFrame:
-    """Return one row per link that carried traffic, in the cluster's order; per step, in B/s, bytes and seconds.
+    """Return a table of the links that carried traffic, in the cluster's order; per step, in B/s, bytes and seconds.
 
     ``busy_s`` is the time with a span under way that uses the link; ``utilisation`` bytes / (capacity x step time);
     ``peak_utilisation`` the highest rate / capacity of any instant. Rates are spans' means: where concurrent traffic
     would add up to more than the capacity, the link was full, and the peak is 1.
     """
-    return _loads_of(result).table.copy()
+    return _link_loads(result).table.copy()
 
 
 def hottest_links(result: Result, n: int = 10) -> pd.DataFrame:
-    """Return the links with the highest utilisation, then the most bytes; ``links`` counts identical ones.
+    """Return the links with the highest utilisation, then the most bytes; ``links`` counts identical links.
 
     Links between equal kinds of node with equal numbers are one row, named by the first of them.
     """
-    return _loads_of(result).hottest(n)[0]
+    return _link_loads(result).hottest(n)[0]
 
 
 def hottest_links_over_time(result: Result, n: int, bins: int) -> tuple[pd.DataFrame, Floats, Floats]:
-    """Return the hottest links, the edges (s) of ``bins`` equal bins, and these links' utilisation: (links, bins)."""
-    loads = _loads_of(result)
+    """Return the busiest links, the edges (s) of ``bins`` time bins, and utilisation as [link, bin]."""
+    loads = _link_loads(result)
     table, numbers = loads.hottest(n)
     return table, *loads.over_time(numbers, bins)
 
 
 def link_utilisation(result: Result, links: Sequence[Link], bins: int = 200) -> tuple[Floats, Floats]:
-    """Return the edges (s) of ``bins`` equal bins, and each link's mean rate / capacity in each: (links, bins).
+    """Return the edges (s) of ``bins`` time bins, and mean rate / capacity as [link, bin].
 
     ``links`` are (from, to) pairs of node names. Bytes are conserved, so a bin is above 1 where the mean rates of
     concurrent spans add up to more than the capacity. InputError for a link that the cluster does not have, and for no
     bins.
     """
     if bins < 1:
-        raise InputError(f"bins is {bins!r}; at least 1 is needed")
-    loads = _loads_of(result)
+        raise InputError(f"bins={bins!r} must be at least 1")
+    loads = _link_loads(result)
     return loads.over_time([loads.class_of(link) for link in links], bins)
 
 
-def _loads_of(result: Result) -> LinkLoads:
+def _link_loads(result: Result) -> LinkLoads:
     loads: LinkLoads | None = vars(result).get("_link_loads")
     if loads is None:
         loads = vars(result)["_link_loads"] = LinkLoads(result)
@@ -79,7 +79,7 @@ def _loads_of(result: Result) -> LinkLoads:
 
 
 class LinkLoads:
-    """Traffic of one run's spans by the classes of links that they used.
+    """Traffic of one run on the classes of equal links that it used.
 
     ``result`` may be one of several jobs that were simulated together: then only its ranks' traffic counts.
     """
@@ -88,7 +88,7 @@ class LinkLoads:
         self._steps, self.capacity = result.steps, result.capacity  # B/s of every link of a class
         self.duration = result.step_time * result.steps
         self._cluster, classes = result.scenario.cluster.built, result.folding.classes
-        traffics, self._spans = _transfers(result)
+        traffics, self._spans = _collect_transfers(result)
         self._bytes: dict[int, dict[int, float]] = {}  # link class -> traffic -> bytes of one span
         for traffic, own in enumerate(traffics):
             used = len(self._spans[traffic][0]) > 0  # else of another job
@@ -102,7 +102,7 @@ class LinkLoads:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """Table of loaded links; see ``link_table``."""
+        """Table of the links that carried traffic; see ``link_table``."""
         number, kinds = self._cluster.kinds(self._links)
         rows = [
             (a, b, kinds[kind].medium, *self._row(own))
@@ -110,10 +110,10 @@ class LinkLoads:
                 self._cluster.named(self._links), number.tolist(), self._classes.tolist(), strict=True
             )
         ]
-        return _frame(rows, LINK_COLUMNS)
+        return _make_table(rows, LINK_COLUMNS)
 
     def hottest(self, n: int) -> tuple[pd.DataFrame, list[int]]:
-        """Return the table of the hottest links (see ``hottest_links``) and their classes."""
+        """Return the table of the busiest links (see ``hottest_links``), and their link classes."""
         number, kinds = self._cluster.kinds(self._links)
         codes, first, counts = np.unique(
             self._classes * max(1, len(kinds)) + number, return_index=True, return_counts=True
@@ -130,10 +130,10 @@ class LinkLoads:
         ends = self._cluster.named(self._links[places])
         rows = [(a, b, alike[0].medium, *row, many)
                 for (a, b), (alike, (_, many, row)) in zip(ends, top, strict=True)]  # fmt: skip
-        return _frame(rows, (*LINK_COLUMNS, "links")), self._classes[places].tolist()
+        return _make_table(rows, (*LINK_COLUMNS, "links")), self._classes[places].tolist()
 
     def over_time(self, numbers: Sequence[int | None], bins: int) -> tuple[Floats, Floats]:
-        """Return the edges (s) of equal bins, and rate / capacity of links of these classes (None: no traffic)."""
+        """Return the edges (s) of time bins, and rate / capacity of links by class (None: no traffic)."""
         edges = np.linspace(0.0, self.duration, bins + 1)
         matrix = np.zeros((len(numbers), bins))
         for place, number in enumerate(numbers):
@@ -142,7 +142,7 @@ class LinkLoads:
         return edges, matrix
 
     def class_of(self, link: Link) -> int | None:
-        """Return the class of a link by its nodes; None if it carried nothing."""
+        """Return the class of the link between two nodes; None if it carried nothing."""
         number = self._cluster.link_index.get(link)
         if number is None:
             raise InputError(f"cluster {self._cluster.name!r} has no link from {link[0]!r} to {link[1]!r}")
@@ -151,7 +151,6 @@ class LinkLoads:
         return int(self._classes[place]) if there else None
 
     def _row(self, number: int) -> Row:
-        """Return capacity, bytes, busy seconds, utilisation and peak utilisation of links of a class, per step."""
         capacity = self.capacity[number]
         key = capacity, tuple(self._bytes[number].items())
         if key not in self._measured:
@@ -163,14 +162,13 @@ class LinkLoads:
         return capacity, moved / self._steps, busy / self._steps, moved / (capacity * self.duration), peak
 
     def moved_until(self, number: int, instants: Floats) -> Floats:
-        """Return the bytes that had crossed each link of a class at these instants."""
+        """Return the bytes that had crossed each link of a class at these times (s)."""
         times, rate = self._rates(number)
         until = np.concatenate([[0.0], np.cumsum(rate[:-1] * np.diff(times))])
         crossed: Floats = np.interp(instants, times, until)
         return crossed
 
     def _rates(self, number: int) -> tuple[Floats, Floats]:
-        """Return the instants at which the rate on a link of a class changes, and the rate (B/s) from each on."""
         times, changes, under_way = [], [], []
         for traffic, size in self._bytes[number].items():
             start, end = self._spans[traffic]
@@ -184,13 +182,13 @@ class LinkLoads:
         return instants, np.where(spans > 0, np.maximum(rate, 0.0), 0.0)  # else rounding would leave a rate behind
 
 
-def _frame(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
+def _make_table(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(rows, columns=list(columns))
 
 
-def _transfers(result: Run) -> tuple[list[tuple[Traffic, ...]], list[tuple[Floats, Floats]]]:
+def _collect_transfers(result: Run) -> tuple[list[tuple[Traffic, ...]], list[tuple[Floats, Floats]]]:
     ops, times = result.record.ops, result.record.times
     numbers: dict[int, int] = {}  # by identity: equal traffics are one object
     of_label = [numbers.setdefault(id(label.traffics), len(numbers)) if label.traffics else -1 for label in ops.labels]

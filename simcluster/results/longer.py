@@ -1,9 +1,7 @@
-"""Ops that take longer on a step's critical path although fewer faults or faster links should shorten it.
+"""Ops on a step's critical path that take longer although fewer faults or faster links should shorten it.
 
-A step is as long as its longest path. Ops keep their order on every lane and what they wait for, so the same ops are a
-path of the other step, too, which is no longer than that step: where this one is longer, some op of the path itself
-takes longer. Nothing made it slower, so it is by interactions of ops (transfers share links with others that came at
-another time; compute overlaps with other communication) or by random draws (numbers below 1, or other ones).
+Ops keep their order on every lane and what they wait for, so where a step is longer, some op of its longest path takes
+longer: by interactions of ops (shared links, overlap with other communication) or by random draws.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simcluster.base.units import format_seconds
-from simcluster.results.critical_path import kind_of
+from simcluster.results.critical_path import op_kind_name
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
@@ -33,25 +31,25 @@ CAUSE = {
 
 @dataclass(frozen=True, slots=True)
 class SlowerOps:
-    """Ops of one kind ("pp send") on the longest path that take ``seconds`` per step longer, and why (``CAUSE``)."""
+    """Ops of equal kind ("pp send") on the critical path that take ``seconds`` per step longer, and the ``CAUSE``."""
 
     kind: str
     why: str
     seconds: float
 
     def in_words(self) -> str:
-        """Return a clause that describes the longer ops."""
+        """Return a clause that describes which ops take longer."""
         return (
             f"{self.kind} ops on its critical path take {format_seconds(self.seconds)} longer: they {CAUSE[self.why]}"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
 def find_slower_ops(base: Run, other: Run, *, drawn: bool) -> list[SlowerOps]:
-    """Return the ops that take longer on the longest path of ``other``, most first; none if its step is not longer.
+    """Return the ops that take longer on the critical path of ``other``, most first; none if its step is not longer.
 
     ``drawn``: compute times are random in one of them. Ranks that fold are compared by their representatives.
     """
@@ -67,7 +65,7 @@ def find_slower_ops(base: Run, other: Run, *, drawn: bool) -> list[SlowerOps]:
         if more <= 0:
             continue
         stream = spans.words[spans.stream[at]]
-        kind = kind_of(stream, spans.words[spans.kind[at]])
+        kind = op_kind_name(stream, spans.words[spans.kind[at]])
         if stream == "compute":
             found[kind, "draws" if drawn else "interference"] += more / path.steps
         else:
@@ -76,12 +74,11 @@ def find_slower_ops(base: Run, other: Run, *, drawn: bool) -> list[SlowerOps]:
 
 
 def describe_slower_ops(longer: list[SlowerOps]) -> str:
-    """Return one sentence about the ops that take longest; "" for none."""
+    """Return a sentence about the ops whose time grows most; "" for none."""
     return "; ".join(each.in_words() for each in longer[:_MAX_LISTED])
 
 
 def _op_durations(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
-    """Return by op its duration, and the part of it due to sharing links."""
     spans = run.spans
     took = spans.end - spans.start
     contended = took - run.free_seconds
@@ -90,7 +87,6 @@ def _op_durations(run: Run) -> dict[tuple[int | str, ...], tuple[float, float]]:
 
 
 def _op_keys(run: Run, at: Any) -> list[tuple[Any, ...]]:
-    """Return a key per op: rank, stream, kind, name, microbatch, chunk, step, layer, and a count of equal ones."""
     spans, words = run.spans, run.spans.words
     columns = (spans.rank, spans.stream, spans.kind, spans.name, spans.microbatch, spans.chunk, spans.step, spans.layer)
     seen: Counter[tuple[int, ...]] = Counter()

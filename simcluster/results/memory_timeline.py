@@ -1,11 +1,8 @@
 """Memory over time: allocations and frees of ops on every simulated rank, pool by pool.
 
-An op's memory is allocated when the op is issued (of a collective, when its rank arrives, not when the last one does)
-and freed when it ends. The tensor at a stage boundary is in a buffer of the receiver from the start of its transfer
-until the first op that uses it has ended: pool "other". Model state, which stays, is not included.
-
-Changes at one instant count together: frees make room for allocations (as the caching allocators of training frameworks
-reuse a freed block at once).
+An op's memory is allocated when the op is issued on its rank and freed when it ends. The tensor at a stage boundary is
+in a buffer of the receiver from the start of its transfer until the first op that uses it has ended: pool "other".
+Model state is not included. Of changes at one instant frees come first, as in caching allocators.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ Row = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """The peak of a rank's memory without model state, and the last op that allocated before it.
+    """Peak memory of a rank without model state, and the last op that allocated before it.
 
     ``time`` in seconds, ``pools`` in bytes. ``kind`` is "" where nothing is ever allocated, "recv" for a tensor that
     arrives; layer, chunk and microbatch are -1 where the op has none.
@@ -51,16 +48,16 @@ class MemoryPeak:
 
     @property
     def total(self) -> float:
-        """Bytes in all pools."""
+        """Sum of the bytes in all pools."""
         return sum(self.pools.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of the result JSON: rank, stage, seconds, and the op."""
+        """Return the peak's entry for the result JSON: rank, stage, seconds, and the op."""
         op = {name: getattr(self, name) for name in ("kind", "name", "layer", "step", "chunk", "microbatch")}
         return {"rank": self.rank, "stage": self.stage, "time_s": self.time, "op": op}
 
     def describe(self) -> str:
-        """Return a description of the op: 'forward mlp, layer 3, microbatch 7'; "" where nothing is ever allocated."""
+        """Describe the op at the peak: 'forward mlp, layer 3, microbatch 7'; "" if nothing is ever allocated."""
         if not self.kind:
             return ""
         layer = f", layer {self.layer}" if self.layer >= 0 else ""
@@ -69,7 +66,7 @@ class MemoryPeak:
 
 @dataclass(frozen=True, eq=False)
 class MemoryChanges:
-    """Changes of memory on a rank, column by column: frees first, then by op.
+    """Columns of a rank's memory changes: frees first, then by op.
 
     ``source`` is the index of a change's time in the rank's times; other columns are as in ``MemoryTimeline``.
     """
@@ -108,7 +105,7 @@ class MemoryChanges:
 
 
 def memory_changes(ops: RankOps) -> MemoryChanges:
-    """Return the allocations and frees of ranks with these ops.
+    """Return the allocations and frees of ranks that run these ops.
 
     ``source`` indexes the ready, start and end times of ops and messages, concatenated.
     """
@@ -145,7 +142,7 @@ _INTEGERS = ("step", "rank", "stage", "chunk", "microbatch", "layer")
 
 @dataclass(frozen=True)
 class MemoryTimeline(Displayable):
-    """Changes of memory of the simulated ranks, column by column, sorted by rank, then time, frees first.
+    """Columns of the memory changes of all simulated ranks, sorted by rank, then time, frees first.
 
     ``delta`` in bytes, negative where memory is freed; ``row`` is the place in ``rows`` of (kind, name, layer) of the
     op; ``pool`` a place in POOLS.
@@ -166,7 +163,7 @@ class MemoryTimeline(Displayable):
         return len(self.delta)
 
     def only(self, ranks: range) -> MemoryTimeline:
-        """Return the changes on one job's ranks, with ranks and stages numbered from 0."""
+        """Return the changes on the ranks of one job, with ranks and stages renumbered from 0."""
         own = self._part(ranks.start, ranks.stop)
         columns = {name: getattr(self, name)[own] for name in _COLUMNS}
         columns["rank"] = columns["rank"] - ranks.start
@@ -175,16 +172,16 @@ class MemoryTimeline(Displayable):
         return MemoryTimeline(self.rows, **columns)
 
     def curve(self, rank: int) -> tuple[Floats, dict[str, Floats]]:
-        """Return times and, by pool, the bytes on a simulated rank from time[i] (s) until time[i + 1]."""
+        """Return times, and by pool the bytes that a simulated rank holds from time[i] (s) until time[i + 1]."""
         own = self._part(rank, rank + 1)
-        time, last = _instants(self.time[own])
+        time, last = _first_of_instants(self.time[own])
         return time, {
             name: np.cumsum(np.where(self.pool[own] == number, self.delta[own], 0.0))[last]
             for number, name in enumerate(POOLS)
         }
 
     def peak(self, rank: int, stage: int) -> MemoryPeak:
-        """Return the first moment at which a simulated rank (of this stage) holds most."""
+        """Return the first memory peak of a simulated rank of this stage."""
         own = self._part(rank, rank + 1)
         columns = {name: getattr(self, name)[own] for name in ("row", *_OF_CHANGES)}
         changes = MemoryChanges(self.rows, source=np.arange(own.stop - own.start), **columns)
@@ -192,7 +189,7 @@ class MemoryTimeline(Displayable):
 
     @cached_property
     def held(self) -> Floats:
-        """Bytes in the change's pool on its rank, after the change."""
+        """Bytes that a rank holds in the pool of a change, after the change."""
         found = np.zeros(len(self))
         for rank in np.unique(self.rank).tolist():
             own = self._part(rank, rank + 1)
@@ -202,7 +199,7 @@ class MemoryTimeline(Displayable):
         return found
 
     def frame(self) -> pd.DataFrame:
-        """Return a DataFrame with a row per change: ``bytes`` (negative where freed), and ``held`` after it."""
+        """Return a DataFrame with a row per change: ``bytes`` (negative: freed), and ``held`` after it."""
         import pandas as pd
 
         rows = np.array([*self.rows, ("", "", -1)], dtype=object)[self.row]
@@ -221,7 +218,7 @@ _COLUMNS = ("time", "rank", "stage", "step", "chunk", "microbatch", "row", "pool
 
 
 def memory_timeline(ranks: Iterable[RankRecord]) -> MemoryTimeline:
-    """Return all changes of memory of these ranks."""
+    """Return all memory changes of these ranks."""
     rows: dict[Row, int] = {}
     changes_of, parts = cache(memory_changes), []
     for each in ranks:
@@ -242,6 +239,6 @@ def memory_peaks(ranks: Iterable[RankRecord]) -> list[MemoryPeak]:
     return [changes_of(each.ops).peak(np.concatenate(each.times[:3]), each.rank, each.stage) for each in ranks]
 
 
-def _instants(time: Floats) -> tuple[Floats, Ints]:
+def _first_of_instants(time: Floats) -> tuple[Floats, Ints]:
     last = np.flatnonzero(np.append(time[1:] != time[:-1], [True] * bool(len(time))))
     return time[last], last

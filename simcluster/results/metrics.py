@@ -1,12 +1,8 @@
-"""Breakdown of a rank's step: the state of the rank at every instant, from its spans alone.
+"""Breakdown of a rank's step: what the rank does at each instant, from its spans alone.
 
 At any instant a rank is in exactly one state: computing (by kind); else communicating (exposed, by axis); else stopped
-for a checkpoint, for data or a validation; else waiting, for its host (by the host's work: optimizer, offload; all else
-is other), for late ranks of its stage (straggler_wait: members of its group, or, when its work is done, the rank that
-ends the stage's) or for other stages (bubble). So the breakdown sums to the step; ``step_time`` has that of all ranks.
-
-There is one bubble, everywhere: the breakdown's. It is idle time that other stages cause: no exposed communication, no
-wait for a straggler of the same stage, and nothing without a pipeline.
+for a checkpoint, for data or a validation; else waiting, for its host (optimizer, offload, other), for late ranks of
+its stage (straggler_wait) or for other stages (bubble). So the breakdown sums to the step.
 
 Definitions: CONTRACT.md, "Result JSON"; overlap as HolisticTraceAnalysis counts it (|C and N| / |N|).
 """
@@ -25,7 +21,7 @@ BREAKDOWN = (
 
 @dataclass(frozen=True)
 class RankTime:
-    """One rank's step in seconds.
+    """Time breakdown of one rank's step, in seconds.
 
     ``states`` are the entries of the breakdown; ``communication`` is time with something on the wire, ``overlapped``
     the part of it that overlaps with compute.
@@ -37,7 +33,7 @@ class RankTime:
 
     @classmethod
     def of_seconds(cls, seconds: list[float]) -> RankTime:
-        """Return the time of a rank from the seconds that ``RankStates.measure`` returns."""
+        """Return a rank's time breakdown from the seconds that ``RankStates.measure`` returns."""
         states = dict.fromkeys(BREAKDOWN, 0.0)
         *entries, communication, overlapped = seconds
         for name, part in zip(ENTRIES, entries, strict=True):

@@ -1,8 +1,7 @@
-"""The metrics of a result, each declared once: its name in the JSON, unit, heading and formula.
+"""Metrics of a result, each declared once: its name in the JSON, unit, heading and formula.
 
 To add one: an entry in METRICS, an attribute of ``FlatNumbers``, a line in CONTRACT.md. It is then in the result JSON,
-in the rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``. A step is known here by a
-protocol, so that nothing that simulates one is imported.
+in the rows of ``compare`` and of sweeps, and with a heading in the tables of its ``columns``.
 """
 
 from __future__ import annotations
@@ -41,40 +40,40 @@ class TimedStep(Protocol):
 
     @property
     def facts(self) -> Facts:
-        """Tokens, FLOP, ranks and peaks of the job."""
+        """Token count, FLOP, number of ranks and peak rates of the job."""
 
 
 class SimulatedStep(TimedStep, Protocol):
-    """A simulated step (``result.Result``)."""
+    """A fully simulated step, with breakdown and memory (``result.Result``)."""
 
     @property
     def times(self) -> StepTime:
-        """Breakdown of the step."""
+        """Time breakdown of the step."""
 
     @property
     def schedule_bubble(self) -> ScheduleBubble:
-        """Bubble of the schedule alone."""
+        """Bubble of the pipeline schedule alone, with equal passes and without communication."""
 
     @property
     def slowdown(self) -> float:
-        """Step time relative to that without stragglers."""
+        """Step time relative to the same step without stragglers."""
 
     @property
     def memory(self) -> Footprint:
-        """Bytes on the fullest GPU."""
+        """Bytes on the GPU that holds most."""
 
     @property
     def host_memory(self) -> float:
-        """Bytes in the fullest host memory."""
+        """Bytes offloaded to the host memory that holds most."""
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU has enough memory."""
+        """Whether the GPU that holds most has enough memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number of a step.
+    """Definition of a metric of a step: unit, formula, and heading in tables.
 
     ``of`` takes a SimulatedStep, or a TimedStep where the metric is ``timed``: then it is also known where no step is
     simulated in full. ``heading`` is its heading in the tables of ``columns``.
@@ -90,7 +89,7 @@ class Metric:
 def timed(
     unit: Unit, of: Callable[[TimedStep], float], heading: str = "", columns: frozenset[Table] = ALL_TABLES
 ) -> Metric:  # fmt: skip
-    """Return a metric that follows from the step time and the job.
+    """Return the definition of a metric that follows from the step time and the job alone.
 
     >>> timed("s", lambda step: step.step_time, "step").timed
     True
@@ -101,7 +100,9 @@ def timed(
 def played(
     unit: Unit, of: Callable[[SimulatedStep], float], heading: str = "", columns: frozenset[Table] = ALL_TABLES
 ) -> Metric:  # fmt: skip
-    """Return a metric of a simulated step; with a heading it is in all tables, or those of ``columns``.
+    """Return the definition of a metric that needs a simulated step.
+
+    With a heading it is in all tables, or in those of ``columns``.
 
     >>> sorted(played("s", exposed_communication, "exposed").columns)
     ['compare', 'plan', 'report', 'sweep']
@@ -110,23 +111,23 @@ def played(
 
 
 def mfu(step: TimedStep) -> float:
-    """Return the model FLOP/s over peak: no recompute, causal attention at one half."""
+    """Return the MFU: model FLOP/s over peak, without recompute, causal attention counted as half."""
     return step.facts.model_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
 def mfu_bf16(step: TimedStep) -> float:
-    """Return the MFU over the GPU's bf16 peak for an fp8 or fp4 job, as papers quote it, otherwise the MFU."""
+    """Return the MFU of an fp8 or fp4 job over the GPU's bf16 peak, as papers quote it; otherwise the MFU."""
     facts = step.facts
     return mfu(step) * (facts.peak_flops / facts.bf16_flops if facts.low_precision and facts.bf16_flops else 1.0)
 
 
 def hfu(step: SimulatedStep) -> float:
-    """Return the hardware FLOP/s over peak: the MFU with recomputation."""
+    """Return the HFU: hardware FLOP/s, recompute included, over peak."""
     return step.facts.hardware_flops / step.step_time / (step.facts.ranks * step.facts.peak_flops)
 
 
 def exposed_communication(step: SimulatedStep) -> float:
-    """Return the seconds for which communication over any axis delays the mean rank."""
+    """Return the seconds per step for which communication of any axis delays the mean rank."""
     return sum(seconds for name, seconds in step.times.breakdown.items() if name.startswith("exposed_"))
 
 
@@ -172,22 +173,22 @@ def all_metrics(step: SimulatedStep) -> dict[str, float]:
     return {name: metric.of(step) for name, metric in METRICS.items()}
 
 
-def timed_numbers(step: TimedStep) -> dict[str, float]:
-    """Return the metrics that follow from the step time alone."""
+def step_time_metrics(step: TimedStep) -> dict[str, float]:
+    """Return the metrics that follow from the step time and the job alone."""
     return {name: metric.of(step) for name, metric in METRICS.items() if metric.timed}
 
 
-def columns_of(table: Table) -> dict[str, Metric]:
-    """Return the metrics that are columns of a table, in order.
+def table_metrics(table: Table) -> dict[str, Metric]:
+    """Return the metrics that are columns of a table (compare, sweep, plan or report), in order.
 
-    >>> list(columns_of("plan"))
+    >>> list(table_metrics("plan"))
     ['real_tokens_per_s_per_gpu', 'mfu', 'bubble_fraction']
     """
     return {name: metric for name, metric in METRICS.items() if table in metric.columns}
 
 
 class MetricValue:
-    """Descriptor that computes the metric of the attribute's name."""
+    """Descriptor that computes the metric with the attribute's name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -208,13 +209,13 @@ def list_options(method: Method) -> Method:
 
 
 class TimedNumbers(Displayable):
-    """Metrics of any simulated program: the parts of its step time."""
+    """Metrics of any simulated run, with or without a scenario: the parts of its step time."""
 
     if TYPE_CHECKING:
 
         @property
         def times(self) -> StepTime:
-            """Breakdown of the step."""
+            """Time breakdown of the step."""
 
     step_time_s = MetricValue()
     """Seconds per step: ``step_time``."""
@@ -231,7 +232,7 @@ class TimedNumbers(Displayable):
 
     @property
     def breakdown(self) -> pd.Series[float]:
-        """Seconds of the mean rank's step by state (``forward``, ``exposed_tp``, ...), in sum the step time."""
+        """Seconds per step of the mean rank by activity (``forward``, ``exposed_tp``, ...); in sum the step time."""
         import pandas as pd
 
         return pd.Series(self.times.breakdown, name="seconds", dtype=float)
@@ -266,7 +267,7 @@ class TimedNumbers(Displayable):
 
 
 class FlatNumbers(TimedNumbers):
-    """Metrics of a step of a job: also its tokens, FLOP and memory."""
+    """Metrics of a step that was simulated from a scenario: also its tokens, FLOP and memory."""
 
     tokens_per_s = MetricValue()
     """Tokens of all sequences per second, padding included."""

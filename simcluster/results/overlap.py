@@ -1,9 +1,8 @@
-"""Communication and the compute that hides it: per collective, per axis and per rank.
+"""Overlap of communication with compute: per collective, per parallel axis and per rank.
 
-A collective's time on a rank is waiting for its last member (the rank's arrival to start), then wire (start to end); of
-the wire, what overlaps with the rank's compute is hidden and the rest exposed (MODELLING.md F.6; the wait is split off
-as in the what-if analysis of arXiv:2505.05713). ``hidden / wire`` of everything is HolisticTraceAnalysis' overlap, |C
-and N| / |N|.
+A collective waits on a rank until its last member arrives, then is on the wire until its end; wire time is hidden while
+the rank computes, else exposed (MODELLING.md F.6). ``hidden / wire`` is HolisticTraceAnalysis' overlap, |C and N| /
+|N|.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from simcluster.base.arrays import Bools, Floats, Ints, concat_ranges
 from simcluster.base.shown import Displayable
-from simcluster.results.span_states import EXPOSED, bits_of, find_covered, find_inside
+from simcluster.results.span_states import EXPOSED, find_covered, find_inside, span_entry_bits
 from simcluster.results.timeline import Spans
 
 _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the numbers
@@ -23,7 +22,7 @@ _COUNTED = [5, 8]  # places of ``counted`` and ``counted_contention`` among the 
 
 @dataclass(frozen=True, slots=True)
 class CommKey:
-    """A collective by axis, kind and name; a whole axis without kind and name, all axes together without any."""
+    """Key of a collective (axis, kind, name), of a whole axis (axis alone), or of all communication (empty)."""
 
     axis: str = ""
     kind: str = ""
@@ -32,7 +31,7 @@ class CommKey:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSeconds:
-    """Overlap of communication, in seconds per step of one rank or of the mean rank.
+    """Communication time of one rank or of the mean rank, split into overlapped and exposed, in seconds per step.
 
     ``wire`` = ``hidden`` + ``exposed`` is the time with any of these calls between its last arrival and its end.
     ``counted`` is what the breakdown of the step counts under this axis: exposed, and no axis before it (tp, cp, ep,
@@ -54,9 +53,9 @@ class OverlapSeconds:
 
 @dataclass(frozen=True)
 class Overlaps(Displayable):
-    """Overlap of all communication: of every simulated rank, and the mean over all ranks that they represent.
+    """Overlap of all communication with compute: of every simulated rank, and the mean over all ranks.
 
-    Keys are in order: all, then axis by axis its sum and its collectives.
+    Keys are in order: all communication, then each axis and its collectives.
     """
 
     of_rank: Mapping[int, Mapping[CommKey, OverlapSeconds]]
@@ -64,34 +63,34 @@ class Overlaps(Displayable):
 
     @property
     def fraction(self) -> float:
-        """Share of the communication time on the wire that overlaps with compute (HolisticTraceAnalysis)."""
+        """Share of the communication time that overlaps with compute, as in HolisticTraceAnalysis."""
         total = self.mean[CommKey()]
         return total.hidden / total.wire if total.wire else 0.0
 
     def rows(self) -> list[dict[str, str | float]]:
-        """Return the means as rows for the result JSON: per step, in seconds and bytes."""
-        return [_row(key, value) for key, value in self.mean.items()]
+        """Return the means over ranks as rows for the result JSON: per step, in seconds and bytes."""
+        return [_overlap_row(key, value) for key, value in self.mean.items()]
 
 
-def _row(key: CommKey, value: OverlapSeconds) -> dict[str, str | float]:
+def _overlap_row(key: CommKey, value: OverlapSeconds) -> dict[str, str | float]:
     numbers = {name if name in ("calls", "bytes") else f"{name}_s": part for name, part in asdict(value).items()}
     return {"axis": key.axis, "kind": key.kind, "name": key.name, **numbers}
 
 
-def overlaps(
+def measure_overlaps(
     spans: Spans, weights: Mapping[int, int], free: Floats, *, steps: int
 ) -> Overlaps:  # fmt: skip
-    """Measure the overlap in a timeline; ``weights[rank]`` is how many ranks a simulated rank represents.
+    """Measure the overlap of communication with compute; ``free`` has each span's seconds on free links.
 
-    ``free`` is each span's seconds on free links (``Run.free_seconds``).
+    ``weights[rank]`` is how many ranks a simulated rank represents.
     """
     for stream, kind in dict.fromkeys(zip(spans.stream.tolist(), spans.kind.tolist(), strict=True)):
-        bits_of(spans.words[stream], spans.words[kind])  # raises if the breakdown does not know it
+        span_entry_bits(spans.words[stream], spans.words[kind])  # raises if the breakdown does not know it
     found = {}
     for rank in weights:
         low, high = np.searchsorted(spans.rank, [rank, rank + 1])
-        found[rank] = _of_rank(spans.of_rank(rank), free[low:high], steps)
-    keys = _in_order(key for of_rank in found.values() for key in of_rank)
+        found[rank] = _measure_rank(spans.of_rank(rank), free[low:high], steps)
+    keys = _sort_keys(key for of_rank in found.values() for key in of_rank)
     total = sum(weights.values())
     nothing = OverlapSeconds()
     mean = {}
@@ -103,14 +102,13 @@ def overlaps(
     return Overlaps(found, mean)
 
 
-def _in_order(keys: Iterable[CommKey]) -> list[CommKey]:
-    """Return the keys in order: all, then by axis as the breakdown counts them, each axis before its collectives."""
+def _sort_keys(keys: Iterable[CommKey]) -> list[CommKey]:
     place = {axis: number for number, axis in enumerate(("", *EXPOSED))}
     return sorted(dict.fromkeys(keys), key=lambda key: (place[key.axis], key.kind, key.name))
 
 
-def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSeconds]:
-    rank = Pieces(spans, free)
+def _measure_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSeconds]:
+    rank = CommunicationTime(spans, free)
     every = np.zeros(len(spans), dtype=bool)
     found: dict[CommKey, Floats] = {}
     for axis in EXPOSED:
@@ -122,7 +120,7 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSec
         names = spans.kind[on_axis] * len(spans.words) + spans.name[on_axis]
         pairs = [divmod(pair, len(spans.words)) for pair in np.unique(names).tolist()]
         keys = {CommKey(axis, spans.words[kind], spans.words[name]): (kind, name) for kind, name in pairs}
-        for key in _in_order(keys):
+        for key in _sort_keys(keys):
             kind, name = keys[key]
             found[key] = rank.measure(on_axis & (spans.kind == kind) & (spans.name == name), counts=True)
             found[CommKey(axis)][_COUNTED] += found[key][_COUNTED]
@@ -132,8 +130,8 @@ def _of_rank(spans: Spans, free: Floats, steps: int) -> dict[CommKey, OverlapSec
     return {key: OverlapSeconds(*(numbers / steps).tolist()) for key, numbers in {CommKey(): total, **found}.items()}
 
 
-class Pieces:
-    """Time of one rank cut at every start and end, so that every state is a mask over the pieces."""
+class CommunicationTime:
+    """Time of one rank, cut at every start and end of a span, so that every state is a mask over the pieces."""
 
     def __init__(self, spans: Spans, free: Floats) -> None:
         self._spans = spans
@@ -147,7 +145,7 @@ class Pieces:
         self._contended = np.divide(took - free, took, out=np.zeros(len(spans)), where=took > 0)
 
     def measure(self, which: Bools, *, counts: bool = False) -> Floats:
-        """Return ``OverlapSeconds`` of the run; with ``counts`` what is exposed and not counted yet is counted here."""
+        """Return ``OverlapSeconds`` of some spans; with ``counts``, also count their exposed time, once per instant."""
         spans, chosen = self._spans, np.flatnonzero(which)
         place, depth, contended = self._on_wire(chosen)
         length, computing = self._length[place], self._computing[place]
@@ -164,7 +162,7 @@ class Pieces:
         ])  # fmt: skip
 
     def _on_wire(self, chosen: Ints) -> tuple[Ints, Floats, Floats]:
-        """Return the pieces in which some of the spans are under way, their number, and the sum of contended parts."""
+        """Return the pieces in which some of the spans are active, how many are, and the sum of contended shares."""
         first, last, part = self._start[chosen], self._end[chosen], self._contended[chosen]
         if not part.any() and (last[:-1] <= first[1:]).all():  # one after the other
             place = np.repeat(first, last - first) + concat_ranges(last - first)

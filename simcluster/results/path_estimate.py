@@ -1,6 +1,6 @@
-"""Step time under other durations of ops, to first order, from the critical path of a run.
+"""First-order estimate of the step time under other op durations, from the critical path of a run.
 
-Ops keep their places, and another path that becomes the longest is not considered.
+Ops keep their order; another path that becomes the longest is not considered.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from simcluster.results.timeline import Spans
 
 
 def path_seconds_under(path: CriticalPath, run: Run, other: Run) -> float | None:
-    """Return the path's seconds per step with its spans scaled to the durations planned in ``other``.
+    """Return the critical path's seconds per step if its spans had the durations planned in ``other``.
 
-    None if that has other ops, or other ranks are equal in it. Contention changes in proportion to the communication
-    that it adds to, and what interference adds to a computation in proportion to the communication concurrent with it.
+    None if that run has other ops or other representatives. Contention changes in proportion to the communication that
+    it adds to, and interference with a computation in proportion to the communication concurrent with it.
     """
     ops, spans, number = run.record.ops, path.spans, path.number
     if not _equal_ops(ops, other.record.ops):
         return None
-    before, after = _planned(run, spans), _planned(other, spans)
+    before, after = _planned_seconds(run, spans), _planned_seconds(other, spans)
     ratio = np.divide(after, before, out=np.ones(len(before)), where=before > 0)
     seconds = (path.end - path.start) * ratio[number]
     computes = (spans.kind != spans.code("recv")) & (ops.seconds[spans.op] > 0)
@@ -40,7 +40,6 @@ def path_seconds_under(path: CriticalPath, run: Run, other: Run) -> float | None
 
 
 def _concurrent_ratio(spans: Spans, ratio: Floats, communicates: Bools, number: Ints) -> Floats:
-    """Return the mean ratio of the communication of the rank during some of the spans, 1 where there is none."""
     found = np.ones(len(number))
     for rank in np.unique(spans.rank[number]).tolist():
         low, high = np.searchsorted(spans.rank, [rank, rank + 1]).tolist()
@@ -70,8 +69,7 @@ def _equal_ops(one: Ops, two: Ops) -> bool:
     return np.array_equal(first, second) and np.array_equal(one.lane, two.lane)
 
 
-def _planned(run: Run, spans: Spans) -> Floats:
-    """Return the seconds of every span as planned: for communication, its time on free links."""
+def _planned_seconds(run: Run, spans: Spans) -> Floats:
     ops = run.record.ops
     found = spans.end - spans.start
     if not run.hop_by_hop:

@@ -15,15 +15,15 @@ from simcluster.base.errors import InputError
 from simcluster.documents.argument_types import checked
 from simcluster.reference.record import RankRecord, Record
 from simcluster.results.account import Account
-from simcluster.results.contention import CallKey, FreeCalls, call_ids, slowed_seconds
+from simcluster.results.contention import CallKey, FreeCalls, call_ids, interference_seconds
 from simcluster.results.critical_path import CriticalPath, critical_path
 from simcluster.results.memory_timeline import MemoryPeak, MemoryTimeline, memory_peaks, memory_timeline
 from simcluster.results.numbers import TimedNumbers
-from simcluster.results.overlap import Overlaps, overlaps
-from simcluster.results.step_time import StepTime, mean_breakdown, step_time
+from simcluster.results.overlap import Overlaps, measure_overlaps
+from simcluster.results.step_time import StepTime, mean_breakdown, measure_step_time
 from simcluster.results.timeline import Spans, make_spans
 from simcluster.results.traffic import AxisTraffic, axis_traffic
-from simcluster.results.waits import Wait, waits
+from simcluster.results.waits import Wait, list_waits
 from simcluster.symmetry.folding import Folding
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Run(TimedNumbers):
     """A simulated run with its timeline and measurements.
 
-    ``ranks`` are this job's in the record, where several jobs were simulated together; the job's numbering begins at 0.
-    ``capacity`` is B/s per class of links; ``hop_by_hop``: collectives were simulated so, and not as flows.
+    ``ranks`` are this job's ranks in the record, where several jobs were simulated together; its numbering begins at 0.
+    ``capacity`` is B/s per class of links; ``hop_by_hop``: collectives were not simulated as flows.
     """
 
     record: Record = field(repr=False)
@@ -53,12 +53,12 @@ class Run(TimedNumbers):
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
-        """DataFrame with one row per span of every simulated rank; ``timeline_of`` gives any other rank's."""
+        """DataFrame with one row per span of every simulated rank; ``timeline_of`` returns that of any other rank."""
         return self.spans.frame()
 
     @checked
     def timeline_of(self, rank: int) -> pd.DataFrame:
-        """Return the timeline of any rank: its representative's, with this rank's number and groups."""
+        """Return the timeline of any rank, copied from the simulated rank that represents it."""
         own = self.spans.of_rank(self.simulated_for(rank))
         words, group_name = list(own.words), self.folding.communicators.group_name
         group = np.arange(len(words))
@@ -88,11 +88,10 @@ class Run(TimedNumbers):
 
     @cached_property
     def times(self) -> StepTime:
-        """Breakdown of the step and the numbers that follow from it."""
-        return step_time(self._ranks, self.weights, steps=self.steps)
+        """Time breakdown of the step and the metrics that follow from it."""
+        return measure_step_time(self._ranks, self.weights, steps=self.steps)
 
     def _ranks(self) -> Iterator[RankRecord]:
-        """Generate the simulated ranks of this job, with ranks and stages numbered within the job."""
         first, stages = self.ranks.start, self._stages
         for rank, _, ops, times in self.record.ranks():
             if rank in self.ranks:
@@ -100,7 +99,7 @@ class Run(TimedNumbers):
 
     @cached_property
     def breakdown_of_stages(self) -> list[dict[str, float]]:
-        """Breakdown of the mean rank of every stage; each sums to the step time."""
+        """Time breakdown of the mean rank of each pipeline stage; each adds up to the step time."""
         stages = self._stages
         ranks = [[rank for rank in self.weights if stages[rank] == stage] for stage in range(max(stages.values()) + 1)]
         return [mean_breakdown(self.times.of_rank, self.weights, chosen, steps=self.steps) for chosen in ranks]
@@ -114,48 +113,48 @@ class Run(TimedNumbers):
 
     @cached_property
     def overlap(self) -> Overlaps:
-        """Communication that is hidden, exposed, or waiting for a peer: per collective, per axis and per rank."""
-        return overlaps(self.spans, self.weights, self.free_seconds, steps=self.steps)
+        """Overlapped, exposed and waiting communication per collective, per axis and per rank."""
+        return measure_overlaps(self.spans, self.weights, self.free_seconds, steps=self.steps)
 
     @cached_property
     def traffic(self) -> list[AxisTraffic]:
-        """Bytes that the mean rank sends per step: in all, per axis, per collective."""
+        """Bytes that the mean rank sends per step: in total, per axis, per collective."""
         return axis_traffic(
             self.folding.communicators, self.spans, self.called, self.weights, self.overlap, steps=self.steps
         )
 
     @cached_property
     def called(self) -> tuple[Ints, list[CallKey]]:
-        """Index of every span's call, and the different calls (``call_ids``)."""
+        """Index of every span's communication call, and the distinct calls (``call_ids``)."""
         return call_ids(self.folding.communicators, self.record.ops, self.spans, self.ranks.start)
 
     @cached_property
     def free_calls(self) -> FreeCalls:
-        """Cached seconds of calls on free links."""
+        """Cache of the seconds that communication calls would take on free links."""
         return FreeCalls(self.folding, self.capacity)
 
     @cached_property
     def free_seconds(self) -> Floats:
-        """Seconds of every span on free links; its duration where that is given or was simulated hop by hop."""
+        """Seconds of every span on free links; its duration if that was given or simulated hop by hop."""
         if self.hop_by_hop:
             return self.spans.end - self.spans.start
         return self.free_calls.of_spans(self.spans, self.record.ops, self.called)
 
     @cached_property
     def account(self) -> Account:
-        """Account of the step by cause and by stage, from which differences to other runs are computed."""
-        slowed = slowed_seconds(self.record.ops, self.record.times, self.weights, self.ranks.start)
+        """Breakdown of the step by cause and by stage, from which differences to other runs are computed."""
+        slowed = interference_seconds(self.record.ops, self.record.times, self.weights, self.ranks.start)
         slowed = {kind: seconds / self.steps for kind, seconds in slowed.items()}
         return Account.of(self.times.breakdown, self.breakdown_of_stages, slowed, self.overlap.mean)
 
     @cached_property
     def critical_path(self) -> CriticalPath:
-        """The chain of ops that decides how long the job takes."""
+        """Chain of ops that decides how long the job takes."""
         return critical_path(self.record.ops, self.record.times, self.spans, self.ranks, steps=self.steps)
 
     @cached_property
     def memory_timeline(self) -> MemoryTimeline:
-        """Allocations and frees of the simulated ranks over time; without model state, which stays."""
+        """Allocations and frees of the simulated ranks over time, without model state."""
         return memory_timeline(self._ranks())
 
     @cached_property
@@ -172,7 +171,6 @@ class Run(TimedNumbers):
 
     @cached_property
     def _stages(self) -> dict[int, int]:
-        """Stage of every simulated rank, numbered within the job."""
         record, first = self.record, self.ranks.start
         pairs = zip(record.lane_rank.tolist(), record.lane_stage.tolist(), strict=True)
         stages = {rank - first: stage for rank, stage in pairs if rank in self.ranks}
@@ -183,5 +181,5 @@ class Run(TimedNumbers):
     def waits(self) -> list[Wait]:
         """Waits of one rank for another, longest first."""
         first = self.ranks.start
-        found = waits(self._ranks())
+        found = list_waits(self._ranks())
         return [replace(wait, culprit=wait.culprit - first) for wait in found] if first else found

@@ -1,9 +1,7 @@
-"""Reasons why faster links do not speed up communication: other links in series with them, or NCCL's pace.
+"""Reasons why faster links do not speed up communication: slower links in series, or NCCL's own rate.
 
-A message moves at one rate over all links of its way, that of the narrowest for the flows that they carry. Raising
-links that are not the narrowest, or that stop being it, gives nothing or less than it should. Found by cause: every
-call of a run is compared on its links, before and after: against another scenario's links, or those without this
-scenario's ``cluster.scale``.
+A message moves at the rate of the narrowest link of its path. Every call of a run is compared on its links, before and
+after: against another scenario's links, or those without this scenario's ``cluster.scale``.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy.typing as npt
 from simcluster.base.units import format_bytes_per_second
 from simcluster.documents.diagnostics import format_path
 from simcluster.faults.capacities import apply_permanent_faults
-from simcluster.results.contention import Call, link_calls
+from simcluster.results.contention import Call, list_link_calls
 from simcluster.scenario.link_changes import RATES, find_link_changes
 from simcluster.topology import Cluster
 from simcluster.topology.links import node_label, resource_of
@@ -45,7 +43,7 @@ _NEXT_TO_NOTHING = 0.05  # of the raise
 
 @dataclass(frozen=True, slots=True)
 class UpgradeLimit:
-    """Why links that were raised by ``factor`` speed up communication by ``gain`` only (as factors on its rate).
+    """Why raising link rates by ``factor`` speeds up communication by only ``gain`` (factors on its rate).
 
     ``links`` are the raised ones by their ends, with their resource (``raised``) and the B/s of one now; ``by`` is what
     limits, in series with them, with its ``resource`` (nvlink, pcie, network or nccl) and ``rate``; ``flows`` and
@@ -89,7 +87,7 @@ class UpgradeLimit:
 
     @property
     def remedy(self) -> str:
-        """The change that would give the full gain: a factor to set, or no NCCL pace where that is of other links."""
+        """Change that would give the full gain: a factor to set, or no NCCL rate limit."""
         if self.resource == NCCL and self.beside:
             return "that pace was measured on the platform; with --collectives.nccl none only the links limit"
         other = "network" if self.resource == NCCL else self.resource
@@ -98,13 +96,13 @@ class UpgradeLimit:
         return f"raise both: --cluster.scale.{name} {self.factor:g}" + (" as well" if self.beside or apart else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields and the sentence as JSON."""
+        """Return the fields and the sentence for JSON."""
         return {**asdict(self), "axes": list(self.axes), "in_words": self.in_words()}
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUpgrade:
-    """Link capacities (B/s) and factors on NCCL's pace before and after; ``by_scale``: raised by ``cluster.scale``."""
+    """Link capacities (B/s) and factors on NCCL's rate before and after an upgrade, by ``cluster.scale`` or not."""
 
     cluster: Cluster
     before: npt.NDArray[np.float64]
@@ -115,7 +113,7 @@ class LinkUpgrade:
 
 
 def find_limit(calls: Iterable[Call], raised: LinkUpgrade) -> UpgradeLimit | None:
-    """Return what limits most of the communication over raised links; None if most of it gets the full gain.
+    """Return what limits most of the communication over raised links; None if most of it gains fully.
 
     ``calls`` are those of the run after. None as well where no link was raised.
     """
@@ -124,68 +122,67 @@ def find_limit(calls: Iterable[Call], raised: LinkUpgrade) -> UpgradeLimit | Non
         return None
     looks = [
         (call.seconds, look) for call in calls for traffic in call.traffics
-        if (look := _inspect(call.axis, traffic, raised, up))
+        if (look := _find_gain(call.axis, traffic, raised, up))
     ]  # fmt: skip
-    seconds = _seconds(looks)
+    seconds = _total_seconds(looks)
     if not seconds:
         return UpgradeLimit(float((raised.after[up] / raised.before[up]).max()), 1.0)
     bound = [each for each in looks if each[1].by]
-    if _seconds(bound) <= _MOSTLY * seconds:
+    if _total_seconds(bound) <= _MOSTLY * seconds:
         return None
     by, axes, equal = defaultdict(list), defaultdict(list), defaultdict(list)
     for each in bound:
         by[each[1].by, each[1].resource].append(each)
-    held = max(by.values(), key=_seconds)
+    held = max(by.values(), key=_total_seconds)
     for each in held:
         axes[each[1].axes].append(each)
         equal[each[1]].append(each)  # a folded run has one call for many, whose seconds add up
-    order = sorted(axes, key=lambda own: (-_seconds(axes[own]), own))
-    most = max(equal, key=lambda look: (float(f"{_seconds(equal[look]):.9g}"), look.links_flows, look.flows))
+    order = sorted(axes, key=lambda own: (-_total_seconds(axes[own]), own))
+    most = max(equal, key=lambda look: (float(f"{_total_seconds(equal[look]):.9g}"), look.links_flows, look.flows))
     gain = math.fsum(took * look.gain for took, look in looks) / seconds
     return replace(most, gain=gain, axes=tuple(chain.from_iterable(order)))
 
 
-def _seconds(looks: Iterable[tuple[float, UpgradeLimit]]) -> float:
+def _total_seconds(looks: Iterable[tuple[float, UpgradeLimit]]) -> float:
     return math.fsum(took for took, _ in looks)
 
 
-def _inspect(axis: str, traffic: Traffic, raised: LinkUpgrade, up: npt.NDArray[np.bool_]) -> UpgradeLimit | None:
-    """Return the gain and limit of one traffic (no limit if it gained fully); None if it crosses no raised link."""
+def _find_gain(axis: str, traffic: Traffic, raised: LinkUpgrade, up: npt.NDArray[np.bool_]) -> UpgradeLimit | None:
     mine = [(link, flows) for link, flows in traffic.usage if up[link]]
     if not mine:
         return None
     others = [(link, flows) for link, flows in traffic.usage if not up[link]]
-    now, flows, link = _narrowest(mine, raised.after)
-    factor = now / _narrowest(mine, raised.before).rate
-    beside, sharing, other = _narrowest(others, raised.after)
+    now, flows, link = _find_narrowest(mine, raised.after)
+    factor = now / _find_narrowest(mine, raised.before).rate
+    beside, sharing, other = _find_narrowest(others, raised.after)
     bound_before = traffic.bound / _pace_ratio(raised, traffic.usage)
-    was = min(_narrowest(traffic.usage, raised.before).rate, bound_before)
+    was = min(_find_narrowest(traffic.usage, raised.before).rate, bound_before)
     found = UpgradeLimit(factor, min(now, beside, traffic.bound) / was, axes=(axis,), beside=not raised.by_scale)
     if found.gain >= factor * (1 - _SAME):
         return found
-    ends, resource = _link_ends(raised.cluster, link), _resource(raised.cluster, link)
+    ends, resource = _link_ends(raised.cluster, link), _resource_of_link(raised.cluster, link)
     found = replace(found, links=ends, raised=resource, links_rate=float(raised.after[link]), links_flows=flows)
     if traffic.bound < beside:  # a rate of each message
         return replace(found, by="NCCL's pace", resource=NCCL, rate=traffic.bound, flows=flows)
-    ends, resource = _link_ends(raised.cluster, other), _resource(raised.cluster, other)
+    ends, resource = _link_ends(raised.cluster, other), _resource_of_link(raised.cluster, other)
     return replace(found, by=ends, resource=resource, rate=float(raised.after[other]), flows=sharing)
 
 
 class _Narrowest(NamedTuple):
-    """B/s that a link leaves each of its flows, the number of flows, and the link's number (-1: no link, no limit)."""
+    """Narrowest link of a path: B/s per flow, number of flows, and the link's number (-1: no link, no limit)."""
 
     rate: float
     flows: float
     link: int
 
 
-def _narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> _Narrowest:
+def _find_narrowest(usage: Usage | Sequence[tuple[int, float]], capacity: npt.NDArray[np.float64]) -> _Narrowest:
     rates = (_Narrowest(float(capacity[link]) / flows, flows, link) for link, flows in usage)
     return min(rates, default=_Narrowest(math.inf, 1.0, -1))
 
 
 def _pace_ratio(raised: LinkUpgrade, usage: Usage) -> float:
-    """Return the factor by which NCCL's pace was raised on these links, of which a NIC or switch is between nodes."""
+    """Return the factor by which NCCL's rate was raised on these links; a NIC or switch means between nodes."""
     if raised.pace_before == raised.pace_after:
         return 1.0
     kinds = raised.cluster.graph.nodes
@@ -195,13 +192,12 @@ def _pace_ratio(raised: LinkUpgrade, usage: Usage) -> float:
     return after.between / before.between if between else after.in_node / before.in_node
 
 
-def _resource(cluster: Cluster, link: int) -> str:
+def _resource_of_link(cluster: Cluster, link: int) -> str:
     a, b = cluster.links[link]
     return resource_of(str(cluster.graph[a][b]["medium"]))
 
 
 def _link_ends(cluster: Cluster, link: int) -> str:
-    """Return the kinds of node that a link joins, such as gpu - nic: nearer to the GPU first."""
     a, b = (node_label(cluster.graph, node) for node in cluster.links[link])
     order = ("gpu", "nvswitch", "pcie", "host", "nic")
     places = [order.index(name) if name in order else len(order) for name in (a, b)]
@@ -215,8 +211,8 @@ LINKS = ("nvlink", "network", "pcie", "between_machines")
 """Factors of ``cluster.scale`` that are on links."""
 
 
-def limit_between(before: Scenario, after: Scenario, run: Run) -> UpgradeLimit | None:
-    """Return what limits the speedup of ``run``, a run of ``after``, whose links are faster than those of ``before``.
+def find_limit_between(before: Scenario, after: Scenario, run: Run) -> UpgradeLimit | None:
+    """Return what limits the speedup of ``run``, whose scenario ``after`` has faster links than ``before``.
 
     None if nothing does, if no link is faster, and where the two clusters do not have the same links.
     """
@@ -225,33 +221,35 @@ def limit_between(before: Scenario, after: Scenario, run: Run) -> UpgradeLimit |
         return None
     if run.hop_by_hop:  # calls have no rates of their own
         return None
-    made = link_calls(run.folding.communicators, run.called, run.spans, run.weights)
+    made = list_link_calls(run.folding.communicators, run.called, run.spans, run.weights)
     pace = before.cluster.scale.pace, after.cluster.scale.pace
     by_scale = before.cluster.topology == after.cluster.topology
     return find_limit(made, LinkUpgrade(now, was.capacity, now.capacity, *pace, by_scale))
 
 
 def explain_scale_limit(scenario: Scenario, run: Run) -> str:
-    """Return a line on what limits a ``run`` whose links ``cluster.scale`` raises; "" if nothing does."""
+    """Return a line on what limits a run whose links ``cluster.scale`` raises; "" if nothing does."""
     scale = scenario.cluster.scale
     raised = {name: factor for name in LINKS if (factor := getattr(scale, name)) > 1}
     if not raised:
         return ""
     plain = scale.model_copy(update=dict.fromkeys(raised, 1.0))
     before = scenario.model_copy(update={"cluster": scenario.cluster.with_scale(plain)})
-    return _explain(before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()])
+    return _explain_limit(
+        before, scenario, run, [f"cluster.scale.{name} {factor:g}" for name, factor in raised.items()]
+    )
 
 
 def explain_topology_limit(scenario: Scenario, run: Run) -> str:
-    """Return a line on what limits a ``run`` whose scenario raises rates of its topology; "" if nothing does."""
+    """Return a line on what limits a run whose scenario raises link rates of its topology; "" if nothing does."""
     origin = scenario.origin
     changed = [path for path in find_link_changes(origin.written, RATES) if path[1] != "topology"]
-    return _explain(origin.without(changed), scenario, run, [*map(format_path, changed)]) if changed else ""
+    return _explain_limit(origin.without(changed), scenario, run, [*map(format_path, changed)]) if changed else ""
 
 
-def _explain(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
+def _explain_limit(before: Scenario, after: Scenario, run: Run, changed: Sequence[str]) -> str:
     what = ", ".join(changed)
     if np.array_equal(before.cluster.built.capacity, after.cluster.built.capacity):
         return f"{what}: no gain: the cluster has no such links"
-    held = limit_between(before, after, run)
+    held = find_limit_between(before, after, run)
     return f"{what}: {held.in_words()}" if held else ""

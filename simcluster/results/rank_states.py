@@ -1,4 +1,4 @@
-"""Time of a rank, cut where its spans begin and end, and the breakdown entry of every interval; compiled.
+"""Time of a rank, cut where its spans begin and end, with the breakdown entry of each interval; compiled.
 
 ``metrics`` defines the entries, ``span_states`` the bits of spans.
 """
@@ -31,7 +31,7 @@ _BUBBLE = cython.declare(cython.int, len(span_states.ENTRIES) - 1)
 
 
 class RankStates:
-    """Meter of ranks with these spans; ``begin`` and ``end`` bound each step's computation of microbatches."""
+    """Measures the time breakdown of ranks with equal spans; compute lasts from ``begin`` to ``end`` of each step."""
 
     def __init__(self, spans: SpanBits, steps: int) -> None:
         self.buffers = buffers = Buffers()
@@ -61,7 +61,7 @@ class RankStates:
         self._seconds = buffers.doubles("seconds", _BUBBLE + 3)
 
     def ends(self, end: Any) -> tuple[float, float]:
-        """Return when all spans of a rank have ended, and when all but writes to storage have; -1 without spans."""
+        """Return when all spans of a rank have ended, and when all but writes to storage have (s); -1 without spans."""
         seconds: cython.p_double = doubles(end)
         last: cython.double = -1.0
         done: cython.double = -1.0
@@ -82,7 +82,7 @@ class RankStates:
         worked: cython.double,
         alone: cython.bint,
     ) -> list[float]:
-        """Return the seconds from 0 to ``total`` of every entry, of communication, and of overlapped communication.
+        """Return the seconds from 0 to ``total`` of each breakdown entry, of communication, and of its overlap.
 
         The last rank of the stage finishes at ``stage_done``; after ``worked``, only writes of a checkpoint are under
         way; ``alone`` means that there is no other stage.
@@ -98,17 +98,16 @@ class RankStates:
         return [self._seconds[entry] for entry in range(_BUBBLE + 3)]
 
     def pipeline(self) -> tuple[Floats, Floats]:
-        """Return per step when computation of microbatches begins and ends on the ranks that were measured."""
+        """Return per step when computation of microbatches begins and ends (s) on the measured ranks."""
         return np.array(self.buffers.read("begin")), np.array(self.buffers.read("end"))
 
     def _put(self, time: cython.double, change: cython.int) -> cython.void:
-        """Add an instant at which the bits of ``change`` begin, or end if it is negative."""
         self._sort.keys[self._events] = time
         self._change[self._events] = change
         self._events += 1
 
     def _cut(self, ready: cython.p_double, start: cython.p_double, end: cython.p_double) -> cython.double:
-        """Add the instants of all spans, and return when all but writes to storage are over."""
+        """Add the start and end of all spans, and return when all but writes to storage are over (s)."""
         done: cython.double = 0.0
         begun: cython.double
         span: cython.int
@@ -140,7 +139,6 @@ class RankStates:
         return done
 
     def _find_active(self) -> cython.void:
-        """Find the edges, and the bits that are active after each."""
         event: cython.int
         change: cython.int
         bits: cython.int
@@ -169,15 +167,10 @@ class RankStates:
             self._active[self._edges - 1] = active
 
     def _is_idle(self, edge: cython.int, worked: cython.double) -> cython.bint:
-        """Return whether the rank is idle after an edge: no computation, communication or stall."""
         return self._edge[edge] < worked and self._active[edge] & ((1 << _LATE) - 1 | 15 << _STANDING) == 0
 
     def _find_held_up(self, worked: cython.double) -> cython.void:
-        """Find the intervals in which the rank waits for its host.
-
-        Idle time that ends together with a copy or host work is a wait for it, as far back as these reach without a
-        gap.  A copy that ends in the middle of a bubble delays nothing.
-        """
+        """Find the intervals in which the rank waits for its host: idle time that ends with a copy or host work."""
         edge: cython.int
         place: cython.int
         for edge in range(self._edges):
@@ -196,7 +189,6 @@ class RankStates:
     def _sum(
         self, done: cython.double, stage_done: cython.double, worked: cython.double, alone: cython.bint
     ) -> cython.void:
-        """Add up the intervals of every entry."""
         edge: cython.int
         entry: cython.int
         active: cython.int
@@ -228,7 +220,6 @@ class RankStates:
 
 
 def _lowest(bits: cython.int, bit: cython.int) -> cython.int:
-    """Return the number of the lowest set bit, from this one on."""
     while not bits >> bit & 1:
         bit += 1
     return bit

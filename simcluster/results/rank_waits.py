@@ -1,4 +1,4 @@
-"""The seconds that a rank waits for others, by the rank that it waits for; compiled, see ``base.pointers``."""
+"""Seconds that a rank waits for each other rank; compiled, see ``base.pointers``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if not cython.compiled:
 
 
 class RankWaits:
-    """Meter of the waits of ranks that run these ops; ``waits.waits`` defines a wait."""
+    """Measures the waits of ranks that run the same ops; ``waits.list_waits`` defines a wait."""
 
     def __init__(self, ops: RankOps) -> None:
         self.buffers = buffers = Buffers()
@@ -41,7 +41,7 @@ class RankWaits:
         self._until = buffers.doubles("until", room)
 
     def measure(self, ready: Any, start: Any, end: Any, last: Any) -> list[tuple[int, bool, float]]:
-        """Return, per rank that is waited for, its number, whether in the pipeline (else in a group), and seconds."""
+        """Return for each awaited rank: its number, whether in the pipeline (else in a group), and seconds."""
         self._ready, self._start, self._end = doubles(ready), doubles(start), doubles(end)
         self._last = ints(last)
         self._found = 0
@@ -75,7 +75,6 @@ class RankWaits:
         return [(self._of[i], self._in_pair[i] == 1, self._seconds[i]) for i in range(self._found)]
 
     def _place_of(self, rank: cython.int, in_pair: cython.int) -> cython.int:
-        """Return the index of the wait for a rank, added if there is none."""
         place: cython.int = self._found - 1
         while place >= 0:
             if self._of[place] == rank and self._in_pair[place] == in_pair:
@@ -89,7 +88,6 @@ class RankWaits:
         return place
 
     def _sort_pairs(self, many: cython.int) -> cython.void:
-        """Sort ops that wait in pairs by when they were ready, then by when they began."""
         i: cython.int
         turn: cython.int
         for turn in range(2):
@@ -102,7 +100,6 @@ class RankWaits:
                 self._pairs[i] = self._sort.order[i]
 
     def _sum_main(self) -> cython.void:
-        """Add up the seconds of the ops on the main lane."""
         i: cython.int
         op: cython.int
         self._busy[0] = 0.0
@@ -111,14 +108,13 @@ class RankWaits:
             self._busy[i + 1] = self._busy[i] + (self._end[op] - self._start[op])
 
     def _idle(self, op: cython.int, begin: cython.double) -> cython.double:
-        """Return the idle seconds of the main lane from ``begin`` until an op starts; all for an op on that lane."""
+        """Return the idle seconds of the main lane from ``begin`` until an op starts; all, for an op on that lane."""
         idle: cython.double = self._start[op] - begin
         if not self._on_main[op]:
             idle -= self._busy_until(self._start[op]) - self._busy_until(begin)
         return max(idle, 0.0)
 
     def _busy_until(self, time: cython.double) -> cython.double:
-        """Return the seconds of work on the main lane before a time."""
         low: cython.int = 0
         high: cython.int = self._main_count
         middle: cython.int

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A measured step of the job: seconds per step, tokens/s, MFU and HFU by the same conventions.
+    """A measured step of the job: seconds per step, tokens/s, MFU and HFU, defined as for simulated steps.
 
     ``gap`` is measured minus simulated seconds (below zero: the real run was faster).
     """
@@ -54,7 +54,7 @@ class MeasuredStep:
 
     @classmethod
     def of(cls, step_time: float, facts: Facts, simulated: float, source: str = "") -> MeasuredStep:
-        """Return the measured step from measured and simulated seconds per step and the job's facts."""
+        """Return the measured step with its metrics, from measured and simulated seconds per step."""
         rate = step_time * facts.ranks * facts.peak_flops
         return cls(
             step_time,
@@ -66,7 +66,7 @@ class MeasuredStep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry of the result JSON."""
+        """Return the measured step's entry for the result JSON."""
         values = asdict(self)
         return {"step_time_s": values.pop("step_time"), "gap_s": values.pop("gap"), **values}
 
@@ -77,9 +77,9 @@ _WORTH_A_NOTE = 0.01  # of the step
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Run, FlatNumbers):
-    """Result of one simulated scenario and its ``job``.
+    """Result of one simulated scenario: step time, metrics, timeline and memory.
 
-    ``clean`` simulates it without faults that can make stragglers, if it has any; ``loading``: what its loader exposes.
+    ``clean`` simulates the ``job`` without faults that can make stragglers; ``loading`` is its exposed data loading.
     """
 
     scenario: Scenario
@@ -90,12 +90,12 @@ class Result(Run, FlatNumbers):
 
     @cached_property
     def without_faults(self) -> float | None:
-        """Seconds per step without faults that can make stragglers (unlike shared stalls); None if there are none."""
+        """Seconds per step without the faults that can make stragglers; None if there are none."""
         return self.clean() if self.clean else None
 
     @property
     def slowdown(self) -> float:
-        """Step time relative to that without faults that can make stragglers."""
+        """Step time relative to the step without faults that can make stragglers."""
         return self.step_time / self.without_faults if self.without_faults else 1.0
 
     @property
@@ -119,7 +119,7 @@ class Result(Run, FlatNumbers):
 
     @checked
     def memory_table(self, ranks: Sequence[int] | None = None) -> pd.DataFrame:
-        """Return one row per change of memory, of every simulated rank or of these."""
+        """Return a table with one row per memory change on some ranks (default: every simulated rank)."""
         table = self.memory_timeline.frame()
         if ranks is None:
             return table
@@ -130,12 +130,12 @@ class Result(Run, FlatNumbers):
 
     @property
     def memory(self) -> Footprint:
-        """Bytes on the rank with the highest peak, at its peak."""
+        """Bytes on the rank with the highest memory peak, at that peak."""
         return self.facts.footprints[self.memory_peak.stage].with_pools(self.memory_peak.pools)
 
     @checked
     def memory_of(self, rank: int) -> Footprint:
-        """Return the bytes on any rank of the job at its peak."""
+        """Return the bytes on any rank of the job at its memory peak."""
         peak = self.peak_of(self.simulated_for(rank))
         return self.facts.footprints[peak.stage].with_pools(peak.pools)
 
@@ -148,7 +148,7 @@ class Result(Run, FlatNumbers):
 
     @cached_property
     def host_memory(self) -> float:
-        """Peak bytes of offloaded state and activations in the fullest host memory, every rank at its peak."""
+        """Peak bytes of offloaded state and activations in the fullest host memory, with every rank at its peak."""
         if self.scenario.memory.offload == HostMemory():
             return 0.0
         stages, box_of = self._stages, self.scenario.cluster.built.box_of
@@ -162,7 +162,7 @@ class Result(Run, FlatNumbers):
 
     @cached_property
     def checkpoint(self) -> StepCheckpoint | None:
-        """The checkpoint that is taken in its steps; None without one."""
+        """Checkpoint that is taken during the simulated steps; None without one."""
         chosen = self.scenario.checkpoint
         if chosen is None:
             return None
@@ -170,7 +170,7 @@ class Result(Run, FlatNumbers):
 
     @property
     def host_copies(self) -> dict[str, dict[str, float]]:
-        """Copies to (d2h) and from the host (h2d): bytes and seconds per step of the mean rank, hidden ones too."""
+        """Bytes and seconds of copies to the host (d2h) and back (h2d), per step of the mean rank."""
         if self.scenario.memory.offload == HostMemory():
             return {}
         found = {way: measure_copies(self.spans, self.weights, way, steps=self.steps) for way in ("d2h", "h2d")}
@@ -183,27 +183,27 @@ class Result(Run, FlatNumbers):
 
     @property
     def fit(self) -> Fit:
-        """Whether the job fits with ``headroom`` left for uncounted memory (yes), only without (tight), or not (no)."""
+        """Whether the job fits in memory with ``headroom`` to spare (yes), only without it (tight), or not (no)."""
         return judge_fit(self.memory.total, self.facts.memory)
 
     @cached_property
     def remedies(self) -> Remedies | None:
-        """Changes that would make it fit; None if it does."""
+        """Changes that would make the job fit in memory; None if it fits."""
         return None if self.fits else find_memory_remedies(self.scenario)
 
     @cached_property
     def schedule_bubble(self) -> ScheduleBubble:
-        """Bubble of the schedule alone; nothing without a pipeline."""
+        """Bubble of the pipeline schedule alone; zero without a pipeline."""
         return ScheduleBubble(0.0, "") if self.job.plan.pp == 1 else schedule_bubble(self.job.schedule)
 
     @property
     def likely(self) -> LikelyInterval:
-        """Interval for a measured step time, from the prediction errors of validated runs like this one."""
+        """Interval that a measured step time likely lies in, from the prediction errors of similar validated runs."""
         return predict_interval(self.scenario, self.facts.model_flops, self.step_time)
 
     @property
     def mfu(self) -> float:
-        """Model FLOP/s over peak, by ``mfu_convention``."""
+        """Model FLOP/s over peak (MFU), as ``mfu_convention`` describes."""
         return mfu(self)
 
     @property
@@ -215,12 +215,12 @@ class Result(Run, FlatNumbers):
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOP/s over peak: the MFU with recomputation."""
+        """Hardware FLOP/s over peak (HFU), which counts recomputation."""
         return hfu(self)
 
     @cached_property
     def measured(self) -> MeasuredStep | None:
-        """The measured step of a real run of the scenario, if it names one."""
+        """Measured step time of a real run of the scenario, if the scenario names one."""
         seconds, told = self.scenario.measured_step_time, self.scenario.measured
         if seconds is None or told is None:
             return None
@@ -228,7 +228,7 @@ class Result(Run, FlatNumbers):
 
     @property
     def collectives(self) -> list[dict[str, Any]]:
-        """Distinct collective calls of the job: axis, kind, size, and how each is done.
+        """Distinct collective calls of the job: axis, kind, size, and algorithm.
 
         ``free_links_s`` is NCCL's time for it alone; None where the links alone decide the time.
         """
@@ -283,7 +283,7 @@ class Result(Run, FlatNumbers):
         return model_assumptions(self.scenario.origin.written)
 
     def notes(self) -> list[OverlapNote | PlainNote]:
-        """Return notes on switches that would hide a notable part of the step, and on fields without effect."""
+        """Return notes on disabled overlap that costs a notable part of the step, and on fields without effect."""
         found: list[OverlapNote | PlainNote] = []
         for off in find_missing_overlaps(self.scenario):
             exposed = sum(self.times.breakdown[f"exposed_{axis}"] for axis in off.axes) / self.step_time
@@ -292,7 +292,7 @@ class Result(Run, FlatNumbers):
         return found + [PlainNote(text) for text in self.without_effect()]
 
     def without_effect(self) -> Iterator[str]:
-        """Generate a sentence for every reason why fields of the scenario have no effect on its step."""
+        """Yield a sentence for each scenario field that has no effect on the step, with the reason."""
         yield from idle_field_notes(self.scenario)
         chosen, called = self.scenario.collectives, {each["kind"] for each in self.collectives}
         idle = [f"collectives.{kind}" for kind in AUTOMATIC if getattr(chosen, kind) != "auto" and kind not in called]
@@ -300,7 +300,7 @@ class Result(Run, FlatNumbers):
             yield f"without effect: {', '.join(idle)}, since the step makes no such call"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result JSON of the contract; nothing in it depends on the clock or the computer."""
+        """Return the result JSON (CONTRACT.md); nothing in it depends on the clock or the computer."""
         memory = self.memory
         return {
             "step_time_s": self.step_time,  # first, and what measured ones should be next to it
@@ -345,6 +345,6 @@ class Result(Run, FlatNumbers):
 
 
 def flat_numbers(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the flat numbers of a result JSON, breakdown included, for tables."""
+    """Return the numbers of a result JSON as a flat dictionary, breakdown included, for tables."""
     flat = {name: value for name, value in result.items() if isinstance(value, int | float)}
     return {**flat, **{f"breakdown_s.{name}": value for name, value in result["breakdown_s"].items()}}

@@ -19,7 +19,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class SlowerRank:
-    """Change of a rank's work in seconds per step, and the mean change of the ``others`` of its stage."""
+    """Change of a rank's work (s per step), and the mean change of the ``others`` of its stage."""
 
     rank: int
     stage: int
@@ -27,12 +27,12 @@ class SlowerRank:
     others: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON."""
+        """Return the fields for JSON."""
         return {f"{key}_s" if key in ("own", "others") else key: value for key, value in asdict(self).items()}
 
 
-def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
-    """Return the ranks whose work changes most, with the step, within their stages; largest excess first.
+def find_slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
+    """Return the ranks whose work changes more than that of others of their stage, largest excess first.
 
     None where the two runs have different ranks, and where the ranks of a stage change by the same.
     """
@@ -40,7 +40,7 @@ def slower_ranks(before: Result, after: Result) -> list[SlowerRank]:
     stage = after.job.plan.stages()
     if not difference or not np.array_equal(before.job.plan.stages(), stage):
         return []
-    change = _own_work(after) - _own_work(before)
+    change = _work_by_rank(after) - _work_by_rank(before)
     toward, excess, others = np.sign(difference) * change, np.zeros(len(change)), np.zeros(len(change))
     for number in range(stage.max() + 1):
         ranks = np.flatnonzero(stage == number)
@@ -68,7 +68,7 @@ def describe_slower_ranks(found: Sequence[SlowerRank], gpus: Sequence[str]) -> s
     )
 
 
-def _own_work(run: Result) -> Floats:
+def _work_by_rank(run: Result) -> Floats:
     of_rank = run.times.of_rank
     known = {rank: sum(of_rank[rank].states[name] for name in WORK_ENTRIES) / run.steps for rank in run.weights}
     return np.array([known[run.simulated_for(rank)] for rank in range(len(run.ranks))])

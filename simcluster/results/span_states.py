@@ -1,4 +1,4 @@
-"""Time intervals of streams, and the state of a span in the breakdown of a rank's step.
+"""Time intervals of streams, and which breakdown entry a span's time counts for.
 
 A computation has its kind, a communication its axis, and host work the host.
 """
@@ -19,12 +19,12 @@ host's work."""
 
 
 def find_inside(edges: Floats, start: Floats, end: Floats) -> Bools:
-    """Return which intervals between consecutive edges lie inside one of the given ones (whose ends are edges)."""
+    """Return the indices of intervals between consecutive ``edges`` that lie inside [start, end] of any span."""
     return find_covered(len(edges), np.searchsorted(edges, start), np.searchsorted(edges, end))
 
 
 def find_covered(size: int, first: Ints, last: Ints) -> Bools:
-    """Return which intervals between this number of edges lie between edges ``first[i]`` and ``last[i]``."""
+    """Return a mask of intervals that lie between edges ``first[i]`` and ``last[i]`` of any span."""
     depth = np.cumsum(np.bincount(first, minlength=size)[:-1] - np.bincount(last, minlength=size)[:-1])
     return np.asarray(depth > 0)
 
@@ -57,7 +57,7 @@ stream of the host; the stream of writes to storage.  Lower bits are computation
 
 
 class SpanBits(NamedTuple):
-    """Spans of a rank, lane by lane, followed by the messages that it receives.
+    """Spans of a rank with the breakdown entry of each, lane by lane, followed by the messages that it receives.
 
     ``source`` is the index of a span in the rank's times; ``bits`` select its entry; ``late`` marks spans that wait for
     stragglers before they start. ``pipeline`` is the step of a microbatch's computation, ``checkpoint`` the step of a
@@ -72,8 +72,8 @@ class SpanBits(NamedTuple):
     barriers: Ints
 
 
-def bits_of(stream: str, kind: str) -> int:
-    """Return the bits of a span; raise ValueError if no entry of the breakdown counts its time."""
+def span_entry_bits(stream: str, kind: str) -> int:
+    """Return the bits that select a span's breakdown entry; raise ValueError if no entry counts its time."""
     _require(stream, STREAMS, "stream")
     if stream == "compute":
         _require(kind, COMPUTATION, "computation of kind")
@@ -94,8 +94,8 @@ def _require(word: str, known: tuple[str, ...], what: str) -> None:
         raise ValueError(f"no entry of the breakdown counts {what} {word!r}; known: {', '.join(known)}")
 
 
-def span_bits(ops: RankOps) -> SpanBits:
-    """Return the spans of ranks that run these ops."""
+def make_span_bits(ops: RankOps) -> SpanBits:
+    """Return the spans, with their breakdown entries, of ranks that run these ops."""
     own = ops.in_lanes[ops.label[ops.in_lanes] >= 0]
     used, which = np.unique(ops.label[own], return_inverse=True)
     labels = [ops.labels[label] for label in used.tolist()]
@@ -108,12 +108,12 @@ def span_bits(ops: RankOps) -> SpanBits:
     compute = column([label.stream == "compute" for label in labels])
     checkpoint = column([label.kind == "checkpoint" for label in labels])
     barrier = column([label.kind == "checkpoint" and label.name == "barrier" for label in labels])
-    bits = column([bits_of(label.stream, label.kind) for label in labels])
+    bits = column([span_entry_bits(label.stream, label.kind) for label in labels])
     late = column([label.stream in GROUPS_OF_A_STAGE for label in labels])
     step = ops.step[own]
     return SpanBits(
         source=np.concatenate([own, np.arange(len(ops), len(ops) + messages)]).astype(np.int32),
-        bits=np.concatenate([bits, received + bits_of("pp", "recv")]).astype(np.int32),
+        bits=np.concatenate([bits, received + span_entry_bits("pp", "recv")]).astype(np.int32),
         late=np.concatenate([late, received]).astype(bool),
         pipeline=np.concatenate([np.where(compute * (ops.microbatch[own] >= 0) > 0, step, -1), received - 1]),
         checkpoint=np.concatenate([np.where(checkpoint > 0, step, -1), received - 1]),

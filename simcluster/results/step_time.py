@@ -1,8 +1,8 @@
-"""Breakdown of a step over all ranks: means of each rank's (``metrics``), and the numbers that follow.
+"""Time breakdown of a step over all ranks, and the metrics that follow from it.
 
 ``bubble_fraction`` is the bubble's share of the step (bubble = bubble_fraction x step time), ``bubble_over_ideal`` what
-it adds to the step without it. Of a pipeline that does nothing else they are the formulas' (P-1)/(M+P-1) and (P-1)/M;
-the schedule's formula is in ``schedules.comparison``.
+it adds to the step without it. For a pipeline alone these are the formulas (P-1)/(M+P-1) and (P-1)/M; the schedule's
+formula is in ``schedules.comparison``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from simcluster.base.arrays import Floats
 from simcluster.reference.record import RankOps, RankRecord
 from simcluster.results.metrics import BREAKDOWN, RankTime
 from simcluster.results.rank_states import RankStates
-from simcluster.results.span_states import span_bits
+from simcluster.results.span_states import make_span_bits
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step over all ranks: means weighted by how many ranks each simulated one represents, in seconds per step.
+    """Time breakdown of a step, as the mean over all ranks, in seconds per step.
 
-    ``bubble_fraction`` is bubble / step, ``bubble_over_ideal`` bubble / (step - bubble). ``pipeline_seconds`` is from
-    the first start to the last end of the microbatches' compute. ``of_rank`` are the simulated ranks, each over the
-    whole run.
+    Means are weighted by how many ranks each simulated one represents. ``bubble_fraction`` is bubble / step,
+    ``bubble_over_ideal`` bubble / (step - bubble). ``pipeline_seconds`` is from the first start to the last end of the
+    microbatches' compute. ``of_rank`` are the simulated ranks, each over the whole run.
     """
 
     step_seconds: float
@@ -43,7 +43,7 @@ class StepTime:
         cls, total: float, steps: int, *, breakdown: dict[str, float], communication: float, overlapped: float,
         pipeline: Iterable[float], of_rank: Mapping[int, RankTime],
     ) -> Self:  # fmt: skip
-        """Return the step of a run of N ``steps`` from the seconds of all, but a breakdown in seconds per step."""
+        """Return the time breakdown of a run of N ``steps``; all seconds but the breakdown's are of the whole run."""
         seconds, bubble = total / steps, breakdown["bubble"]
         return cls(
             step_seconds=seconds,
@@ -57,15 +57,15 @@ class StepTime:
         )
 
 
-def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int) -> StepTime:
-    """Return the step time and breakdown of a run; ``weights[rank]`` is how many ranks a simulated rank represents."""
+def measure_step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int], *, steps: int) -> StepTime:
+    """Return the step time and breakdown of a run; a simulated rank represents ``weights[rank]`` ranks."""
     known: dict[RankOps, RankStates] = {}
     states = []
     total = worked = 0.0
     stage_ends: dict[int, float] = {}
     for each in ranks():
         if each.ops not in known:
-            known[each.ops] = RankStates(span_bits(each.ops), steps)
+            known[each.ops] = RankStates(make_span_bits(each.ops), steps)
         states.append(known[each.ops])
         end, done = states[-1].ends(each.times.end)
         total, worked = max(total, end), max(worked, done)
@@ -84,8 +84,8 @@ def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int]
         total,
         steps,
         breakdown=mean_breakdown(of_rank, weights, list(weights), steps=steps),
-        communication=_mean([rank.communication for rank in of_rank.values()], share),
-        overlapped=_mean([rank.overlapped for rank in of_rank.values()], share),
+        communication=_weighted_mean([rank.communication for rank in of_rank.values()], share),
+        overlapped=_weighted_mean([rank.overlapped for rank in of_rank.values()], share),
         pipeline=[each if each >= 0 else 0.0 for each in durations],
         of_rank=of_rank,
     )
@@ -94,11 +94,11 @@ def step_time(ranks: Callable[[], Iterable[RankRecord]], weights: dict[int, int]
 def mean_breakdown(
     of_rank: Mapping[int, RankTime], weights: Mapping[int, int], ranks: Sequence[int], *, steps: int
 ) -> dict[str, float]:
-    """Return the mean breakdown of some ranks, in seconds per step; ``weights[rank]``: how many ranks it represents."""
+    """Return the mean breakdown (s per step) of ranks, each of which represents ``weights[rank]`` ranks."""
     share = np.array([weights[rank] for rank in ranks], dtype=np.float64)
     share /= share.sum()
-    return {name: _mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
+    return {name: _weighted_mean([of_rank[rank].states[name] for rank in ranks], share) / steps for name in BREAKDOWN}
 
 
-def _mean(values: Sequence[float], share: Floats) -> float:
+def _weighted_mean(values: Sequence[float], share: Floats) -> float:
     return float(np.dot(np.array(values), share))

@@ -1,4 +1,4 @@
-"""Timeline of a run in columns: one row per span, which every metric reads."""
+"""Timeline of a run in columns, one row per span, from which every metric is computed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of the simulated ranks, column by column, sorted by rank, then start.
+    """Columns of the spans of the simulated ranks, sorted by rank, then start.
 
     ``stream``, ``kind``, ``name`` and ``group`` are codes into ``words``. ``op`` is the op of the span, or the op that
     waits for the message of a receiver's span. ``ready``, ``start``, ``end`` in seconds: start - ready is waiting for
@@ -53,7 +53,7 @@ class Spans:
         return len(self.start)
 
     def code(self, word: str) -> int:
-        """Return the code of a word; -1 if no span has it."""
+        """Return the code of a word in ``words``; -1 if no span has it."""
         return self.words.index(word) if word in self.words else -1
 
     def of_rank(self, rank: int) -> Spans:
@@ -63,7 +63,7 @@ class Spans:
         return Spans(self.words, *(getattr(self, name)[part] for name in ("op", *COLUMNS)))
 
     def only(self, ranks: range) -> Spans:
-        """Return the spans of one job, with its ranks and stages numbered from 0."""
+        """Return the spans of one job, with its ranks and stages renumbered from 0."""
         low, high = np.searchsorted(self.rank, [ranks.start, ranks.stop])
         if high - low == len(self) and not ranks.start:
             return self
@@ -73,7 +73,7 @@ class Spans:
         return Spans(self.words, *columns.values())
 
     def frame(self) -> pd.DataFrame:
-        """Return the spans as the DataFrame of the contract (CONTRACT.md, Timeline)."""
+        """Return the spans as a DataFrame with the columns of CONTRACT.md, Timeline."""
         import pandas as pd
 
         words = pd.Series(
@@ -90,10 +90,7 @@ _TEXT = ("stream", "kind", "name", "group")
 
 
 class _LabelColumns:
-    """Labels of a run in columns, and those of receivers' spans after them.
-
-    ``stream``, ``kind`` and ``name`` are codes into ``words``, ``axis`` places in ``axes``.
-    """
+    """Columns of the labels of a run's ops, followed by those of receivers' spans, as codes into ``words``."""
 
     def __init__(self, ops: Ops) -> None:
         labels = ops.labels
@@ -111,7 +108,7 @@ class _LabelColumns:
         self.received[sent] = np.arange(len(labels), len(rows))
 
     def groups(self, ranks: list[int], group_name: Callable[[str, int], str]) -> Ints:
-        """Return the codes of the names of ranks' groups [place of the rank, place of the axis]."""
+        """Return codes of the names of ranks' groups as [rank index, axis index]."""
         names = [[group_name(axis, rank) if axis else "" for axis in self.axes] for rank in ranks]
         codes = [self._code(name) for own in names for name in own]
         return np.array(codes, dtype=np.int64).reshape(-1, len(self.axes))
@@ -128,7 +125,7 @@ def make_spans(ops: Ops, times: OpTimes, group_name: Callable[[str, int], str]) 
     label = np.concatenate([ops.label[own], labels.received[ops.label[sends]]])
     ready = np.concatenate([times.ready[own], times.start[sends]])
     start, end = times.start[source], times.end[source]
-    order = _order(ops.lane_rank[ops.lane[op]], start, end, op)
+    order = _span_order(ops.lane_rank[ops.lane[op]], start, end, op)
     op, label = op[order], label[order]
     lane = ops.lane[op]
     ranks, place = np.unique(ops.lane_rank, return_inverse=True)
@@ -157,8 +154,8 @@ def _to_int64(column: Int32s) -> Ints:
     return column.astype(np.int64)
 
 
-def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
-    """Return the order of spans by rank, start, end and op; sorting rank by rank is faster, as it fits in a cache."""
+def _span_order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
+    """Return the order of spans by rank, start, end and op; sorted rank by rank, which fits in the cache."""
     order = np.argsort(narrow_integers(rank), kind="stable")
     begin = start[order]
     for low, high in pairwise([*run_starts(rank[order]).tolist(), len(order)]):
@@ -171,18 +168,18 @@ def _order(rank: Int32s, start: Floats, end: Floats, op: Ints) -> Ints:
 
 
 def narrow_integers(numbers: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.signedinteger[Any]]:
-    """Return the numbers in 16 bits if they fit, since these are sorted in a tenth of the time."""
+    """Return integers as 16 bits if they fit, because those are sorted in a tenth of the time."""
     fit = len(numbers) > 0 and numbers.min() >= 0 and numbers.max() < 2**15
     return numbers.astype(np.int16, copy=False) if fit else numbers
 
 
-def step_ends(spans: Spans, steps: int) -> Floats:
-    """Return the time (s) at which the last op of every step ends on any rank."""
+def step_end_times(spans: Spans, steps: int) -> Floats:
+    """Return the time (s) at which the last op of each step ends on any rank."""
     found = np.full(steps, -np.inf)
     np.maximum.at(found, spans.step, spans.end)
     return found
 
 
-def mean_step(ends: Floats, count: int) -> float:
-    """Return the mean seconds of ``count`` steps after the first, from end to end; ``ends`` as ``step_ends``."""
+def mean_step_time(ends: Floats, count: int) -> float:
+    """Return the mean seconds of ``count`` steps after the first, from step end to step end."""
     return float(ends[count] - ends[0]) / count

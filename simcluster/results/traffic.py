@@ -1,4 +1,4 @@
-"""Bytes that a GPU sends by axis and collective: in all, between nodes, time on the wire, hidden time.
+"""Bytes that a GPU sends by axis and collective: in total, between nodes, time on the wire, overlapped time.
 
 Sizes of buffers are what calls carry (nccl-tests' convention: the full buffer); bytes sent follow from how a collective
 is done: 2 (n - 1) / n of the buffer by a ring's all-reduce, half of it by an all-gather.
@@ -23,8 +23,8 @@ _ROOM = 1 << 16  # hops at a time
 
 
 @dataclass(frozen=True, slots=True)
-class SentShare:
-    """Shares of a collective's size that a rank sends, mean of the group: in all, and out of its node.
+class SentFractions:
+    """Fractions of a collective's size that a rank sends, mean over its group: in total, and out of its node.
 
     Bytes that another GPU's NIC passes on (NCCL's PXN) count for the sender, not for that GPU.
     """
@@ -33,15 +33,15 @@ class SentShare:
     across: float
 
 
-def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
-    """Return the sent shares of a group whose position i is on node ``hosts[i]``; what switches send is not counted."""
+def sent_fractions(phases: Sequence[Phase], hosts: Ints) -> SentFractions:
+    """Return the fraction of a collective's size that each member sends; member i is on node ``hosts[i]``."""
     sent, across = 0.0, 0.0
     for phase in phases:
         if isinstance(phase.hops, ChainedTrees):  # of millions of hops
             share = np.broadcast_to(phase.hops.share, len(phase.hops))
             sent, across = sent + float(share.sum()), across + float(share[phase.hops.inside :].sum())
             continue
-        for source, target, share in _columns(phase.hops):
+        for source, target, share in _hop_columns(phase.hops):
             own = source != SWITCH
             source, target, share = source[own], target[own], share[own]
             inside = hosts[source] == hosts[np.where(target == SWITCH, source, target)]
@@ -49,10 +49,10 @@ def sent_share(phases: Sequence[Phase], hosts: Ints) -> SentShare:
                 inside &= target != SWITCH
             sent += phase.rounds * float(share.sum())
             across += phase.rounds * float(share[~inside].sum())
-    return SentShare(sent / len(hosts), across / len(hosts))
+    return SentFractions(sent / len(hosts), across / len(hosts))
 
 
-def _columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
+def _hop_columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
     if isinstance(hops, HopTable):
         return [(part.source, part.target, part.share) for part in hops.parts(_ROOM)]
     if isinstance(hops, ColumnHops):
@@ -68,11 +68,11 @@ def _columns(hops: Sequence[Hop]) -> list[tuple[Ints, Ints, np.ndarray[tuple[int
 
 @dataclass(frozen=True, slots=True)
 class AxisTraffic:
-    """Traffic of the mean rank per step on one axis (all axes if empty), or of one collective of it.
+    """Traffic of the mean rank per step on one axis, of one collective on it, or of all axes together.
 
-    ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU sends, ``across`` the part of them
-    that leaves its node; a transfer between stages counts where it is sent. ``wire`` are seconds on the wire,
-    ``hidden`` those that overlap with its compute.
+    ``axis`` is "" for all axes. ``buffer`` are bytes of the buffers of all ``calls``, ``sent`` those that the GPU
+    sends, ``across`` the part of them that leaves its node; a transfer between stages counts where it is sent. ``wire``
+    are seconds on the wire, ``hidden`` those that overlap with its compute.
     """
 
     axis: str
@@ -86,7 +86,7 @@ class AxisTraffic:
     hidden: float
 
     def to_dict(self) -> dict[str, str | float]:
-        """Return the entry of the result JSON."""
+        """Return the traffic's entry for the result JSON."""
         named = {"buffer": "buffer_bytes", "sent": "sent_bytes", "across": "across_machines_bytes", "wire": "wire_s",
                  "hidden": "hidden_s"}  # fmt: skip
         return {named.get(key, key): value for key, value in asdict(self).items()}
@@ -96,12 +96,12 @@ def axis_traffic(
     communicators: Communicators, spans: Spans, called: tuple[Ints, list[CallKey]], weights: Mapping[int, int],
     overlap: Overlaps, *, steps: int,
 ) -> list[AxisTraffic]:  # fmt: skip
-    """Return the traffic of all axes, then by axis its sum and its collectives; empty if durations are given.
+    """Return the traffic of all axes, then of each axis and its collectives; empty if durations were given.
 
     ``called`` is what ``call_ids`` returns for the spans.
     """
     call, keys = called
-    shares = _shares(communicators, keys)
+    shares = _sent_fractions_by_call(communicators, keys)
     size = np.array([key.size for key in keys] + [0.0])
     each = np.array([[share.sent, share.across] for share in shares] + [[0.0, 0.0]]) * size[:, None]
     part = np.zeros(max(weights) + 1)
@@ -133,21 +133,20 @@ def _collective_mask(spans: Spans, key: CommKey) -> Bools:
     )
 
 
-def _shares(communicators: Communicators, keys: Sequence[CallKey]) -> list[SentShare]:
-    """Return for every call the parts of its size that a member sends; nothing for a copy or a given duration."""
-    known: dict[tuple[object, ...], SentShare] = {}
+def _sent_fractions_by_call(communicators: Communicators, keys: Sequence[CallKey]) -> list[SentFractions]:
+    known: dict[tuple[object, ...], SentFractions] = {}
     found = []
     for key in keys:
         size = None if key.kind == "copy" else communicators.planned_size(key.communicator, key.kind, key.size)
         if size is None:
-            found.append(SentShare(0.0, 0.0))
+            found.append(SentFractions(0.0, 0.0))
             continue
         method = communicators.method(key.communicator, key.kind, size).algorithm
         places = np.unique(communicators.hosts(key.communicator), return_inverse=True)[1]
         name = key.kind, method, places.tobytes()
         if name not in known:
-            mean = sent_share(communicators.phases(key.communicator, key.kind, size), places)
+            mean = sent_fractions(communicators.phases(key.communicator, key.kind, size), places)
             senders = len(places) if key.kind == "send" else 1  # of a pair one sends
-            known[name] = SentShare(senders * mean.sent, senders * mean.across)
+            known[name] = SentFractions(senders * mean.sent, senders * mean.across)
         found.append(known[name])
     return found

@@ -1,8 +1,7 @@
-"""Waits of ranks for other ranks: at collectives for the last member, in the pipeline for the sender or receiver.
+"""Waits of ranks for other ranks: for the last member of a collective, or for a pipeline's sender or receiver.
 
-For the simulated ranks one by one (``waits``), and for every rank of a job or per worker, node or stage
-(``wait_matrix``): a simulated rank represents others; when one of those waits, it is for the rank of the culprit's
-class that shares the most axes with it: a peer in its group, the neighbour in its pipeline.
+A rank that was not simulated waits for the counterpart of whom its representative waits for: the rank of that class
+that shares most axes with it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from simcluster.results.rank_waits import RankWaits
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait of ``rank`` for ``culprit``, in seconds: at collectives ("group"), or for its tensors ("pipeline")."""
+    """Seconds that ``rank`` waits for ``culprit``: at collectives ("group"), or for its tensors ("pipeline")."""
 
     rank: int
     culprit: int
@@ -30,8 +29,8 @@ class Wait:
     seconds: float
 
 
-def waits(ranks: Iterable[RankRecord]) -> list[Wait]:
-    """Return all waiting of these ranks, longest first (ties by rank).
+def list_waits(ranks: Iterable[RankRecord]) -> list[Wait]:
+    """Return all waits of these ranks for other ranks, longest first.
 
     An op outside the main lane (a gradient bucket that waits for the other replicas) counts only while the main lane is
     idle. The wait for a message lasts from the end of the op before its receiver until its send begins. Of sends and
@@ -53,9 +52,9 @@ MAX_READABLE = 256
 
 @dataclass(frozen=True)
 class WaitMatrix:
-    """Seconds per step that units wait for each other, ``seconds[waiting, culprit]``, mean over a unit's ranks.
+    """Seconds per step that ranks, or groups of ranks, wait for each other: ``seconds[waiting, culprit]``.
 
-    Rows and columns are of this ``unit``, with these ``names``.
+    Rows and columns are units (ranks, workers, machines or stages) with these ``names``; a row is its ranks' mean.
     """
 
     unit: Unit
@@ -64,12 +63,12 @@ class WaitMatrix:
 
     @property
     def waited(self) -> Floats:
-        """Seconds that each row's unit waits."""
+        """Seconds that the unit of each row waits for all others."""
         return np.asarray(self.seconds.sum(axis=1))
 
     @property
     def awaited(self) -> Floats:
-        """Seconds that all units wait for each column's unit, in all."""
+        """Seconds that all units together wait for the unit of each column."""
         return np.asarray(self.seconds.sum(axis=0))
 
 
@@ -82,12 +81,12 @@ def wait_matrix(
     steps: int = 1,
     unit: Unit | None = None,
 ) -> WaitMatrix:
-    """Return the matrix of a job's waits, by the finest readable unit if none is given.
+    """Return the matrix of a job's waits, by default for the finest unit that is readable.
 
     ``class_of[rank]`` is equal for ranks with one representative; ``host_of[rank]`` is the rank's node.
     """
     chosen = unit or _finest_readable_unit(plan, host_of)
-    numbers, names = _units(plan, host_of, chosen)
+    numbers, names = _unit_numbers(plan, host_of, chosen)
     seconds = np.zeros((len(names), len(names)))
     for rank, culprit, length in _expand_waits(waits, plan, class_of):
         np.add.at(seconds, (numbers[rank], numbers[culprit]), length)
@@ -103,7 +102,7 @@ def _finest_readable_unit(plan: Plan, host_of: Sequence[int]) -> Unit:
     return "machine" if len(dict.fromkeys(host_of)) <= MAX_READABLE else "stage"
 
 
-def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
+def _unit_numbers(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[str, ...]]:
     if unit == "rank":
         return np.arange(plan.num_ranks), tuple(str(rank) for rank in range(plan.num_ranks))
     stages = plan.stages()
@@ -123,7 +122,6 @@ def _units(plan: Plan, host_of: Sequence[int], unit: Unit) -> tuple[Ints, tuple[
 
 
 def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) -> list[tuple[Ints, Ints, float]]:
-    """Return (ranks, the culprit of each, seconds) for all ranks of the job."""
     members: dict[int, list[int]] = {}
     for rank in range(plan.num_ranks):
         members.setdefault(class_of[rank], []).append(rank)
@@ -141,7 +139,6 @@ def _expand_waits(waits: Sequence[Wait], plan: Plan, class_of: Sequence[int]) ->
 
 
 def _nearest(members: Mapping[int, Sequence[int]], places: Ints, waiting: int, culprit: int) -> tuple[Ints, Ints]:
-    """Return for every rank of a class the rank of the other class with most equal axis places, except itself."""
     ranks, others = np.array(members[waiting]), np.array(members[culprit])
     common = (places[ranks][:, None, :] == places[others][None, :, :]).sum(axis=2)
     common[ranks[:, None] == others[None, :]] = -1

@@ -1,1 +1,1 @@
-"""Figures, text and the one-page report, made of numbers."""
+"""Figures, printed text and HTML reports of simulation results."""

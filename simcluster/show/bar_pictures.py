@@ -1,4 +1,4 @@
-"""Pictures whose rows are bars: critical path, communication, sensitivities and differences between steps."""
+"""Bar charts of a step: critical path, communication overlap, sensitivities, and differences between variants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_change, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.results.account import CAUSES
-from simcluster.results.critical_path import kind_of
+from simcluster.results.critical_path import op_kind_name
 from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.results.played import Run
 from simcluster.results.result import Result
-from simcluster.show.bars import bar_rows, label_axes
+from simcluster.show.bars import label_axes, set_up_bar_rows
 from simcluster.show.cells import main_causes
 from simcluster.show.palette import (
     COMPUTE_KINDS,
@@ -52,26 +52,26 @@ def critical(result: Result, free: Sequence[Free] | None = None, *, title: str |
     rows = max(len(by_kind), len(free) + 1)
     figure = Figure(figsize=(12.0, 1.5 + _CRITICAL_ROW * rows), layout="constrained")
     path, what_if = figure.subplots(1, 2)
-    _path(path, by_kind, step_time)
-    _what_if(what_if, free, step_time)
+    _draw_path(path, by_kind, step_time)
+    _draw_what_if(what_if, free, step_time)
     heading = title or f"{result.scenario.title}: critical path of the {format_seconds(step_time)} step"
     figure.suptitle(heading, fontsize=11, color=TEXT)
     return figure
 
 
-def _path(axes: Axes, by_kind: Mapping[str, float], step_time: float) -> None:
+def _draw_path(axes: Axes, by_kind: Mapping[str, float], step_time: float) -> None:
     names = list(by_kind)
-    axes.barh(range(len(names)), list(by_kind.values()), height=0.7, color=[_colour(name) for name in names])
+    axes.barh(range(len(names)), list(by_kind.values()), height=0.7, color=[_op_colour(name) for name in names])
     for row, seconds in enumerate(by_kind.values()):
         text = f"{format_seconds(seconds)}  {seconds / step_time:.1%}"
         axes.text(seconds + 0.012 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.2 * max(by_kind.values(), default=1.0) + 0.1 * step_time)
-    bar_rows(axes, names, "on the critical path (seconds per step)")
+    set_up_bar_rows(axes, names, "on the critical path (seconds per step)")
 
 
-def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
+def _draw_what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
     names = ["as simulated", *(f"without {each.kind}" for each in free)]
-    colours = [rgb(QUIET_TEXT), *(_colour(each.kind) for each in free)]
+    colours = [rgb(QUIET_TEXT), *(_op_colour(each.kind) for each in free)]
     seconds = [step_time, *(each.step_time for each in free)]
     axes.barh(range(len(names)), seconds, height=0.7, color=colours)
     axes.axvline(step_time, color=QUIET_TEXT, linewidth=0.8, linestyle="--")
@@ -82,13 +82,12 @@ def _what_if(axes: Axes, free: Sequence[Free], step_time: float) -> None:
         text = format_seconds(value) + (f"  {value / step_time - 1:+.1%}" if row else "")
         axes.text(max(value, step_time) + 0.015 * step_time, row, text, va="center", fontsize=8, color=TEXT)
     axes.set_xlim(0, 1.3 * step_time)
-    bar_rows(axes, names, "simulated step time if this took no time (seconds)")
+    set_up_bar_rows(axes, names, "simulated step time if this took no time (seconds)")
     label = "estimate: step minus its time on the path"
     axes.legend(marks, [label], loc="lower left", bbox_to_anchor=(0, 1.0), fontsize=8, frameon=False)
 
 
-def _colour(kind: str) -> Colour:
-    """Return the timeline's colour of an op: by kind for compute, by axis for communication."""
+def _op_colour(kind: str) -> Colour:
     if kind == COMMUNICATION:
         return rgb(STREAMS["dp"])
     axis, _, rest = kind.partition(" ")
@@ -101,7 +100,7 @@ _HIDDEN_TINT = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _BarRow:
     name: str
     axis: str
     value: OverlapSeconds
@@ -110,11 +109,11 @@ class _Row:
 
 @checked
 def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
-    """Draw how much communication overlaps with compute: one bar per collective, or per axis and run for several runs.
+    """Draw how much communication overlaps with compute: a bar per collective, or per axis if there are several runs.
 
     Bars are seconds per step, averaged over ranks. InputError if nothing communicates, and without a run.
     """
-    rows = _collectives(named[0][1]) if len(named) == 1 else _axes_of(named)
+    rows = _collective_rows(named[0][1]) if len(named) == 1 else _axis_rows(named)
     if not rows:
         raise InputError("nothing to draw: no rank of this step communicates; use two GPUs or more")
     figure = Figure(figsize=(10.5, 1.5 + _OVERLAP_ROW * sum(1 + row.gap for row in rows)), layout="constrained")
@@ -129,28 +128,27 @@ def overlap(named: Sequence[tuple[str, Run]]) -> Figure:
     return figure
 
 
-def _collectives(run: Run) -> list[_Row]:
-    """Return the longest collectives, axis by axis; short ones are summed in one row."""
+def _collective_rows(run: Run) -> list[_BarRow]:
     values = {key: value for key, value in run.overlap.mean.items() if key.kind}
     longest = sorted(values, key=lambda key: -(values[key].wire + values[key].waiting))[:_MOST_ROWS]
-    rows: list[_Row] = []
+    rows: list[_BarRow] = []
     for key, value in values.items():
         if key in longest and value.wire + value.waiting > 0:
             gap = 0.5 if rows and rows[-1].axis != key.axis else 0.0
-            rows.append(_Row(f"{kind_of(key.axis, key.kind)}  {key.name}", key.axis, value, gap))
+            rows.append(_BarRow(f"{op_kind_name(key.axis, key.kind)}  {key.name}", key.axis, value, gap))
     return rows
 
 
-def _axes_of(named: Sequence[tuple[str, Run]]) -> list[_Row]:
+def _axis_rows(named: Sequence[tuple[str, Run]]) -> list[_BarRow]:
     there = dict.fromkeys(key.axis for _, run in named for key in run.overlap.mean if key.axis and not key.kind)
     return [
-        _Row(f"{axis}  {name}", axis, run.overlap.mean.get(CommKey(axis), OverlapSeconds()), 0.0 if place else 0.6)
+        _BarRow(f"{axis}  {name}", axis, run.overlap.mean.get(CommKey(axis), OverlapSeconds()), 0.0 if place else 0.6)
         for axis in there
         for place, (name, run) in enumerate(named)
     ]
 
 
-def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
+def _draw_overlap(axes: Axes, rows: Sequence[_BarRow]) -> None:
     places: list[float] = []
     for row in rows:
         places.append((places[-1] if places else -1.0) + 1.0 + row.gap)
@@ -168,11 +166,11 @@ def _draw_overlap(axes: Axes, rows: Sequence[_Row]) -> None:
         share = f"{row.value.hidden / row.value.wire:.0%}" if left else ""
         text = f"{format_seconds(row.value.wire)}, {share} overlapped" if left else "none"
         axes.text(left + 0.008 * longest, place, text, va="center", fontsize=7.5, color=QUIET_TEXT)
-    bar_rows(axes, [row.name for row in rows], "seconds per step", places=places, size=8)
+    set_up_bar_rows(axes, [row.name for row in rows], "seconds per step", places=places, size=8)
     axes.set_xlim(0, 1.16 * longest)
 
 
-def _overlap_legend(rows: Iterable[_Row]) -> Iterable[Patch]:
+def _overlap_legend(rows: Iterable[_BarRow]) -> Iterable[Patch]:
     full = rgb(STREAMS.get(next(iter(rows)).axis, COMPUTE_KINDS["other"]))
     yield Patch(color=full, label="exposed")
     yield Patch(color=mix_with_white(full, _HIDDEN_TINT), label="overlapped with compute")
@@ -192,7 +190,7 @@ _LOOKS = {
 
 @checked
 def sensitivity(found: Sequence[Sensitivity], title: str = "") -> Figure:
-    """Draw the percent of step time that one percent of each resource changes, longest bar first.
+    """Draw by how much (%) the step time changes per 1 % of each resource, longest bar first.
 
     The thick bar is the gain from more of the resource, the thin bar the loss from less. InputError for no resource.
     """
@@ -238,7 +236,7 @@ _WATERFALL_ROW = 0.34
 
 @checked
 def waterfall(step_times: Mapping[str, float], causes: pd.DataFrame) -> Figure:
-    """Draw how each variant's step time follows from the first one's, with one bar per cause.
+    """Draw the causes by which each variant's step time differs from the first variant's, one bar per cause.
 
     ``step_times`` are in seconds by variant; ``causes`` is the table of `simcluster.differences`. The time axis does
     not begin at 0. InputError without two variants.
@@ -268,21 +266,21 @@ def _draw_waterfall(
         whole = row in (0, len(changes) + 1)
         start = left if whole else levels[row - 1]
         width = seconds - left if whole else seconds
-        colour, hatch = (QUIET_TEXT, "") if whole else _cause_look(name)
+        colour, hatch = (QUIET_TEXT, "") if whole else _cause_colour(name)
         axes.barh(row, width, left=start, height=0.66, color=colour, hatch=hatch, edgecolor=WAITING_HATCH, linewidth=0)
         text = format_seconds(seconds) if whole else format_change(seconds, "−")
         end = max(start, start + width)
         axes.text(end + 0.01 * (right - left), row, text, va="center", fontsize=8, color=TEXT)
         if row <= len(changes):
             axes.plot([levels[row]] * 2, [row - 0.33, row + 1.33], color=QUIET_TEXT, linewidth=0.6)
-    bar_rows(axes, [base[0], *("all else" if name == "rest" else phrase(name) for name, _ in changes), other[0]])
+    set_up_bar_rows(axes, [base[0], *("all else" if name == "rest" else phrase(name) for name, _ in changes), other[0]])
     axes.set_xlim(left, right + 0.1 * (right - left))
     difference = other[1] - base[1]
     change = f"{format_change(difference, '−')} ({difference / base[1]:+.1%}) per step"
     axes.set_title(f"{change}, by cause", fontsize=10, color=TEXT, loc="left")
 
 
-def _cause_look(cause: str) -> tuple[str, str]:
+def _cause_colour(cause: str) -> tuple[str, str]:
     axis = cause.partition("_")[0]
     if axis in STREAMS:
         return STREAMS[axis], ""

@@ -1,4 +1,4 @@
-"""Axes, scales and horizontal bars that several pictures share."""
+"""Helpers for figures: axis labels, time units, text widths, and horizontal bars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.show.palette import TEXT
 def label_axes(
     axes: Axes, x: str = "", y: str = "", title: str = "", *, ticks: float = 8, grid: str = "", size: float = 9
 ) -> None:
-    """Write labels and a title on axes without upper and right edges; ``grid`` is the grid's colour."""
+    """Write labels and a title on axes and remove the top and right edges; ``grid`` is the grid's colour."""
     axes.set_xlabel(x, fontsize=size, color=TEXT)
     axes.set_ylabel(y, fontsize=size, color=TEXT)
     if title:
@@ -30,14 +30,14 @@ def label_axes(
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Return the largest unit of time that is at most ``seconds``, and its length in seconds."""
+    """Return the unit (s, ms, us or ns) for an axis that spans ``seconds``, and its length in seconds."""
     return next((unit for unit in _UNITS if seconds >= unit[1]), _UNITS[-1])
 
 
-def bar_rows(
+def set_up_bar_rows(
     axes: Axes, names: Sequence[str], label: str = "", *, places: Sequence[float] = (), size: float = 8.5
 ) -> None:
-    """Set up rows from top to bottom with their names, at ``places`` or one apart, and a labelled scale below."""
+    """Set up an axis of horizontal bars: row names at ``places`` (default: one apart), and a scale below."""
     at = places or np.arange(len(names), dtype=float)
     axes.set_yticks(at, names, fontsize=size, color=TEXT)
     axes.set_ylim(at[-1] + 0.6, -0.6)
@@ -53,7 +53,7 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 @lru_cache(10_000)
 def text_width(text: str, size: float) -> float:
-    """Return the width of a text in points."""
+    """Return the width of a text in points, at a font size in points."""
     width, _, _ = _renderer().get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
     return float(width) * 72 / DPI
 

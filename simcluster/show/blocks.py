@@ -1,4 +1,4 @@
-"""An answer as data: a sequence of blocks, rendered here as text and by ``show.report.html`` as HTML."""
+"""Blocks of printed output (headline values, tables, lines), rendered as text here and as HTML in ``report.html``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simcluster.base.texts import escape_for_cell
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A named value; a fact without a name continues the one above.
+    """A named value to print, such as step time 13.69 s; without a name it continues the value above.
 
     ``tail`` continues the value, ``aside`` is a remark on both, and ``part`` (0 to 1) is drawn as a gauge in text.
     """
@@ -25,7 +25,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The headline values of an answer: lines below a ``title`` in text, large figures on a page."""
+    """The headline values of a result: lines below a ``title`` in text, large numbers in HTML."""
 
     facts: Sequence[Fact]
     title: str = ""
@@ -33,7 +33,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class TableBar:
-    """A bar from ``start`` to ``end`` on its table's scale, with the CSS class of its fill."""
+    """A bar next to a table row, from ``start`` to ``end`` on the table's scale, with the CSS class of its fill."""
 
     start: float
     end: float
@@ -42,7 +42,7 @@ class TableBar:
 
 @dataclass(frozen=True, slots=True)
 class TableBlock:
-    """A table whose first ``left`` columns are text and the others numbers.
+    """A table to print; its first ``left`` columns hold text, the others numbers.
 
     ``title`` has the lines above, ``notes`` those below. A page draws ``bars``, one per row, on a scale that reaches
     ``whole`` at least; text draws them only in a ``chart``, without a header. Text indents rows by ``indent``.
@@ -61,7 +61,7 @@ class TableBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of text of one kind.
+    """Lines of text that are printed in the same style.
 
     Kinds: ``head`` (title, then details), ``plain``, ``warning`` (one per line), ``layout`` (spaces count). A page
     folds the lines of a ``list`` below the first.
@@ -73,7 +73,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A text that a page folds away and that the text form omits."""
+    """A text that the HTML form folds away and the text form omits."""
 
     title: str
     text: str
@@ -81,7 +81,7 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawing that only pages show: a function that returns its markup."""
+    """A drawing for HTML only: a function that returns its markup."""
 
     draw: Callable[[], str]
 
@@ -97,22 +97,22 @@ _BAR = 36  # characters of the longest bar
 Bold = Callable[[str], str]
 
 
-def text_of(answer: Iterable[Block], *, bold: Bold = str) -> str:
-    """Return an answer as text, with an empty line between blocks; ``bold`` marks the headers of tables."""
-    blocks = ("\n".join(lines_of(block, bold=bold)) for block in answer)
+def blocks_text(answer: Iterable[Block], *, bold: Bold = str) -> str:
+    """Return blocks as text, separated by empty lines; ``bold`` marks the headers of tables."""
+    blocks = ("\n".join(block_lines(block, bold=bold)) for block in answer)
     return "\n\n".join(text for text in blocks if text)
 
 
-def lines_of(block: Block, *, bold: Bold = str) -> Iterator[str]:
-    """Yield the lines of a block."""
+def block_lines(block: Block, *, bold: Bold = str) -> Iterator[str]:
+    """Yield the text lines of a block."""
     match block:
         case Figures():
             yield from [block.title] * bool(block.title)
-            yield from map(_fact, block.facts)
+            yield from map(_fact_lines, block.facts)
         case TableBlock():
             yield from block.title
             header = () if block.chart else block.header
-            yield from table_lines(header, _with_bars(block), indent=block.indent, left=block.left, bold=bold)
+            yield from table_lines(header, _rows_with_bars(block), indent=block.indent, left=block.left, bold=bold)
             yield from block.notes
         case Lines():
             yield from block.lines
@@ -125,7 +125,7 @@ def lines_of(block: Block, *, bold: Bold = str) -> Iterator[str]:
 def table_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: int = 0, left: int = 1, bold: Bold = str
 ) -> list[str]:
-    """Return aligned columns with two spaces between them: the first ``left`` to the left, the others to the right."""
+    """Return table rows as aligned text lines: the first ``left`` columns left-aligned, the others right-aligned."""
     every = [[*map(escape_for_cell, row)] for row in ((header, *rows) if header else rows)]
     widths = [max(map(len, column)) for column in zip(*every, strict=True)]
     places = [f"{'<' if at < left else '>'}{width}" for at, width in enumerate(widths)]
@@ -133,7 +133,7 @@ def table_lines(
     return [bold(lines[0]), *lines[1:]] if header else lines
 
 
-def _fact(fact: Fact) -> str:
+def _fact_lines(fact: Fact) -> str:
     gauge = ""
     if fact.part is not None:
         filled = round(_BAR * min(fact.part, 1.0))
@@ -142,8 +142,7 @@ def _fact(fact: Fact) -> str:
     return f"  {fact.name:<12} {fact.value}{fact.tail}{aside}{gauge}"
 
 
-def _with_bars(table: TableBlock) -> Sequence[Sequence[str]]:
-    """Return the rows, each followed by its bar if text draws them."""
+def _rows_with_bars(table: TableBlock) -> Sequence[Sequence[str]]:
     if not table.chart:
         return table.rows
     longest = max(bar.end for bar in table.bars)

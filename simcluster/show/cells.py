@@ -1,4 +1,4 @@
-"""Formats that all answers share: metrics with units, parts of a step, causes and layouts."""
+"""Formats for metrics, parts of a step, causes of differences, and parallel layouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.units import format_change, format_seconds
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import Table, Unit, columns_of
+from simcluster.results.numbers import Table, Unit, table_metrics
 
 if TYPE_CHECKING:
     from simcluster.scenario.scenario import Scenario
@@ -51,35 +51,35 @@ PARTS = {
 
 
 def format_metric(unit: Unit, value: float) -> str:
-    """Format a number in its unit for people."""
+    """Format a metric's number with its unit: 13.69 s, 74.1 GB, 45.2%."""
     return _WRITTEN[unit](value)
 
 
 def signed_change(seconds: float) -> str:
-    """Format a change in seconds with its sign and a readable unit (+38.66 us); below 1 ps it is 0."""
+    """Format a change in seconds with sign and unit (+38.66 us); below 1 ps it is 0."""
     return "0" if abs(seconds) <= NO_TIME else format_change(seconds)
 
 
-def short_seconds(seconds: float) -> str:
+def format_short_seconds(seconds: float) -> str:
     """Format seconds with their unit; "-" for None."""
     return format_seconds(seconds) if seconds > NO_TIME else "-"
 
 
-def cause_class(cause: str) -> str:
-    """Return the CSS class of a cause's bar, which is that of its part of the step."""
+def cause_css_class(cause: str) -> str:
+    """Return the CSS class for the bar of a cause; it is the class of the corresponding part of the step."""
     part = f"exposed_{re.split('[_ ]', cause)[0]}"
     return f"k-{part if part in BREAKDOWN else cause if cause in BREAKDOWN else 'other'}"
 
 
 def column_headings(table: Table) -> list[str]:
-    """Return the headings of a table's columns."""
-    return [metric.heading for metric in columns_of(table).values()]
+    """Return the column headings of a table (compare, sweep, plan or report)."""
+    return [metric.heading for metric in table_metrics(table).values()]
 
 
 def format_row(table: Table, row: Mapping[Any, Any]) -> list[str]:
     """Format one row of a table; "!" marks memory above the GPU's capacity, "?" an unknown value."""
     found = []
-    for name, metric in columns_of(table).items():
+    for name, metric in table_metrics(table).items():
         value = row.get(name)
         known = value is not None and value == value
         text = format_metric(metric.unit, float(value)) if known else UNKNOWN  # type: ignore[arg-type]
@@ -88,15 +88,15 @@ def format_row(table: Table, row: Mapping[Any, Any]) -> list[str]:
 
 
 def main_causes(causes: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return the causes that matter in their order, with the sum of the others as "rest"."""
+    """Return the causes of a difference with their seconds; small ones are summed as "rest"."""
     largest = max(abs(seconds) for seconds in causes.values())
     found = [(name, seconds) for name, seconds in causes.items() if abs(seconds) > _SMALL * largest]
     rest = sum(causes.values()) - sum(seconds for _, seconds in found)
     return [*found, ("rest", rest)] if abs(rest) > 1e-3 * _SMALL * largest else found
 
 
-def gpus_of_cluster(scenario: Scenario) -> str:
-    """Return the number of GPUs and the cluster's name: "64 GPUs of DGX H100".
+def describe_gpus(scenario: Scenario) -> str:
+    """Describe a scenario's GPUs: their number and the cluster's name, as in "64 GPUs of DGX H100".
 
     The device is added if the cluster's name does not give it: "64 GPUs (b200) of DGX H100".
     """
@@ -107,10 +107,10 @@ def gpus_of_cluster(scenario: Scenario) -> str:
     return f"{scenario.gpus:,} GPUs{'' if named else f' ({device})'} of {name}"
 
 
-def layout_words(scenario: Scenario) -> str:
-    """Return the degrees of a layout: "tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4".
+def describe_layout(scenario: Scenario) -> str:
+    """Describe a parallel layout: "tp 8 (sequence parallel), pp 8 x 3 chunks (interleaved), dp 2 (ZeRO-1), ep 4".
 
-    tp, pp and dp are always given; their product with cp is the number of GPUs. The ep x etp ranks of an expert group
+    tp, pp and dp are always given; tp x pp x dp x cp is the number of GPUs. The ep x etp ranks of an expert group
     belong to the tp x cp x dp ranks of a stage; etp of them share an expert.
     """
     parallel, pipeline = scenario.parallel, scenario.pipeline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.units import format_bytes
 from simcluster.results.overlap import CommKey, OverlapSeconds
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import cause_class, short_seconds
+from simcluster.show.cells import cause_css_class, format_short_seconds
 
 if TYPE_CHECKING:
     from simcluster.results.critical_path import CriticalPath
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 _MOST_RANKS = 16
 
 
-def explanation(run: Run, free: Sequence[Free]) -> Answer:
-    """Return all tables that explain a run; ``free`` is the answer of ``whatif.what_if_free``."""
-    parts = [path_table(run.critical_path), _what_if(free, run.step_time)]
+def explain_run(run: Run, free: Sequence[Free]) -> Answer:
+    """Return tables that explain a run's step time; ``free`` has the step times without each kind of op."""
+    parts = [critical_path_table(run.critical_path), _what_if_table(free, run.step_time)]
     if run.overlap.mean[CommKey()].calls:
-        parts = [_overlap(run.overlap.mean), *_traffic(run.traffic), _ranks(run), *parts]
+        parts = [_overlap_table(run.overlap.mean), *_traffic_tables(run.traffic), _rank_table(run), *parts]
     return parts
 
 
-def _overlap(mean: Mapping[CommKey, OverlapSeconds]) -> TableBlock:
+def _overlap_table(mean: Mapping[CommKey, OverlapSeconds]) -> TableBlock:
     header = ["communication (a step, mean over ranks)", "calls", *_TIMES, "shared"]
     rows = []
     for key, value in mean.items():
         name = "all" if not key.axis else key.axis if not key.kind else f"  {key.kind} {key.name}"
-        rows.append([name, f"{value.calls:,.4g}", *_times(value), short_seconds(value.contention)])
+        rows.append([name, f"{value.calls:,.4g}", *_overlap_cells(value), format_short_seconds(value.contention)])
     notes = [
         "  on the wire: last arrival to end, overlapped with compute or exposed; waiting: own arrival to last arrival;",
         "  shared: the part on the wire that free links would spare",
@@ -41,13 +41,12 @@ def _overlap(mean: Mapping[CommKey, OverlapSeconds]) -> TableBlock:
     return TableBlock(header, rows, notes=notes, indent=2)
 
 
-def _traffic(traffic: Sequence[AxisTraffic]) -> list[TableBlock]:
-    """Return tables of bytes by axis; none if durations were given."""
+def _traffic_tables(traffic: Sequence[AxisTraffic]) -> list[TableBlock]:
     header = ["traffic (a step, mean GPU)", "calls", "buffers", "sent", "across machines", "on the wire", "hidden"]
     rows = [
         [each.axis or "all", f"{each.calls:,.4g}", *(format_bytes(size) for size in (each.buffer, each.sent)),
          f"{format_bytes(each.across)} ({each.across / each.sent:.0%})" if each.sent else "-",
-         short_seconds(each.wire), f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
+         format_short_seconds(each.wire), f"{each.hidden / each.wire:.1%}" if each.wire else "-"]
         for each in traffic
         if not each.kind
     ]  # fmt: skip
@@ -55,7 +54,7 @@ def _traffic(traffic: Sequence[AxisTraffic]) -> list[TableBlock]:
     return [TableBlock(header, rows, notes=[note], indent=2)] if rows else []
 
 
-def _ranks(run: Run) -> TableBlock:
+def _rank_table(run: Run) -> TableBlock:
     weights, of_rank = run.weights, run.overlap.of_rank
     stages = dict(zip(run.spans.rank.tolist(), run.spans.stage.tolist(), strict=True))
     on_path = run.critical_path.by_rank()
@@ -65,15 +64,15 @@ def _ranks(run: Run) -> TableBlock:
         value = of_rank[rank][CommKey()]
         overlap = f"{value.hidden / value.wire:.1%}" if value.wire else "-"
         place = [str(rank), str(weights[rank]), str(stages[rank])]
-        rows.append([*place, *_times(value), overlap, short_seconds(on_path.get(rank, 0.0))])
-    header = ["rank", "stands for", "stage", *_TIMES, "overlap", "critical path"]
+        rows.append([*place, *_overlap_cells(value), overlap, format_short_seconds(on_path.get(rank, 0.0))])
+    header = ["rank", "represents", "stage", *_TIMES, "overlap", "critical path"]
     left = len(weights) - len(rows)
     return TableBlock(header, rows, notes=[f"  {left} more ranks expose less"] if left else [], indent=2)
 
 
-def _what_if(free: Sequence[Free], step_time: float) -> TableBlock:
+def _what_if_table(free: Sequence[Free], step_time: float) -> TableBlock:
     rows = [
-        [each.kind, *map(short_seconds, (each.on_path, each.estimate, each.step_time)),
+        [each.kind, *map(format_short_seconds, (each.on_path, each.estimate, each.step_time)),
          f"{each.step_time / step_time - 1:+.1%}"]
         for each in free
     ]  # fmt: skip
@@ -84,17 +83,17 @@ def _what_if(free: Sequence[Free], step_time: float) -> TableBlock:
 _TIMES = ("on the wire", "hidden", "exposed", "waiting")
 
 
-def _times(value: OverlapSeconds) -> list[str]:
-    return [short_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]
+def _overlap_cells(value: OverlapSeconds) -> list[str]:
+    return [format_short_seconds(seconds) for seconds in (value.wire, value.hidden, value.exposed, value.waiting)]
 
 
 # --- replicas and paths -----------------------------------------------------------------------------------------------
 
 
-def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answer:
-    """Return the blocks about replicas of a step.
+def describe_distribution(found: Distribution, off: Sequence[float] = ()) -> Answer:
+    """Return the printed blocks about the step times of replicas (one simulation per random seed).
 
-    ``off`` has the error of the fast replicas against events, as a fraction of the step.
+    ``off`` has the error of the fast replicas against event simulation, as a fraction of the step.
     """
     mean, (low, high) = found.mean, found.interval
     parts = {"p5": 0.05, "median": 0.5, "p95": 0.95}
@@ -109,13 +108,13 @@ def distribution_answer(found: Distribution, off: Sequence[float] = ()) -> Answe
         Fact("simulated by", how if found.method == "sweep" else "events, one after the other"),
     ]  # fmt: skip
     if any(off):
-        facts.append(Fact("", f"links and interference as without chance: {some} from events with the same draws"))
-    title = f"{len(found):,} replicas, each with draws of its own (all above: the step without chance)"
+        facts.append(Fact("", f"links and interference as without randomness: {some} from events with the same draws"))
+    title = f"{len(found):,} replicas with different random draws (above: the step without randomness)"
     return [Figures(facts, title)]
 
 
-def mean_difference_answer(found: MeanDifference) -> Answer:
-    """Return the blocks about the difference between the means of two sets of replicas."""
+def describe_mean_difference(found: MeanDifference) -> Answer:
+    """Return the printed blocks about the difference between the mean step times of two sets of replicas."""
     low, high = found.interval
     return [
         Lines([
@@ -125,14 +124,14 @@ def mean_difference_answer(found: MeanDifference) -> Answer:
     ]  # fmt: skip
 
 
-def path_table(path: CriticalPath) -> TableBlock:
-    """Return a table of the seconds of each kind of op on the critical path."""
+def critical_path_table(path: CriticalPath) -> TableBlock:
+    """Return a table of the seconds that each kind of op spends on the critical path."""
     kinds = path.by_kind()
-    rows = [[kind, short_seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in kinds.items()]
-    bars = [TableBar(0.0, seconds, cause_class(kind)) for kind, seconds in kinds.items()]
+    rows = [[kind, format_short_seconds(seconds), f"{seconds / path.seconds:.1%}"] for kind, seconds in kinds.items()]
+    bars = [TableBar(0.0, seconds, cause_css_class(kind)) for kind, seconds in kinds.items()]
     return TableBlock(["critical path of the step", "seconds", "share"], rows, indent=2, bars=bars)
 
 
-def path_answer(path: CriticalPath) -> Answer:
-    """Return the blocks about a critical path."""
-    return [path_table(path)]
+def describe_critical_path(path: CriticalPath) -> Answer:
+    """Return the printed blocks about a critical path."""
+    return [critical_path_table(path)]

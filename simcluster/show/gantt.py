@@ -1,9 +1,7 @@
-"""Gantt pictures of timelines: what each rank computes, what the links carry, and who waits.
+"""Gantt charts of timelines: what each rank computes, what it communicates, and for whom it waits.
 
-A row is a rank (or a stage's representative): a high lane for its compute stream, and below it a slim lane per
-communication stream, so that hidden and exposed communication are visible. White is idle.
-
-Figures are matplotlib Figure objects without pyplot: nothing global is kept and no display is needed.
+A row is a rank: a high lane for compute, and a slim lane per communication stream. White is idle. Figures are made
+without pyplot: nothing global is kept and no display is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.show.gantt_figure import Drawn, gantt_figure
-from simcluster.show.gantt_rows import MOST_ROWS, Rows, Window, choose_rows, cut_of, steady_of
+from simcluster.show.gantt_rows import MOST_ROWS, Rows, Window, choose_rows, find_omitted_window, find_steady_phase
 
 _COLUMNS = ("rank", "stream", "kind", "name", "layer", "stage", "chunk", "microbatch", "bytes", "ready", "start", "end")
 _SIZES = {"width": (5.0, 60.0), "height": (2.0, 60.0)}  # inches: below, labels and legend take it all
@@ -30,7 +28,7 @@ class HasTimeline(Protocol):
 
     @property
     def timeline(self) -> pd.DataFrame:
-        """One row per span."""
+        """Timeline with one row per span (an op on a rank, with start and end)."""
 
 
 @checked
@@ -48,7 +46,7 @@ def gantt(
     num_ranks: int | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """Draw a timeline: one row per rank (or per stage), time to the right.
+    """Draw a timeline as a Gantt chart: one row per rank (or per stage), time to the right.
 
     `ranks` selects rows and `window` = (from, to) in seconds a part of the time. With more than `max_rows` ranks, and
     none selected, representatives are drawn and a caption names them; `num_ranks` is the size of the job if the
@@ -61,14 +59,14 @@ def gantt(
     weights = getattr(timeline, "weights", None)
     if num_ranks is None and weights is not None:
         num_ranks = sum(weights.values())
-    timeline = _timeline_of(timeline)
-    _check(timeline, size=(width, height), max_rows=max_rows, rows=rows)
-    whole = _extent(timeline)
+    timeline = _get_timeline(timeline)
+    _require_drawable(timeline, size=(width, height), max_rows=max_rows, rows=rows)
+    whole = _time_extent(timeline)
     shown = _checked_window(window, whole)
     choice = choose_rows(timeline, ranks=ranks, rows=rows, max_rows=max_rows, num_ranks=num_ranks)
     total = max(num_ranks or 0, timeline["rank"].nunique())
-    heading = _part(title if title is not None else _title(timeline, whole, total), whole, shown)
-    drawn, parts = _with_break([Drawn(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
+    heading = _part(title if title is not None else _default_title(timeline, whole, total), whole, shown)
+    drawn, parts = _add_break([Drawn(timeline, choice, 0.0)], shown, breaks=breaks and window is None)
     return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
 
@@ -87,20 +85,20 @@ def compare_gantts(
     said: Sequence[tuple[str, str]] | None = None,
     breaks: bool = True,
 ) -> Figure:
-    """Draw timelines under each other on one time axis, each from its own beginning, with its duration at the right.
+    """Draw several timelines below each other on one time axis, each with its duration at the right.
 
-    The second figure there is the difference from the first timeline; `said` replaces both texts of each timeline.
-    `window` is in seconds from the beginning; `max_rows` counts for each timeline. All else is as in `gantt`.
+    Each starts at time 0. The second figure at the right is the difference from the first timeline; `said` replaces
+    both texts of each. `window` is in seconds; `max_rows` counts for each timeline. All else is as in `gantt`.
     """
     if not named_timelines:
         raise InputError("nothing to compare: give at least one (name, timeline)")
-    timelines = [_timeline_of(timeline) for _, timeline in named_timelines]
+    timelines = [_get_timeline(timeline) for _, timeline in named_timelines]
     for (name, _), timeline in zip(named_timelines, timelines, strict=True):
         try:
-            _check(timeline, size=(width, height), max_rows=max_rows, rows=rows)
+            _require_drawable(timeline, size=(width, height), max_rows=max_rows, rows=rows)
         except InputError as error:
             raise InputError(f"{name}: {error}") from None
-    extents = [_extent(timeline) for timeline in timelines]
+    extents = [_time_extent(timeline) for timeline in timelines]
     lengths = [end - start for start, end in extents]
     shown = _checked_window(window, (0.0, max(lengths)))
     changes = ["", *(f"{(length / lengths[0] - 1) * 100:+.1f} %".replace("-", "−") for length in lengths[1:])]
@@ -111,18 +109,17 @@ def compare_gantts(
         for (name, _), timeline, (begin, _), both in zip(named_timelines, timelines, extents, texts, strict=True)
     ]  # fmt: skip
     heading = _part(f"{len(panels)} timelines on one time axis" if title is None else title, (0.0, max(lengths)), shown)
-    drawn, parts = _with_break(panels, shown, breaks=breaks and window is None)
+    drawn, parts = _add_break(panels, shown, breaks=breaks and window is None)
     return gantt_figure(drawn, parts, heading, labels=labels, size=(width, height))
 
 
-def _timeline_of(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
+def _get_timeline(timeline: pd.DataFrame | HasTimeline) -> pd.DataFrame:
     return timeline if isinstance(timeline, pd.DataFrame) else timeline.timeline
 
 
-def _with_break(panels: Sequence[Drawn], shown: Window, *, breaks: bool) -> tuple[Sequence[Drawn], list[Window]]:
-    """Return the panels and the parts of the time axis, with a break where all timelines are steady for long."""
-    steady = [steady_of(each.timeline, each.choice.ranks, each.origin) for each in panels] if breaks else []
-    cut = cut_of(steady, shown)
+def _add_break(panels: Sequence[Drawn], shown: Window, *, breaks: bool) -> tuple[Sequence[Drawn], list[Window]]:
+    steady = [find_steady_phase(each.timeline, each.choice.ranks, each.origin) for each in panels] if breaks else []
+    cut = find_omitted_window(steady, shown)
     if cut is None:
         return panels, [shown]
     counts = [each.microbatches(cut) if each else 0 for each in steady]
@@ -130,10 +127,10 @@ def _with_break(panels: Sequence[Drawn], shown: Window, *, breaks: bool) -> tupl
     return left_out, [(shown[0], cut[0]), (cut[1], shown[1])]
 
 
-def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows: int, rows: str) -> None:
+def _require_drawable(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows: int, rows: str) -> None:
     missing = [name for name in _COLUMNS if name not in timeline.columns]
     if missing:
-        raise InputError(f"the timeline lacks the columns {missing}; a timeline has {', '.join(_COLUMNS)}")
+        raise InputError(f"the timeline lacks the columns {missing}; it needs {', '.join(_COLUMNS)}")
     if len(timeline) == 0:
         raise InputError("the timeline is empty: there is nothing to draw; run at least one step")
     times = timeline[["ready", "start", "end"]].to_numpy(np.float64)
@@ -143,16 +140,15 @@ def _check(timeline: pd.DataFrame, *, size: tuple[float, float | None], max_rows
         )
     if times[:, 2].max() <= times[:, :2].min():
         raise InputError(
-            "the timeline has no length: every span starts and ends at the same time; "
-            "give one of a step that takes time"
+            "the timeline has no length: every span starts and ends at the same time; simulate a step that takes time"
         )
     if rows not in ("rank", "stage"):
-        raise InputError(f'rows={rows!r} is not known; rows is "rank" or "stage"')
+        raise InputError(f'rows={rows!r} is unknown; use "rank" or "stage"')
     if not 1 <= max_rows <= MOST_ROWS:
-        raise InputError(f"max_rows={max_rows} cannot be drawn; it is between 1 and {MOST_ROWS}")
+        raise InputError(f"max_rows={max_rows} must be between 1 and {MOST_ROWS}")
     for (name, (least, most)), inches in zip(_SIZES.items(), size, strict=True):
         if inches is not None and not least <= inches <= most:
-            raise InputError(f"{name}={inches} cannot be drawn; it is between {least:g} and {most:g} inches")
+            raise InputError(f"{name}={inches} must be between {least:g} and {most:g} inches")
 
 
 def _checked_window(window: Window | None, whole: Window) -> Window:
@@ -163,20 +159,19 @@ def _checked_window(window: Window | None, whole: Window) -> Window:
     except (TypeError, ValueError):
         raise InputError(f"window={window!r} must be two times in seconds, (from, to), as in (0.0, 0.5)") from None
     if not start < end:
-        raise InputError(f"window=({start:g}, {end:g}) s is empty; it is (from, to) with from < to")
+        raise InputError(f"window=({start:g}, {end:g}) s is empty; write (from, to) with from < to")
     if end <= whole[0] or start >= whole[1]:
         spans = f"{whole[0]:g} to {whole[1]:g} s"
-        raise InputError(f"window=({start:g}, {end:g}) s lies outside of the timeline, which runs from {spans}")
+        raise InputError(f"window=({start:g}, {end:g}) s is outside the timeline, which is from {spans}")
     return start, end
 
 
-def _extent(timeline: pd.DataFrame) -> Window:
-    """Return the times at which the first op could start and the last one ended, in seconds."""
+def _time_extent(timeline: pd.DataFrame) -> Window:
     begin = min(float(timeline["ready"].min()), float(timeline["start"].min()))
     return begin, float(timeline["end"].max())
 
 
-def _title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
+def _default_title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
     steps = int(timeline["step"].nunique()) if "step" in timeline.columns else 1
     what = "One training step" if steps == 1 else f"{steps} training steps"
     ranks = f"{num_ranks:,} rank{'s' if num_ranks != 1 else ''}"
@@ -184,7 +179,7 @@ def _title(timeline: pd.DataFrame, whole: Window, num_ranks: int) -> str:
 
 
 def _part(title: str, whole: Window, shown: Window) -> str:
-    """Return a title whose first line names the part of the time that is drawn, if it is not all of it."""
+    """Return a title with the drawn time window added to its first line, if not all of the time is drawn."""
     if not title or shown == whole:
         return title
     first, *others = title.split("\n")

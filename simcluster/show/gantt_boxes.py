@@ -1,4 +1,4 @@
-"""Spans of a timeline as boxes on the lanes of a Gantt picture, joined where single ones would be too small to see.
+"""Boxes of a Gantt chart, made from spans; spans too short to be seen are joined into one box.
 
 Pure: arrays in, arrays out, nothing is drawn.
 """
@@ -27,7 +27,7 @@ _ARRAYS = ("row", "lane", "paint", "microbatch", "start", "end", "share", "recom
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Columns of boxes: where each is (row, lane, seconds), its paint (an index into `paints`) and its number of spans.
+    """Columns of a Gantt chart's boxes: row, lane, start and end (s), and an index into `paints` for the colour.
 
     Lane 0 is compute, lane i > 0 the stream `streams[i]`. `share` is the fraction of the box's time that is work (or
     waiting); `recompute` the fraction of that work that is recompute inside a backward. `source` is the position in the
@@ -50,19 +50,19 @@ class Boxes:
         return len(self.start)
 
     def take(self, which: Ints) -> Boxes:
-        """Return the boxes at these positions."""
+        """Return only the boxes at these indices."""
         return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
 
     @property
     def waiting(self) -> Bools:
-        """Return which of the boxes are waiting."""
+        """Return a mask of the boxes in which a rank waits."""
         return np.array([kind == "waiting" for _, kind, _ in self.paints], dtype=np.bool_)[self.paint]
 
 
-def boxes_of(
+def make_boxes(
     timeline: pd.DataFrame, ranks: tuple[int, ...], window: tuple[float, float], streams: tuple[str, ...]
 ) -> Boxes:
-    """Return a box for each span of `ranks` inside `window` and for the waiting before it, clipped to the window.
+    """Return a box for each span of `ranks` inside `window` (s), and for the waiting before it, clipped to the window.
 
     Row i is `ranks[i]`; `streams` are the streams that have a lane, "compute" first.
     """
@@ -101,13 +101,13 @@ def boxes_of(
 
 
 def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
-    """Return the boxes with small ones joined: compute within an action, communication wherever it is dense.
+    """Join neighbouring boxes that are too small to be seen: compute of one pass, and dense communication.
 
     A joined box has the paint that fills most of its time; `share` is the fraction of the box that was filled.
     """
     if len(boxes) == 0:
         return boxes
-    first = np.flatnonzero(np.concatenate([[True], _splits(boxes, seconds_per_pixel)]))
+    first = np.flatnonzero(np.concatenate([[True], _find_separate_boxes(boxes, seconds_per_pixel)]))
     sizes = np.diff([*first, len(boxes)])
     group = np.repeat(np.arange(len(first)), sizes)
     duration = boxes.end - boxes.start
@@ -129,12 +129,11 @@ def join_small_boxes(boxes: Boxes, seconds_per_pixel: float) -> Boxes:
     )
 
 
-def _splits(boxes: Boxes, seconds_per_pixel: float) -> Bools:
-    """Return for each box after the first whether it stays separate from the box before it."""
+def _find_separate_boxes(boxes: Boxes, seconds_per_pixel: float) -> Bools:
     gap = (boxes.start - _previous_end(boxes.row, boxes.lane, boxes.end))[1:] / seconds_per_pixel  # inf in a new lane
     width = (boxes.end - boxes.start) / seconds_per_pixel
     wider, narrower = np.maximum(width[1:], width[:-1]), np.minimum(width[1:], width[:-1])
-    action = np.array([direction(paint) for paint in boxes.paints])[boxes.paint]
+    action = np.array([pass_name(paint) for paint in boxes.paints])[boxes.paint]
     one_microbatch = boxes.microbatch[1:] == boxes.microbatch[:-1]
     limit = np.where(boxes.paint[1:] != boxes.paint[:-1], NARROW_KIND, NARROW_COMPUTE)
     near = (action[1:] == action[:-1]) & (gap < np.clip(wider / 2, NARROW, JOIN_GAP))
@@ -145,7 +144,6 @@ def _splits(boxes: Boxes, seconds_per_pixel: float) -> Bools:
 
 
 def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tuple[Paint, ...]]:
-    """Return each group's paint with the most time, or the paint of mixed communication of a stream."""
     num_paints = len(boxes.paints)
     size = (int(group[-1]) + 1) * num_paints
     totals = np.bincount(group * num_paints + boxes.paint, weights=seconds, minlength=size).reshape(-1, num_paints)
@@ -158,14 +156,14 @@ def _main_paints(boxes: Boxes, group: Ints, seconds: Floats) -> tuple[Ints, tupl
     return np.where(several, num_paints + stream, main), boxes.paints + added
 
 
-def direction(paint: Paint) -> str:
-    """Return one name for all paints that alternate inside one action."""
+def pass_name(paint: Paint) -> str:
+    """Return a common name for kinds of op that alternate within one pass, such as recompute and backward."""
     stream, kind, chunk = paint
     return f"{stream} {'backward' if kind in _BACKWARD else kind} {chunk}"
 
 
 def _previous_end(row: Ints, lane: Ints, end: Floats) -> Floats:
-    """Return the latest end before each span in its lane (-inf for the first), for sorted spans."""
+    """Return the latest end (s) of earlier spans in each span's lane (-inf for the first), for sorted spans."""
     lanes = pd.Series(end).groupby([row, lane], sort=False)
     previous = lanes.cummax().groupby([row, lane], sort=False).shift(1).fillna(-np.inf)
     return np.asarray(previous.to_numpy(), dtype=np.float64)

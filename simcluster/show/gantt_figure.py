@@ -1,4 +1,4 @@
-"""The layout of a Gantt picture: panels on one time axis, which may have a break, a legend and a caption.
+"""Layout of a Gantt figure: panels on one time axis, which may have a break, a legend and a caption.
 
 Sizes are in points from the top, so that a picture with more rows is higher and its texts are not smaller.
 """
@@ -23,7 +23,7 @@ from simcluster.show import palette
 from simcluster.show.bars import DPI, text_width, time_unit
 from simcluster.show.gantt_panel import Panel, draw_panel, lane_heights
 from simcluster.show.gantt_rows import RowChoice, Window
-from simcluster.show.gantt_words import BoxText, footer_of, texts_of, write
+from simcluster.show.gantt_words import BoxText, make_box_texts, make_footer, write_box_texts
 
 _TITLE, _LINE, _HEADER, _AXIS = 24.0, 15.0, 17.0, 36.0  # points of height; _LINE: of each further one of the title
 _TITLE_FONT = 11.0
@@ -35,7 +35,7 @@ _TICKS = 14  # over the whole width, at most
 
 
 class Drawn(NamedTuple):
-    """A timeline with its rows, ready to be drawn.
+    """A timeline with the rows to draw, the time at its origin, and its header.
 
     `origin` is the time (s) at which its axis is zero, `left_out` the number of microbatches in the picture's break,
     and `header` the name above it with two texts at its right.
@@ -51,9 +51,9 @@ class Drawn(NamedTuple):
 def gantt_figure(
     drawn: Sequence[Drawn], shown: Sequence[Window], title: str, *, labels: bool, size: tuple[float, float | None]
 ) -> Figure:
-    """Draw timelines on one time axis: one part of it, or two with a break between them, in seconds after each origin.
+    """Return a figure of timelines on one time axis, drawn in one part or in two with a break between them.
 
-    `size` is in inches (default height: it follows from the rows). InputError if the rows do not fit into it.
+    `shown` has the parts (s after each origin), `size` is in inches. InputError if the rows do not fit into it.
     """
     across = size[0] * 72
     left = max(text_width(label, 8.0) for each in drawn for label in each.choice.labels) + _SIDE + 6.0
@@ -74,11 +74,11 @@ def gantt_figure(
         many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         left_out = f"The break omits {many} microbatches like those next to it."
     if size[1] is not None:
-        foot = footer_of(flat, width=right - _SIDE, numbered=True, left_out=left_out).height
+        foot = make_footer(flat, width=right - _SIDE, numbered=True, left_out=left_out).height
         _fit_lanes(panels, size[1], top + foot + _AXIS + header * len(panels))
-    texts = [texts_of(parts) if labels else [list[BoxText]() for _ in parts] for parts in panels]
+    texts = [make_box_texts(parts) if labels else [list[BoxText]() for _ in parts] for parts in panels]
     numbered = any(text.numbered for parts in texts for part in parts for text in part)
-    footer = footer_of(flat, width=right - _SIDE, numbered=numbered, left_out=left_out)
+    footer = make_footer(flat, width=right - _SIDE, numbered=numbered, left_out=left_out)
     height = size[1] * 72 if size[1] else (
         top + sum(parts[0].height + header for parts in panels) + _AXIS + footer.height
     )  # fmt: skip
@@ -96,8 +96,8 @@ def gantt_figure(
         for width, panel, said in zip(widths, parts, words, strict=True):
             axes = figure.add_axes((x / across, at / height, width / across, panel.height / height))
             draw_panel(axes, panel, named=not made)
-            write(axes, panel, said)
-            _draw_time(axes, named=each is drawn[-1], ticks=max(2, round(_TICKS * width / sum(widths))))
+            write_box_texts(axes, panel, said)
+            _draw_time_ticks(axes, named=each is drawn[-1], ticks=max(2, round(_TICKS * width / sum(widths))))
             if made:
                 _draw_break(figure, (x - _BREAK, x), at, panel, each.left_out)
             made.append(axes)
@@ -112,7 +112,6 @@ def gantt_figure(
 def _panels(
     drawn: Drawn, shown: Sequence[Window], widths: Sequence[float], unit: float, num_rows: int
 ) -> Iterator[Panel]:
-    """Yield a panel for each part of the axis."""
     lanes = lane_heights(drawn.timeline, drawn.choice.ranks, num_rows)
     for (start, end), width in zip(shown, widths, strict=True):
         window, columns = (start + drawn.origin, end + drawn.origin), max(20, round(width / 72 * DPI))
@@ -120,7 +119,7 @@ def _panels(
 
 
 def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) -> None:
-    """Choose the height of lanes for a picture of ``height`` inches, of which all else takes ``others`` points."""
+    """Scale the lanes so that a picture of ``height`` inches has room for ``others`` points of legend and texts."""
     lanes = sum(parts[0].height for parts in panels)
     scale = (height * 72 - others) / lanes
     if scale < _LOWEST:
@@ -134,8 +133,7 @@ def _fit_lanes(panels: Sequence[Sequence[Panel]], height: float, others: float) 
             panel.lanes = replace(each, compute=scale * each.compute, slim=scale * each.slim, gap=scale * each.gap)
 
 
-def _draw_time(axes: Axes, *, named: bool, ticks: int) -> None:
-    """Draw the time axis's ticks, with labels if it is ``named``."""
+def _draw_time_ticks(axes: Axes, *, named: bool, ticks: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_scientific(False)
@@ -145,7 +143,6 @@ def _draw_time(axes: Axes, *, named: bool, ticks: int) -> None:
 
 
 def _draw_break(figure: Figure, across: Window, at: float, panel: Panel, left_out: int) -> None:
-    """Write the number of omitted microbatches between two parts, and draw slanted strokes at every row."""
     points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans
     lanes = panel.lanes
     for row in range(len(panel.choice.ranks)):
@@ -161,7 +158,6 @@ def _draw_break(figure: Figure, across: Window, at: float, panel: Panel, left_ou
 
 
 def _draw_header(parts: Sequence[Axes], panel: Panel, name: str, length: str, change: str) -> None:
-    """Write the name above a compared panel and its duration at the right, and draw a line at its end."""
     parts[0].annotate(
         name, (0, 1), xytext=(0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=9, weight="bold"
     )

@@ -1,4 +1,4 @@
-"""One timeline drawn into one matplotlib Axes: lanes and boxes.
+"""One timeline drawn on matplotlib axes as lanes and boxes.
 
 Time runs to the right in the caller's unit; the vertical axis counts points from the top, so that a lane's height is
 known before anything is drawn.
@@ -17,7 +17,7 @@ from matplotlib.collections import PolyCollection
 
 from simcluster.base.arrays import Bools, Floats, Ints
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, boxes_of, join_small_boxes
+from simcluster.show.gantt_boxes import Boxes, join_small_boxes, make_boxes
 from simcluster.show.gantt_rows import RowChoice, Window
 
 VECTOR_UP_TO = 20_000  # boxes: above, an SVG or PDF holds a picture of them (an SVG of 1e5 boxes is 17 MB)
@@ -31,7 +31,7 @@ _HEIGHTS = ((4, (22.0, 9.0, 9.0)), (10, (18.0, 6.0, 7.0)), (32, (13.0, 4.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class LaneHeights:
-    """Heights of a row's lanes in points; `streams[0]` is compute."""
+    """Heights (points) of a Gantt row's lanes: a high one for compute, slim ones for communication streams."""
 
     streams: tuple[str, ...]
     compute: float
@@ -40,18 +40,18 @@ class LaneHeights:
 
     @property
     def pitch(self) -> float:
-        """Height of a row in points, with the gap to the next one."""
+        """Height of a row in points, including the gap to the next row."""
         return self.gap + self.compute + self.slim * (len(self.streams) - 1)
 
     def edges(self, row: Ints, lane: Ints) -> tuple[Floats, Floats]:
-        """Return the top and bottom of lanes from the top of the picture, without the hairline between lanes."""
+        """Return the top and bottom (points from the picture's top) of lanes, without the hairline between lanes."""
         below = np.where(lane == 0, 0.0, self.compute + self.slim * (lane - 1))
         top: Floats = row * self.pitch + (self.gap / 2 + below)
         return top, top + np.where(lane == 0, self.compute, max(self.slim - 0.8, 0.5 * self.slim))
 
 
 def lane_heights(timeline: pd.DataFrame, ranks: tuple[int, ...], num_rows: int) -> LaneHeights:
-    """Return lanes for compute and the streams that these ranks use; they are higher in a picture with fewer rows."""
+    """Return lane heights for the streams that these ranks use; fewer rows get higher lanes."""
     used = set(timeline["stream"].to_numpy()[np.isin(timeline["rank"].to_numpy(np.int64), ranks)])
     known = [stream for stream in palette.STREAMS if stream in used]
     sizes = next(sizes for most, sizes in _HEIGHTS if num_rows <= most)
@@ -60,7 +60,7 @@ def lane_heights(timeline: pd.DataFrame, ranks: tuple[int, ...], num_rows: int) 
 
 @dataclass
 class Panel:
-    """A part of a timeline that is ready to be drawn: its rows, its boxes, and the picture's scale."""
+    """Part of a timeline that is ready to be drawn: its rows, its boxes, and the picture's scale."""
 
     timeline: pd.DataFrame
     choice: RowChoice
@@ -77,32 +77,31 @@ class Panel:
 
     @property
     def seconds_per_pixel(self) -> float:
-        """Seconds that a pixel of the picture spans."""
+        """Number of simulated seconds per pixel of the picture."""
         return (self.window[1] - self.window[0]) / self.columns
 
     def shown(self, seconds: Floats) -> Floats:
-        """Return times (s) in the unit and origin of the time axis."""
+        """Return times (s) in the unit of the time axis, counted from its origin."""
         return (seconds - self.origin) / self.unit
 
     @cached_property
     def spans(self) -> Boxes:
-        """One box for each span of the chosen ranks."""
-        return boxes_of(self.timeline, self.choice.ranks, self.window, self.lanes.streams)
+        """Boxes of all spans of the chosen ranks, one per span."""
+        return make_boxes(self.timeline, self.choice.ranks, self.window, self.lanes.streams)
 
     @cached_property
     def boxes(self) -> Boxes:
-        """Visible boxes, with small ones joined."""
+        """Boxes to draw: those of all spans, with small ones joined."""
         return join_small_boxes(self.spans, self.seconds_per_pixel)
 
 
 def draw_panel(axes: Axes, panel: Panel, *, named: bool = True) -> None:
-    """Draw `panel` on `axes`, with row names if `named`, without the texts in its boxes."""
+    """Draw lanes and boxes of a timeline on `axes`, with row names if `named`; texts in boxes are drawn separately."""
     _draw_rows(axes, panel, named=named)
     _draw_boxes(axes, panel)
 
 
 def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
-    """Draw white lanes on a tinted background; lanes that stay white are idle."""
     lanes, num_rows = panel.lanes, len(panel.choice.ranks)
     start, end = panel.shown(np.array(panel.window)).tolist()
     lane = np.tile(np.arange(len(lanes.streams)), num_rows)
@@ -122,7 +121,6 @@ def _draw_rows(axes: Axes, panel: Panel, *, named: bool) -> None:
 
 
 def _draw_boxes(axes: Axes, panel: Panel) -> None:
-    """Draw waiting hatched, dense communication as a low bar, recompute in a joined backward as a strip."""
     boxes, waiting = panel.boxes, panel.boxes.waiting
     colours = np.array([palette.colour_of(*paint) for paint in boxes.paints]).reshape(-1, 3)[boxes.paint]
     start, end = panel.shown(boxes.start), panel.shown(boxes.end)
@@ -147,10 +145,7 @@ def _draw_boxes(axes: Axes, panel: Panel) -> None:
 
 
 def _visible_ends(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixel: float) -> Floats:
-    """Return the drawn ends of boxes, so that what is shorter than a pixel does not appear at random.
-
-    Communication is drawn one pixel long at least, and gaps below a pixel are closed.
-    """
+    """Return the drawn end of each box: communication is at least one pixel long, gaps below a pixel are closed."""
     end = np.where((boxes.lane > 0) & ~waiting, np.maximum(end, start + pixel), end)
     next_start = np.concatenate([start[1:], [np.inf]])
     same = np.concatenate([(boxes.row[1:] == boxes.row[:-1]) & (boxes.lane[1:] == boxes.lane[:-1]), [False]])
@@ -159,7 +154,7 @@ def _visible_ends(boxes: Boxes, waiting: Bools, start: Floats, end: Floats, pixe
 
 
 def _add(axes: Axes, start: Floats, end: Floats, top: Floats, bottom: Floats, colour: str | Floats) -> PolyCollection:
-    """Add rectangles without outlines, since antialiasing and lines would colour the gaps between them."""
+    """Add rectangles without outlines, because antialiased edges would colour the gaps between them."""
     corners: Any = np.stack([start, top, end, top, end, bottom, start, bottom], axis=1).reshape(-1, 4, 2)
     collection = PolyCollection(
         corners, facecolors=colour, linewidths=0, antialiaseds=False, rasterized=len(start) > VECTOR_UP_TO

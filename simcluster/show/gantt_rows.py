@@ -1,4 +1,4 @@
-"""The choice of a Gantt picture's rows, and of the microbatches of a steady phase that it may omit.
+"""Choice of the ranks that a Gantt chart shows, and of the steady-phase microbatches that it omits.
 
 Pure: it reads a timeline and draws nothing.
 """
@@ -27,7 +27,7 @@ _NOTABLE = 1e-3  # of the timeline's length: less is not seen, and symmetric ran
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """The ranks to draw, top row first, their labels, and a sentence about omitted ranks ("" for none)."""
+    """The ranks to draw, from top to bottom, with their labels and a sentence about omitted ranks ("" for none)."""
 
     ranks: tuple[int, ...]
     labels: tuple[str, ...]
@@ -37,7 +37,7 @@ class RowChoice:
 def choose_rows(
     timeline: pd.DataFrame, *, ranks: Sequence[int] | None, rows: Rows, max_rows: int, num_ranks: int | None
 ) -> RowChoice:
-    """Choose the rows for `timeline`: every rank, or one rank per stage, or representatives beyond `max_rows`.
+    """Choose the ranks to draw: all, one per stage, or representatives if there are more than `max_rows`.
 
     Ranks that the caller names are all drawn. Representatives are the lowest rank of every stage (of evenly spaced
     stages if there are more of them than rows), the rank that computes longest compared with the median of its stage,
@@ -47,7 +47,9 @@ def choose_rows(
     stages_of: dict[int, Stages] = {}
     for rank, stage in sorted(timeline[["rank", "stage"]].drop_duplicates().to_numpy(np.int64).tolist()):
         stages_of[rank] = (*stages_of.get(rank, ()), *([stage] if stage >= 0 else []))
-    wanted = sorted(stages_of, key=lambda rank: (stages_of[rank], rank)) if ranks is None else _wanted(ranks, stages_of)
+    wanted = (
+        sorted(stages_of, key=lambda rank: (stages_of[rank], rank)) if ranks is None else _check_ranks(ranks, stages_of)
+    )
     total = max(num_ranks or 0, len(stages_of))
     groups: dict[Stages, list[int]] = {}
     for rank in sorted(wanted):
@@ -58,24 +60,24 @@ def choose_rows(
         chosen, reason = wanted, ""
     elif rows == "stage":
         chosen = evenly_spaced(lowest, max_rows)
-        reason = "" if len(chosen) == len(wanted) == total else _lowest_of(len(chosen), len(lowest))
+        reason = "" if len(chosen) == len(wanted) == total else _describe_lowest_ranks(len(chosen), len(lowest))
     elif len(wanted) <= max_rows:
         chosen, reason = wanted, "" if total == len(wanted) else "the others equal one of these"
     else:
-        notable = _notable(timeline, groups)
+        notable = _find_outlier_ranks(timeline, groups)
         chosen = evenly_spaced(lowest, max(1, max_rows - len(notable)))
-        reason = _lowest_of(len(chosen), len(lowest))
+        reason = _describe_lowest_ranks(len(chosen), len(lowest))
         for rank, why in notable:
             if rank not in chosen and len(chosen) < max_rows:
                 chosen = [*chosen, rank]
                 reason += f", rank {rank} ({why})"
         chosen.sort(key=lambda rank: (stages_of[rank], rank))
     caption = f"{len(chosen):,} of {total:,} ranks shown: {reason}." if reason else ""
-    return RowChoice(tuple(chosen), tuple(_label(rank, stages_of[rank]) for rank in chosen), caption)
+    return RowChoice(tuple(chosen), tuple(_row_label(rank, stages_of[rank]) for rank in chosen), caption)
 
 
-def _wanted(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
-    """Return the ranks that the caller named, without repetitions, in the caller's order."""
+def _check_ranks(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
+    """Return the ranks that the caller named, without repetitions; raise InputError for one that is not there."""
     missing = [rank for rank in ranks if rank not in stages_of]
     if missing or not ranks:
         have = ", ".join(map(str, list(stages_of)[:8])) + (", ..." if len(stages_of) > 8 else "")
@@ -86,8 +88,7 @@ def _wanted(ranks: Sequence[int], stages_of: dict[int, Stages]) -> list[int]:
     return list(dict.fromkeys(int(rank) for rank in ranks))
 
 
-def _notable(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tuple[int, str]]:
-    """Return the ranks that compute and wait longest compared with their stage, if they stand out."""
+def _find_outlier_ranks(timeline: pd.DataFrame, groups: dict[Stages, list[int]]) -> list[tuple[int, str]]:
     ready, start, end = (timeline[name].to_numpy(np.float64) for name in ("ready", "start", "end"))
     computed = np.where((timeline["stream"] == "compute").to_numpy(), end - start, 0.0)
     ranks = [rank for members in groups.values() for rank in members]
@@ -109,14 +110,13 @@ def evenly_spaced(ranks: list[int], count: int) -> list[int]:
     return [ranks[at] for at in np.linspace(0, len(ranks) - 1, count).round().astype(int).tolist()]
 
 
-def _lowest_of(count: int, num_groups: int) -> str:
+def _describe_lowest_ranks(count: int, num_groups: int) -> str:
     if count == num_groups:
         return f"the lowest rank of each of {num_groups} stages" if num_groups > 1 else "the lowest rank"
     return f"the lowest rank of {count} of the {num_groups} stages"
 
 
-def _label(rank: int, stages: Stages) -> str:
-    """Return the label of a row: "rank 8 · stage 1"."""
+def _row_label(rank: int, stages: Stages) -> str:
     shown = [str(stage) for stage in (stages if len(stages) <= 3 else stages[:2])]
     text = ", ".join(shown) + (f" … {stages[-1]}" if len(stages) > 3 else "")
     return f"rank {rank}" + (f" · stage{'s' if len(stages) > 1 else ''} {text}" if stages else "")
@@ -133,8 +133,8 @@ _WORTH = 0.3  # of the time: a break that omits less is not drawn
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
-    """A steady phase: a stretch of time in which every pass of every row recurs after `period` seconds.
+class SteadyPhase:
+    """A steady phase of a pipeline, in which every pass of every rank recurs after `period` seconds.
 
     `begins` are the times at which microbatches enter it on the first row; each represents `each` microbatches.
     """
@@ -148,39 +148,39 @@ class Steady:
 
     @property
     def inner(self) -> Window:
-        """The steady phase without a few whole periods at both ends, which show what it consists of."""
+        """Window (s) of the steady phase without the first and last periods, which are always drawn."""
         kept = self.period * max(1, -(-_KEPT // self.per_period))
         return self.start + kept, self.end - kept
 
     def whole_periods(self) -> Window:
-        """Return the inner part, cut to a whole number of periods that begins with a pass."""
+        """Return the inner window, shortened to whole periods that begin with a pass."""
         start, end = self.inner
         inside = self.begins[(self.begins >= start) & (self.begins <= end)]
         last = (len(inside) - 1) // self.per_period * self.per_period
         return (float(inside[0]), float(inside[last])) if len(inside) else (start, start)
 
     def microbatches(self, cut: Window) -> int:
-        """Return the number of microbatches that begin in a window of the phase."""
+        """Return the number of microbatches that begin within a window of the steady phase."""
         start, end = np.searchsorted(self.begins, np.array(cut) - 1e-6 * self.period)
         return round(float(end - start) * self.each)
 
 
-def steady_of(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0) -> Steady | None:
-    """Return the steady phase of one step of these ranks, in seconds after `origin`; None if there is none."""
-    series = [begins - origin for begins in _passes(timeline, ranks)]
+def find_steady_phase(timeline: pd.DataFrame, ranks: Sequence[int], origin: float = 0.0) -> SteadyPhase | None:
+    """Return the steady phase of a step on these ranks, in seconds after `origin`; None if there is none."""
+    series = [begins - origin for begins in _pass_starts(timeline, ranks)]
     shortest = min(map(len, series), default=0)
     for shift in range(1, min(_LONGEST, shortest // 4) + 1):
-        period = float(np.median([_typical(begins, shift) for begins in series]))
-        ends = [_steadiest(begins, shift, period) for begins in series]
+        period = float(np.median([_typical_period(begins, shift) for begins in series]))
+        ends = [_longest_steady_window(begins, shift, period) for begins in series]
         start, end = max(first for first, _ in ends), min(last for _, last in ends)
         if end - start >= 4 * period:
             count = int(timeline["microbatch"].max()) + 1
-            return Steady(start, end, period, shift, series[0], count / len(series[0]))
+            return SteadyPhase(start, end, period, shift, series[0], count / len(series[0]))
     return None
 
 
-def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
-    """Return the window that pictures on one time axis can omit, common to all steady phases; None if it is too short.
+def find_omitted_window(steady: Sequence[SteadyPhase | None], whole: Window) -> Window | None:
+    """Return a time window to omit that lies in all steady phases; None if it is too short to be worth a break.
 
     For a single picture it has whole periods, so that the picture continues after the break as before it.
     """
@@ -193,8 +193,7 @@ def cut_of(steady: Sequence[Steady | None], whole: Window) -> Window | None:
     return cut if enough and cut[1] - cut[0] >= _WORTH * (whole[1] - whole[0]) else None
 
 
-def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
-    """Return the start times of passes by rank, stage and direction; empty for several steps."""
+def _pass_starts(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
     if "step" in timeline.columns and timeline["step"].nunique() > 1:
         return []
     here = (
@@ -213,15 +212,13 @@ def _passes(timeline: pd.DataFrame, ranks: Sequence[int]) -> list[Floats]:
     return [each for _, each in sorted(series, key=lambda pair: pair[0])]
 
 
-def _typical(begins: Floats, shift: int) -> float:
-    """Return the typical seconds between a pass and the one `shift` passes later, from the middle of the step."""
+def _typical_period(begins: Floats, shift: int) -> float:
     apart = begins[shift:] - begins[:-shift]
     quarter = len(apart) // 4
     return float(np.median(apart[quarter : len(apart) - quarter]))
 
 
-def _steadiest(begins: Floats, shift: int, period: float) -> Window:
-    """Return the longest window in which passes recur after a period."""
+def _longest_steady_window(begins: Floats, shift: int, period: float) -> Window:
     steady: Bools = np.abs(begins[shift:] - begins[:-shift] - period) <= _UNEVEN * period / shift
     edges = np.flatnonzero(np.diff(np.concatenate([[False], steady, [False]])))
     runs = list(pairwise(edges.tolist()))[::2]

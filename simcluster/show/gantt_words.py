@@ -1,4 +1,4 @@
-"""The words of a Gantt picture: texts in its boxes, the legend, and the caption."""
+"""Texts of a Gantt chart: labels in its boxes, the legend, and the caption."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.transforms import Affine2D
 from simcluster.base.units import format_bytes
 from simcluster.show import palette
 from simcluster.show.bars import DPI, text_width
-from simcluster.show.gantt_boxes import JOIN_GAP, direction
+from simcluster.show.gantt_boxes import JOIN_GAP, pass_name
 from simcluster.show.gantt_panel import Panel
 
 _NUMBER_SIZES = (8.0, 6.5, 5.5, 4.8)  # points; all numbers of a picture have the first size in which they fit
@@ -27,7 +27,7 @@ _LEAST_NAMED = 14.0  # points: no name is narrower
 
 
 class BoxText(NamedTuple):
-    """A text for the box at ``at`` of a panel; ``numbered`` if it begins with a microbatch's number."""
+    """A text to write in one box of a panel; ``numbered`` if it begins with a microbatch's number."""
 
     box: int
     words: str
@@ -35,13 +35,13 @@ class BoxText(NamedTuple):
     numbered: bool
 
 
-def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
-    """Return the texts of the panels of one timeline.
+def make_box_texts(panels: Sequence[Panel]) -> list[list[BoxText]]:
+    """Return the texts for the boxes of one timeline, panel by panel.
 
     Microbatch numbers are written either in every pass that is wholly in the picture, or in none; names of single spans
     and of communication are written wherever they fit.
     """
-    rooms = [_Room(panel) for panel in panels]
+    rooms = [_TextRoom(panel) for panel in panels]
     named = [room.names() for room in rooms]
     for size in _NUMBER_SIZES:
         texts = [{**room.numbers(size), **names} for room, names in zip(rooms, named, strict=True)]
@@ -50,7 +50,7 @@ def texts_of(panels: Sequence[Panel]) -> list[list[BoxText]]:
     return [[*names.values()] for names in named]
 
 
-def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
+def write_box_texts(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
     """Write texts in the middle of their boxes, dark or light depending on the fill."""
     boxes = panel.boxes
     top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
@@ -63,8 +63,8 @@ def write(axes: Axes, panel: Panel, texts: Sequence[BoxText]) -> None:
         )  # fmt: skip
 
 
-class _Room:
-    """The room for texts in a panel's boxes, in points, and the passes that are wholly visible."""
+class _TextRoom:
+    """Space for text in a panel's boxes, in points, and the passes that are fully visible."""
 
     def __init__(self, panel: Panel) -> None:
         self.panel, boxes = panel, panel.boxes
@@ -77,7 +77,7 @@ class _Room:
         top, bottom = panel.lanes.edges(boxes.row, boxes.lane)
         self.height = bottom - top
         numbered = np.flatnonzero((boxes.lane == 0) & ~boxes.waiting & (boxes.microbatch >= 0)).tolist()
-        directions = [direction(paint) for paint in boxes.paints]
+        directions = [pass_name(paint) for paint in boxes.paints]
         self.keys = {
             at: (int(boxes.row[at]), directions[boxes.paint[at]], int(boxes.microbatch[at])) for at in numbered
         }
@@ -89,7 +89,6 @@ class _Room:
     def _fitting(
         self, at: int, texts: Iterable[tuple[str, bool]], sizes: Sequence[float]
     ) -> Iterator[tuple[int, BoxText]]:
-        """Yield the first of the texts that fits into a box, in the largest size that fits."""
         for words, numbered in texts:
             for size in sizes:
                 if size * 1.05 <= self.height[at] and text_width(words, size) <= self.width[at]:
@@ -97,12 +96,12 @@ class _Room:
                     return
 
     def names(self) -> dict[int, BoxText]:
-        """Return the most specific name that fits into each box of a single span."""
+        """Return the most specific op name that fits into each box of a single span."""
         wide = np.flatnonzero(self.width >= _LEAST_NAMED).tolist()
-        return dict(found for at in wide for found in self._fitting(at, _names(self.panel, at), _NAME_SIZES))
+        return dict(found for at in wide for found in self._fitting(at, _candidate_texts(self.panel, at), _NAME_SIZES))
 
     def numbers(self, size: float) -> dict[int, BoxText]:
-        """Return the compute boxes that have room for their microbatch's number."""
+        """Return the microbatch number for each compute box that is wide enough for it."""
         return dict(
             found
             for at, (*_, number) in self.keys.items()
@@ -110,8 +109,7 @@ class _Room:
         )
 
 
-def _names(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
-    """Yield possible names for the box of one span, and whether each begins with the microbatch's number."""
+def _candidate_texts(panel: Panel, at: int) -> Iterator[tuple[str, bool]]:
     boxes = panel.boxes
     stream, kind, _ = boxes.paints[boxes.paint[at]]
     microbatch, source = int(boxes.microbatch[at]), int(boxes.source[at])
@@ -152,7 +150,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Footer:
-    """The legend and the caption of a Gantt picture, ready to be drawn."""
+    """Legend and caption of a Gantt chart, ready to be drawn."""
 
     entries: Sequence[tuple[str, tuple[Patch, ...]]]
     columns: int
@@ -185,12 +183,12 @@ class Footer:
             )  # fmt: skip
 
 
-def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
+def make_footer(panels: Sequence[Panel], *, width: float, numbered: bool, left_out: str) -> Footer:
     """Return the legend and caption of some panels, in as few lines as fit into `width` points.
 
     `numbered` if boxes have microbatch numbers; `left_out` is the sentence about a break.
     """
-    entries = _entries(panels)
+    entries = _legend_entries(panels)
     widths = np.array([text_width(name, _FONT) + _HANDLE + _SPACE for name, _ in entries])
     fits = (  # a legend is filled one column after the other
         count
@@ -217,8 +215,7 @@ def footer_of(panels: Sequence[Panel], *, width: float, numbered: bool, left_out
     return Footer(entries, -(-len(entries) // num_lines), textwrap.wrap(text, int(width / (_CAPTION_FONT * 0.56))))
 
 
-def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
-    """Return the legend's entries: compute kinds by chunk, communication by stream and kind, waiting, idle."""
+def _legend_entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
     paints = sorted({panel.spans.paints[at] for panel in panels for at in np.unique(panel.spans.paint)})
     streams = ["compute", *palette.STREAMS, *sorted({stream for stream, _, _ in paints})]
     kinds = [*palette.COMPUTE_KINDS, *(kind for _, kind, _ in paints)]
@@ -227,7 +224,7 @@ def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
         found.setdefault((stream, kind), []).append(chunk)
     order = sorted(found, key=lambda key: (streams.index(key[0]), kinds.index(key[1]) if key[0] == "compute" else 0))
     entries = [
-        (_entry_name(stream, kind, chunks := found[stream, kind]),
+        (_legend_label(stream, kind, chunks := found[stream, kind]),
          tuple(Patch(facecolor=palette.colour_of(stream, kind, chunk), linewidth=0) for chunk in chunks[:4]))
         for stream, kind in order
         if kind != "waiting"
@@ -238,8 +235,7 @@ def _entries(panels: Sequence[Panel]) -> list[tuple[str, tuple[Patch, ...]]]:
     return [*entries, ("idle", (Patch(facecolor=palette.IDLE, edgecolor=palette.QUIET_TEXT, linewidth=0.5),))]
 
 
-def _entry_name(stream: str, kind: str, chunks: list[int]) -> str:
-    """Return the name of a legend's entry: "tp all-reduce", or "forward (F), chunks 0, 1, 2"."""
+def _legend_label(stream: str, kind: str, chunks: list[int]) -> str:
     usual = kind.replace("_", " ") if stream == "compute" else f"{stream} {kind.replace('_', '-')}"
     name = _NAMES.get((stream, kind), usual)
     if chunks == [0]:

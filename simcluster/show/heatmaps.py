@@ -1,4 +1,4 @@
-"""Heatmaps: a column of a table over two others, slowdown by worker, and which rank waits for which."""
+"""Heatmaps: a column of a table over two others, slowdown per worker, and which rank waits for which."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NAMES = {
 
 @checked
 def stragglers(result: Result, found: Stragglers) -> Figure:
-    """Draw the slowdown of a step by each worker over (dp rank, stage), as the trace's estimator gives it.
+    """Draw the slowdown that each worker (dp rank, stage) causes, as estimated from the trace.
 
     `found` is the answer of `simcluster.stragglers(result)`.
     """
@@ -69,7 +69,7 @@ def straggler_heatmap(
     row: str = "stage",
     rows: Sequence[str] = (),
 ) -> Figure:
-    """Draw ``slowdown[dp rank, stage]`` (1 is none): stages downwards, dp ranks to the right.
+    """Draw ``slowdown[dp rank, stage]`` (1: none) as a heatmap, stages downwards, dp ranks to the right.
 
     ``column`` and ``row`` name the axes, ``rows`` each row, if they are not dp ranks and stages. The margins show the
     slowdown of a whole dp rank and of a whole stage; ``worst`` workers get a frame.
@@ -78,15 +78,15 @@ def straggler_heatmap(
     width = min(max(6.5, 2.9 + 0.42 * replicas), 18.0)
     height = 2.6 + min(max(0.5 * stages, 0.9), 8.0)
     figure = Figure(figsize=(width, height), layout="constrained")
-    top, main, side = _axes(figure, widths=[width - 2.9, 1.5], heights=[0.9, max(height - 2.6, 0.9)])
-    norm = _scale(slowdown - 1)
-    heat = _cells(main, slowdown.T - 1, _SLOWDOWN, norm, line=0.5)
+    top, main, side = _make_axes(figure, widths=[width - 2.9, 1.5], heights=[0.9, max(height - 2.6, 0.9)])
+    norm = _colour_scale(slowdown - 1)
+    heat = _draw_matrix(main, slowdown.T - 1, _SLOWDOWN, norm, line=0.5)
     if replicas <= _NUMBERS:
-        _write(main, slowdown, norm)
+        _write_slowdowns(main, slowdown, norm)
     for dp, stage in worst:
         main.add_patch(Rectangle((dp - 0.5, stage - 0.5), 1, 1, fill=False, edgecolor=TEXT, linewidth=2.6))
     bars = [100 * (value - 1) for value in by_replica], [100 * (value - 1) for value in by_stage]
-    _margins(top, side, bars, (0.7, 0.6), (f"slowdown by each {column}", f"by each {row} (%)"))
+    _draw_margins(top, side, bars, (0.7, 0.6), (f"slowdown by each {column}", f"by each {row} (%)"))
     top.set_ylabel("%", fontsize=8, color=QUIET_TEXT)
     main.set_xlabel(column + ("; framed: the slowest 3 % of workers" if worst else ""), fontsize=9, color=TEXT)
     main.set_ylabel("" if rows else row, fontsize=9, color=TEXT)
@@ -108,38 +108,35 @@ def straggler_heatmap(
     return figure
 
 
-def _axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple[Axes, Axes, Axes]:
+def _make_axes(figure: Figure, *, widths: list[float], heights: list[float]) -> tuple[Axes, Axes, Axes]:
     grid = figure.add_gridspec(2, 2, width_ratios=widths, height_ratios=heights)
     main = figure.add_subplot(grid[1, 0])
     return figure.add_subplot(grid[0, 0], sharex=main), main, figure.add_subplot(grid[1, 1], sharey=main)
 
 
-def _scale(excess: Floats) -> Normalize:
-    """Return the colour scale, from 0 to the largest excess, or from the smallest one if all cells have much."""
+def _colour_scale(excess: Floats) -> Normalize:
     most, least = max(_LEAST, float(excess.max())), float(excess.min())
     return Normalize(min(least, most - _SPREAD) if least > most / 3 else 0.0, most, clip=True)
 
 
-def _cells(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line: float) -> QuadMesh:
-    """Draw the cells, first row on top, with lines between them if ``line`` is not 0."""
+def _draw_matrix(axes: Axes, values: Floats, fill: Colormap, norm: Normalize, *, line: float) -> QuadMesh:
     across, down = (np.arange(count + 1) - 0.5 for count in (values.shape[1], values.shape[0]))
     axes.set_ylim(down[-1], -0.5)
     edges = WAITING if line else "face"
     return axes.pcolormesh(across, down, values, cmap=fill, norm=norm, edgecolors=edges, linewidth=line)
 
 
-def _write(axes: Axes, slowdown: Floats, norm: Normalize) -> None:
+def _write_slowdowns(axes: Axes, slowdown: Floats, norm: Normalize) -> None:
     for (dp, stage), value in np.ndenumerate(slowdown):
         shade = _SLOWDOWN(float(norm(value - 1)))
         axes.text(dp, stage, f"{100 * (value - 1):+.1f}", ha="center", va="center", fontsize=8,
                   color=text_on((shade[0], shade[1], shade[2])))  # fmt: skip
 
 
-def _margins(
+def _draw_margins(
     top: Axes, side: Axes, values: tuple[Sequence[float], Sequence[float]], sizes: tuple[float, float],
     titles: tuple[str, str],
 ) -> None:  # fmt: skip
-    """Draw bars above the cells and at their right, with small numbers and without names."""
     top.bar(range(len(values[0])), values[0], color=rgb(STREAMS["dp"]), width=sizes[0])
     side.barh(range(len(values[1])), values[1], color=rgb(STREAMS["dp"]), height=sizes[1])
     for axes, title in zip((top, side), titles, strict=True):
@@ -152,22 +149,22 @@ def _margins(
 
 @checked
 def waits(result: Result) -> Figure:
-    """Draw which rank waits for which in a result; for many ranks, which worker, node or stage."""
+    """Draw which rank waits for which, in seconds per step; for many ranks, by worker, node or stage."""
     return plot_waits(result.wait_matrix, title=f"{result.scenario.title}: who waits for whom")
 
 
 def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
-    """Draw a matrix of waits, with the total that each row waited (right) and that each column was waited for (top)."""
+    """Draw a matrix of waits; bars show how long each row waits (right) and is waited for (top)."""
     count = len(matrix.names)
     figure = Figure(figsize=(9.4, 9.0), layout="constrained")
-    top, main, side = _axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])
+    top, main, side = _make_axes(figure, widths=[6.0, 1.0], heights=[1.0, 6.0])
     most = float(matrix.seconds.max()) or 1e-9
     norm = PowerNorm(0.5, 0.0, most)  # short waits stay visible next to the longest
-    heat = _cells(main, matrix.seconds, _WAITING, norm, line=0.4 if count <= _GRID else 0.0)
-    _label(main, matrix)
+    heat = _draw_matrix(main, matrix.seconds, _WAITING, norm, line=0.4 if count <= _GRID else 0.0)
+    _label_axes(main, matrix)
     size = 0.8 if count <= _GRID else 1.0
     above = "how long all others wait for it (s per step)"
-    _margins(top, side, (matrix.awaited.tolist(), matrix.waited.tolist()), (size, size), (above, "waited (s)"))
+    _draw_margins(top, side, (matrix.awaited.tolist(), matrix.waited.tolist()), (size, size), (above, "waited (s)"))
     bar = figure.colorbar(heat, ax=[main, side], location="bottom", aspect=50, pad=0.01, fraction=0.03)
     decade = 10.0 ** math.floor(math.log10(most))
     ticks = [0.0, *(tick for tick in _ROUND * decade if most / 25 <= tick <= most)]
@@ -177,7 +174,7 @@ def plot_waits(matrix: WaitMatrix, *, title: str) -> Figure:
     return figure
 
 
-def _label(main: Axes, matrix: WaitMatrix) -> None:
+def _label_axes(main: Axes, matrix: WaitMatrix) -> None:
     count, what = len(matrix.names), _NAMES[matrix.unit]
     main.set_xlabel(f"for this {what}", fontsize=9, color=TEXT)
     main.set_ylabel(f"this {what} waits", fontsize=9, color=TEXT)
@@ -275,7 +272,6 @@ def _draw_grid(axes: Axes, cells: pd.DataFrame, sides: tuple[list[Any], list[Any
 
 
 def _cell_text(column: str, value: float) -> str:
-    """Return a number of a table column as text, with its unit."""
     if column in METRICS:
         return format_metric(METRICS[column].unit, value)
     if column.startswith("breakdown_s.") or column.endswith("_s"):

@@ -1,6 +1,6 @@
-"""One-line texts of objects, as ``repr`` shows them, from numbers that are known without simulating.
+"""One-line ``repr`` texts of objects, from numbers that are known without simulating.
 
-To add one, write a function here, by the name of its class; other objects show their fields that are numbers or words.
+To add one, write a function here and list it by the name of its class; other objects show their plain fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from simcluster.base.shown import clip_line
 from simcluster.base.units import format_bytes, format_bytes_per_second, format_seconds
-from simcluster.show.cells import gpus_of_cluster, layout_words
+from simcluster.show.cells import describe_gpus, describe_layout
 
 if TYPE_CHECKING:
     from simcluster.results.critical_path import CriticalPath
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 NAME = 70  # characters of a name
 
 
-def named_line(it: object, name: str, *parts: str) -> str:
-    """Return "Class(name: part, part)"."""
+def object_line(it: object, name: str, *parts: str) -> str:
+    """Return a one-line text of the form "Class(name: part, part)"."""
     return f"{type(it).__name__}({clip_line(name, NAME)}: {', '.join(part for part in parts if part)})"
 
 
@@ -37,32 +37,32 @@ def _step(seconds: float) -> str:
     return f"{format_seconds(seconds)} a step"
 
 
-def _run(run: Run) -> str:
+def _run_line(run: Run) -> str:
     steps = f"{run.steps:,} steps" if run.steps > 1 else ""
-    return named_line(run, _step(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
+    return object_line(run, _step(run.step_time), f"{len(run.ranks):,} rank{'s' * (len(run.ranks) > 1)}", steps)
 
 
-def _result(result: Result) -> str:
+def _result_line(result: Result) -> str:
     facts, seconds = result.facts, result.step_time
     rate = f"{facts.tokens / seconds:,.0f} tokens/s"
-    return named_line(
+    return object_line(
         result, result.scenario.title, _step(seconds), rate, f"MFU {result.mfu:.1%}", f"{facts.ranks:,} GPUs"
     )
 
 
-def _scenario(scenario: Scenario) -> str:
-    return named_line(
-        scenario, scenario.title, f"{clip_line(gpus_of_cluster(scenario), 50)} | {layout_words(scenario)}"
+def _scenario_line(scenario: Scenario) -> str:
+    return object_line(
+        scenario, scenario.title, f"{clip_line(describe_gpus(scenario), 50)} | {describe_layout(scenario)}"
     )
 
 
-def _cluster(cluster: Cluster) -> str:
+def _cluster_line(cluster: Cluster) -> str:
     machines = len(set(cluster.host_of))
     gpus = f"{len(cluster.host_of):,} GPUs in {machines:,} machine{'s' * (machines > 1)}"
-    return named_line(cluster, cluster.name, gpus, f"{len(cluster.capacity):,} links")
+    return object_line(cluster, cluster.name, gpus, f"{len(cluster.capacity):,} links")
 
 
-def _difference(found: Difference) -> str:
+def _difference_line(found: Difference) -> str:
     sides = (
         f"{clip_line(name, NAME // 2)} {format_seconds(each.step_time)}"
         for name, each in zip(found.names, (found.base, found.other), strict=True)
@@ -70,73 +70,74 @@ def _difference(found: Difference) -> str:
     return f"Difference({' -> '.join(sides)}: {found.seconds / found.base.step_time:+.1%})"
 
 
-def _critical_path(path: CriticalPath) -> str:
+def _critical_path_line(path: CriticalPath) -> str:
     kind, seconds = next(iter(path.by_kind().items()), ("nothing", 0.0))
     most = f"most of it {kind}, {seconds / path.seconds:.1%}" if path.seconds else ""
-    return named_line(path, _step(path.seconds), f"{len(path.number):,} spans", most)
+    return object_line(path, _step(path.seconds), f"{len(path.number):,} spans", most)
 
 
-def _distribution(found: Distribution) -> str:
+def _distribution_line(found: Distribution) -> str:
     low, high = found.interval
     interval = f"{low:.6g} to {high:.6g} s" if len(found) > 1 else "unknown"
     mean = f"{format_seconds(found.mean)} a step on average"
-    return named_line(found, f"{len(found):,} replicas", mean, f"95 % interval {interval}",
+    return object_line(found, f"{len(found):,} replicas", mean, f"95 % interval {interval}",
                   f"{format_seconds(found.planned)} without chance")  # fmt: skip
 
 
-def _ranked(each: Ranked) -> str:
+def _ranked_line(each: Ranked) -> str:
     place = each.layout
-    return named_line(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
+    return object_line(each, f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}",
                   _step(each.step_time), f"{each.memory / 1e9:.1f} GB per GPU")  # fmt: skip
 
 
-def _collective(time: CollectiveTime) -> str:
+def _collective_line(time: CollectiveTime) -> str:
     rate = f"bus bandwidth {format_bytes_per_second(time.busbw)}" if time.duration > 0 else ""
     what = f"{time.kind} of {format_bytes(time.size)} on {len(time.gpus):,} GPUs"
-    return named_line(time, what, format_seconds(time.duration), rate, time.algorithm)
+    return object_line(time, what, format_seconds(time.duration), rate, time.algorithm)
 
 
-def _schedule(played: TimedSchedule) -> str:
+def _schedule_line(played: TimedSchedule) -> str:
     schedule = played.schedule
     counts = f"{schedule.num_stages} stages, {schedule.num_microbatches} microbatches"
-    return named_line(played, schedule.name, counts, f"makespan {float(played.timing.makespan):.6g}",
+    return object_line(played, schedule.name, counts, f"makespan {float(played.timing.makespan):.6g}",
                   f"bubble {float(played.timing.bubble_over_total):.1%}")  # fmt: skip
 
 
-def _found(found: Found) -> str:
+def _found_line(found: Found) -> str:
     counts = f"{found.played:,} of {found.total:,} combinations simulated"
     if not found.best:
-        return named_line(found, found.base.name, counts)
+        return object_line(found, found.base.name, counts)
     place = found.best[0].layout
     best = f"best tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"
-    return named_line(found, found.base.name, best, _step(found.best[0].step_time), counts)
+    return object_line(found, found.base.name, best, _step(found.best[0].step_time), counts)
 
 
-def _stragglers(found: Stragglers) -> str:
+def _stragglers_line(found: Stragglers) -> str:
     dearest = f"dearest {found.causes[0].what}" if found.causes else "nothing straggles"
-    return named_line(found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clip_line(dearest, 80))
+    return object_line(
+        found, _step(found.step_time), f"{found.slowdown:.4f} x the step without", clip_line(dearest, 80)
+    )
 
 
-def _records(found: Sequence[object]) -> str:
-    """Return the number of records in a table and the first one."""
+def _records_line(found: Sequence[object]) -> str:
     kinds = " and ".join(dict.fromkeys(type(each).__name__ for each in found)) or "nothing"
     first = f": {found[0]!r}{', ...' if len(found) > 1 else ''}" if found else ""
     return f"Records({len(found):,} x {kinds}{first})"
 
 
 SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "Cluster": _cluster,
-    "CollectiveTime": _collective,
-    "CriticalPath": _critical_path,
-    "Difference": _difference,
-    "Distribution": _distribution,
-    "Found": _found,
-    "TimedSchedule": _schedule,
-    "Ranked": _ranked,
-    "Records": _records,
-    "Result": _result,
-    "Run": _run,
-    "Scenario": _scenario,
-    "Stragglers": _stragglers,
+    "Cluster": _cluster_line,
+    "CollectiveTime": _collective_line,
+    "CriticalPath": _critical_path_line,
+    "Difference": _difference_line,
+    "Distribution": _distribution_line,
+    "Found": _found_line,
+    "TimedSchedule": _schedule_line,
+    "Ranked": _ranked_line,
+    "Records": _records_line,
+    "Result": _result_line,
+    "Run": _run_line,
+    "Scenario": _scenario_line,
+    "Stragglers": _stragglers_line,
 }
 """By the name of the class."""

@@ -1,4 +1,4 @@
-"""Pictures of links: the hottest over time, and the load of each level of a cluster."""
+"""Figures of link traffic: the busiest links over time, and the load of each level of the network."""
 
 from __future__ import annotations
 
@@ -36,37 +36,36 @@ _ALIKE = 1e-3  # of the capacity: both directions of a link with less between th
 
 @checked
 def links(result: Result, *, n: int = 20, bins: int = 400, title: str | None = None) -> Figure:
-    """Draw the ``n`` hottest links of a result: utilisation over time on the left, mean and peak on the right.
+    """Draw the ``n`` busiest links of a result: utilisation over time (left), mean and peak (right).
 
     A row represents all links with equal numbers between equal kinds of node ("x64"), named by the first. InputError if
     no link carries anything.
     """
     table, edges, matrix = hottest_links_over_time(result, n, bins)
     if table.empty:
-        raise InputError("no link carries anything in this run: it has no collective or transfer between GPUs")
-    return plot_rows(table, edges, matrix, title=title or f"{result.scenario.title}: hottest links")
+        raise InputError("nothing to draw: no link carries traffic, since no GPU communicates; use two GPUs or more")
+    return plot_link_rows(table, edges, matrix, title=title or f"{result.scenario.title}: hottest links")
 
 
-def plot_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:
-    """Draw links, a row each as in ``hottest``; ``matrix[row, bin]`` is rate / capacity between ``edges`` (s).
+def plot_link_rows(rows: pd.DataFrame, edges: Floats, matrix: Floats, *, title: str) -> Figure:
+    """Draw the utilisation of links over time, one row per link or per two equal directions of a link.
 
-    Two directions of a link with equal numbers are one row.
+    ``matrix[row, bin]`` is rate / capacity between ``edges`` (s).
     """
-    rows, matrix = _both_ways(rows, matrix)
+    rows, matrix = _merge_directions(rows, matrix)
     figure = Figure(figsize=(13.0, 1.9 + _ROW_HEIGHT * len(rows)), layout="constrained")
     over_time, mean = figure.subplots(1, 2, sharey=True, width_ratios=[4.2, 1.0])
     _draw_heat(figure, over_time, edges, matrix)
     _draw_bars(mean, rows)
     columns = ("link_from", "link_to", "links", "capacity", "both")
-    names = [_name(*row) for row in zip(*(rows[name].tolist() for name in columns), strict=True)]
+    names = [_row_name(*row) for row in zip(*(rows[name].tolist() for name in columns), strict=True)]
     over_time.set_yticks(np.arange(len(rows)), names, fontsize=8, color=TEXT)
     over_time.set_ylim(len(rows) - 0.5, -0.5)
     figure.suptitle(title, fontsize=11, color=TEXT)
     return figure
 
 
-def _both_ways(rows: pd.DataFrame, matrix: Floats) -> tuple[pd.DataFrame, Floats]:
-    """Merge rows that are the two directions of a link with the same numbers at all times; "both" marks them."""
+def _merge_directions(rows: pd.DataFrame, matrix: Floats) -> tuple[pd.DataFrame, Floats]:
     places = {ends: at for at, ends in enumerate(zip(rows["link_from"], rows["link_to"], strict=True))}
     numbers = rows[["links", "capacity", "utilisation", "peak_utilisation"]].to_numpy(np.float64)
     both, kept = np.zeros(len(rows), np.bool_), []
@@ -83,7 +82,7 @@ def _both_ways(rows: pd.DataFrame, matrix: Floats) -> tuple[pd.DataFrame, Floats
     return rows.assign(both=both).iloc[kept].reset_index(drop=True), matrix[kept]
 
 
-def _name(a: str, b: str, links: int, capacity: float, both: bool) -> str:
+def _row_name(a: str, b: str, links: int, capacity: float, both: bool) -> str:
     alike = f"  ×{links:,}" if links > 1 else ""
     return f"{a} {'↔' if both else '→'} {b}{alike}   {format_bytes_per_second(capacity)}"
 
@@ -129,7 +128,7 @@ _BOX = (1.4, 0.46)
 
 
 class LinkLevel(NamedTuple):
-    """The links from nodes of one kind to nodes of another: ``links`` of ``capacity`` B/s each (the mean).
+    """Load of all links from one kind of node to another: ``links`` links of ``capacity`` B/s each (the mean).
 
     ``mean`` and ``most`` are the utilisation over the step of all links and of the fullest, ``peak`` the highest at any
     instant; ``used`` of them carry anything.
@@ -144,8 +143,8 @@ class LinkLevel(NamedTuple):
     peak: float
 
 
-def levels_of(result: Result) -> list[LinkLevel]:
-    """Return the levels of a result's cluster in the order of its links, including unused ones."""
+def list_link_levels(result: Result) -> list[LinkLevel]:
+    """Return the load of each network level of a result's cluster, including unused ones."""
     graph = compute_part(result.scenario.cluster.built.graph)
     load = link_table(result).set_index(["link_from", "link_to"])[["utilisation", "peak_utilisation"]]
     links = pd.DataFrame(
@@ -165,17 +164,17 @@ def levels_of(result: Result) -> list[LinkLevel]:
 
 @checked
 def link_levels(result: Result, *, title: str | None = None) -> Figure:
-    """Draw each kind of node as a box, GPUs at the bottom, and each level as two arrows coloured by its fullest link.
+    """Draw the network as boxes for kinds of node, joined by arrows coloured by the load of their fullest link.
 
-    InputError for a single GPU.
+    GPUs are at the bottom. InputError for a single GPU.
     """
-    levels = levels_of(result)
+    levels = list_link_levels(result)
     if not levels:
-        raise InputError("there are no links: a single GPU sends nothing")
+        raise InputError("nothing to draw: a single GPU has no links; use two GPUs or more")
     graph = compute_part(result.scenario.cluster.built.graph)
     kinds = {node_label(graph, node): str(data["kind"]) for node, data in graph.nodes(data=True)}
     counts = Counter(node_label(graph, node) for node in graph)
-    places = _places(levels, kinds)
+    places = _box_positions(levels, kinds)
     first, last = min(x for x, _ in places.values()) - _BOX[0], max(x for x, _ in places.values()) + 1.6 * _BOX[0]
     high = max(y for _, y in places.values()) + _TIER
     figure = Figure(figsize=(1.5 + 1.3 * (last - first), 1.0 + 0.95 * high), layout="constrained")
@@ -200,8 +199,8 @@ def link_levels(result: Result, *, title: str | None = None) -> Figure:
     return figure
 
 
-def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, Point]:
-    """Return the place of each kind of node: its height is its distance from a GPU in links; dead ends stand aside."""
+def _box_positions(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, Point]:
+    """Return the position of each kind of node; its height is its distance (links) from a GPU."""
     near: nx.DiGraph[str] = nx.DiGraph()
     near.add_nodes_from(kinds)
     near.add_edges_from(level.ends for level in levels)
@@ -223,44 +222,41 @@ def _places(levels: Sequence[LinkLevel], kinds: Mapping[str, str]) -> dict[str, 
 
 
 def _pair(axes: Axes, there: LinkLevel, back: LinkLevel | None, places: Mapping[str, Point], largest: float) -> None:
-    """Draw both directions of a level as two arrows, with their numbers on the free side."""
     start, end = places[there.ends[0]], places[there.ends[1]]
     links = f"{there.links:,} × {format_bytes_per_second(there.capacity)}"
     if start == end:
-        axes.text(start[0] + 0.6 * _BOX[0], start[1], f"between them: {_text(there)}\n{links}", fontsize=8, color=TEXT,
-                  va="center")  # fmt: skip
+        text = f"between them: {_level_text(there)}\n{links}"
+        axes.text(start[0] + 0.6 * _BOX[0], start[1], text, fontsize=8, color=TEXT, va="center")
         return
-    _arrow(axes, there, start, end, largest)
+    _draw_arrow(axes, there, start, end, largest)
     if back:
-        _arrow(axes, back, end, start, largest)
-    lines = [f"↑ {_text(there)}", *([f"↓ {_text(back)}"] if back else []), links]
+        _draw_arrow(axes, back, end, start, largest)
+    lines = [f"↑ {_level_text(there)}", *([f"↓ {_level_text(back)}"] if back else []), links]
     middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
     left = end[0] < start[0]
     axes.annotate("\n".join(lines), middle, xytext=(-8, -14) if left else (16, 0), textcoords="offset points",
                   fontsize=8, color=TEXT, va="top" if left else "center", ha="right" if left else "left")  # fmt: skip
 
 
-def _text(level: LinkLevel) -> str:
+def _level_text(level: LinkLevel) -> str:
     if not level.used:
         return "idle"
     fullest = f", fullest {level.most:.1%}" if level.most > 1.01 * level.mean else ""
     return f"{level.mean:.1%}{fullest}, peak {level.peak:.0%}"
 
 
-def _arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: float) -> None:
-    """Draw one direction at the left of the line between the boxes; its width is the root of the total capacity."""
+def _draw_arrow(axes: Axes, level: LinkLevel, start: Point, end: Point, largest: float) -> None:
     colour = _LEVEL_FILL(_NORM(level.most)) if level.used else LANE_SURROUND
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     left = (-(end[1] - start[1]) / length, (end[0] - start[0]) / length)
-    start, end = ((x + _ASIDE * left[0], y + _ASIDE * left[1]) for x, y in _trimmed(start, end))
+    start, end = ((x + _ASIDE * left[0], y + _ASIDE * left[1]) for x, y in _trim_line(start, end))
     width = 1.5 + 6.0 * math.sqrt(level.links * level.capacity / largest)
     style = {"arrowstyle": "-|>,head_width=0.35,head_length=0.5", "color": colour, "linewidth": width, "shrinkA": 0,
              "shrinkB": 0, "mutation_scale": 10}  # fmt: skip
     axes.annotate("", xy=end, xytext=start, arrowprops=style, zorder=1)
 
 
-def _trimmed(start: Point, end: Point) -> tuple[Point, Point]:
-    """Return a line between the edges of two boxes."""
+def _trim_line(start: Point, end: Point) -> tuple[Point, Point]:
     (x0, y0), (x1, y1) = start, end
     across, upwards = abs(x1 - x0), abs(y1 - y0)
     inside = min(_BOX[0] / 2 / across if across else 9.0, (_BOX[1] / 2 + 0.03) / upwards if upwards else 9.0)

@@ -1,4 +1,4 @@
-"""A picture of memory over time: model state, activations and buffers on top of it, the capacity, and the peak."""
+"""Plot of memory over time: model state, activations and buffers on top of it, the capacity, and the peak."""
 
 from __future__ import annotations
 
@@ -26,28 +26,26 @@ _VECTOR_UP_TO = 20_000  # steps of a curve: above, an SVG or PDF holds a picture
 
 @checked
 def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[float, float] | None = None) -> Figure:
-    """Draw the memory of some ranks over a run, one panel each on one scale; at most 12.
+    """Draw the memory of some ranks over a run, one panel per rank on a common scale; at most 12 ranks.
 
     Default ``ranks``: the one that holds most and three others, evenly over the pipeline. ``window`` is in seconds.
     InputError for too many ranks, and for a run that allocates nothing.
     """
     if not len(result.memory_timeline):
-        raise InputError(
-            "nothing is allocated or freed in this run, so there is no memory to draw; leave the picture out"
-        )
+        raise InputError("nothing to draw: this run allocates no memory; simulate a scenario with a model")
     fullest = result.memory_peak.rank
     chosen = list(ranks) if ranks is not None else evenly_spaced(sorted(result.weights), _DRAWN)
     if ranks is None and fullest not in chosen:
         chosen = sorted([fullest, *chosen[1:]])
     if len(chosen) > _MOST_RANKS:
-        raise InputError(f"a picture of memory has at most {_MOST_RANKS} ranks, and {len(chosen)} are named")
+        raise InputError(f"{len(chosen)} ranks are too many to draw; name at most {_MOST_RANKS}")
     figure = Figure(figsize=(13.0, 1.5 + 2.1 * len(chosen)), layout="constrained")
     panels = figure.subplots(len(chosen), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     begin, end = window or (0.0, result.step_time * result.steps)
     unit, second = time_unit(end)
     scale = 1 / second
     for rank, axes in zip(chosen, panels, strict=True):
-        _draw(axes, result, rank, scale)
+        _draw_memory(axes, result, rank, scale)
     panels[-1].set_xlim(begin * scale, end * scale)
     panels[-1].set_ylim(0, 1.08 * max(result.facts.memory, result.memory.total) / _GB)
     panels[-1].set_xlabel(f"time ({unit})", fontsize=9, color=TEXT)
@@ -61,7 +59,7 @@ def memory(result: Result, *, ranks: Sequence[int] | None = None, window: tuple[
     return figure
 
 
-def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
+def _draw_memory(axes: Axes, result: Result, rank: int, scale: float) -> None:
     simulated = result.simulated_for(rank)
     time, pools = result.memory_timeline.curve(simulated)
     peak = result.peak_of(simulated)
@@ -89,13 +87,13 @@ def _draw(axes: Axes, result: Result, rank: int, scale: float) -> None:
         filled.set_rasterized(len(edges) > _VECTOR_UP_TO)
         level = top
     axes.axhline(result.facts.memory / _GB, color=TEXT, linestyle="--", linewidth=1.0, label="capacity")
-    _mark(axes, peak, float(level.max()), scale)
+    _mark_peak(axes, peak, float(level.max()), scale)
     label_axes(axes, y=f"rank {rank}, stage {peak.stage}\n(GB)")
     axes.grid(axis="y", color=LANE_SURROUND, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _mark(axes: Axes, peak: MemoryPeak, size: float, scale: float) -> None:
+def _mark_peak(axes: Axes, peak: MemoryPeak, size: float, scale: float) -> None:
     if not peak.kind:
         return
     axes.plot([peak.time * scale], [size / _GB], "v", color=TEXT, markersize=6)

@@ -1,4 +1,4 @@
-"""The colours of all pictures: one hue per kind of work, distinct for colour-blind readers, too.
+"""Colours of all figures: one hue per kind of work, distinguishable by colour-blind readers.
 
 Hues are those of Okabe and Ito, "Color Universal Design" (2008), completed by four of Paul Tol's muted scheme
 (SRON/EPS/TN/09-002); a test holds them apart for readers who lack a cone.
@@ -64,7 +64,7 @@ _COPY_TINTS = {"h2d": 0.45}
 
 
 def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
-    """Return the RGB colour (0 to 1) of a `kind` of span on `stream`; `chunk` shades compute (-1 for none).
+    """Return the RGB colour (0 to 1) of a `kind` of op on a `stream`; `chunk` shades compute (-1 for none).
 
     The kind "waiting" has one colour on all streams, "several" is mixed communication; an unknown kind or stream has
     the colour of "other".
@@ -84,7 +84,7 @@ def colour_of(stream: str, kind: str, chunk: int = 0) -> Colour:
 
 
 def text_on(colour: Colour) -> str:
-    """Return black or white, whichever has the higher contrast on `colour`."""
+    """Return black or white, whichever has the higher contrast on a background `colour`."""
     return TEXT if luminance(colour) > 0.19 else "#FFFFFF"
 
 

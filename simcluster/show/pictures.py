@@ -1,4 +1,4 @@
-"""All pictures by name, with the function that draws each, in the core or in a satellite.
+"""Registry of the plot functions by name, in the core and in satellite packages.
 
 matplotlib and the picture's module are imported when a picture is drawn.
 """
@@ -48,6 +48,6 @@ PICTURES: Mapping[str, str] = {
 
 
 def picture(name: str) -> Callable[..., Figure]:
-    """Return the function that draws a picture of ``PICTURES``."""
+    """Import and return the plot function with this name in ``PICTURES``."""
     draw: Callable[..., Figure] = load_object(f"{PICTURES[name]}:{name}")
     return draw

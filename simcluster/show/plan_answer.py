@@ -1,4 +1,4 @@
-"""The answer of a search for layouts: a table of the best, the reasons, and the rank of the scenario's own layout."""
+"""Printed output of a layout search: a table of the best layouts, the reasons, and the rank of your own layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simcluster.base.units import format_seconds, format_seconds_round
 from simcluster.results.account import Account
 from simcluster.scenario.memory_plan import fit_mark
 from simcluster.show.blocks import Answer, Lines, TableBar, TableBlock
-from simcluster.show.cells import UNKNOWN, column_headings, format_row, layout_words
+from simcluster.show.cells import UNKNOWN, column_headings, describe_layout, format_row
 from simcluster.studies.search.layout import Layout, overrides, own_layout, same_program, written
 from simcluster.studies.search.own import OwnLayout
 from simcluster.studies.search.plan import LISTED, Found, Ranked
@@ -30,7 +30,7 @@ _MORE: dict[str, Cell] = {
     "ep": lambda each: str(each.layout.ep),
     "etp": lambda each: str(each.layout.etp or NONE),
     "micro": lambda each: str(each.layout.micro_batch),
-    "schedule": lambda each: _schedule(each.layout) if each.layout.pp > 1 else NONE,
+    "schedule": lambda each: _schedule_name(each.layout) if each.layout.pp > 1 else NONE,
     "recompute": lambda each: each.layout.recompute,
     "sp": lambda each: "yes" if each.layout.sequence_parallel else "no",
     "ZeRO": lambda each: str(each.layout.zero),
@@ -48,22 +48,25 @@ _KEY = {
 _STOPPED_BY = {"time limit": "by the time limit", "interrupt": "by an interrupt"}
 
 
-def plan_answer(found: Found, width: int | None = None) -> Answer:
-    """Return the blocks about a search, for a terminal of ``width`` columns (None: any width)."""
+def describe_plan(found: Found, width: int | None = None) -> Answer:
+    """Return the printed blocks about a layout search, for a terminal of ``width`` columns (None: any width)."""
     which = "the best" if found.gap == 0 else "the best so far"
     options = overrides(found.base, found.best[0].layout).items()
     table = layout_table(found, width)
     key = [words for name, words in _KEY.items() if name in table.header]
-    notes = [*([table.share] if table.share else []), *_in_lines(key), *_remarks(found)]
+    notes = [*([table.share] if table.share else []), *_join_in_lines(key), *_table_notes(found)]
     bars = [TableBar(0.0, seconds) for seconds in table.seconds]
     counts = [*sorted(found.counts.items(), key=lambda item: -item[1]), ("simulated", found.played)]
     return [
         Lines([f"{found.base.name}: {which} of {found.total:,} combinations"]),
         TableBlock(table.header, table.rows, notes=notes, bars=bars),
-        *(Lines([paragraph]) for paragraph in (*proven_so_far(found), *own_layout_rank(found), *winner_reasons(found))),
+        *(
+            Lines([paragraph])
+            for paragraph in (*describe_proof(found), *describe_own_layout(found), *winner_reasons(found))
+        ),
         Lines(memory_by_layout(found), "layout"),
         Lines(["combinations  reason, or simulated", *(f"{number:>12,}  {why}" for why, number in counts)], "layout"),
-        Lines([f"{name_of_first(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
+        Lines([f"{best_layout_label(found)}: {' '.join(f'--{path} {written(value)}' for path, value in options)}"]),
         Lines(found.left_out.in_words()),
     ]
 
@@ -72,7 +75,7 @@ def plan_answer(found: Found, width: int | None = None) -> Answer:
 
 
 class LayoutTable(NamedTuple):
-    """A table of layouts with their step times (s), and the values that all rows share."""
+    """A table of layouts with their step times (s), and the settings that all rows share."""
 
     header: list[str]
     rows: list[list[str]]
@@ -86,15 +89,15 @@ class LayoutTable(NamedTuple):
         return sum(max(map(len, column)) + 2 for column in columns) - 2
 
     def of(self, places: Sequence[int]) -> LayoutTable:
-        """Return the table with only the columns at ``places``."""
+        """Return the table with only the columns at these indices."""
         rows = [[row[place] for place in places] for row in self.rows]
         return self._replace(header=[self.header[place] for place in places], rows=rows)
 
 
 def layout_table(found: Found, width: int | None = None) -> LayoutTable:
-    """Return a table of the best layouts and the next simulated ones, after faster ones that leave less memory free.
+    """Return a table of the best layouts and the next simulated ones.
 
-    Some columns are omitted if they do not fit into ``width`` columns of a terminal.
+    Faster layouts with too little free memory come after them. Columns that do not fit into ``width`` are omitted.
     """
     ranked = [("", each) for each in found.tight] + [(str(place), each) for place, each in enumerate(found.best, 1)]
     ranked += [(f"({place})", each) for place, each in enumerate(found.behind, len(found.best) + 1)]
@@ -103,10 +106,14 @@ def layout_table(found: Found, width: int | None = None) -> LayoutTable:
     score = {"step_time": [], "cost": ["$ a step"], "tokens_per_s_per_gpu": []}[found.objective]
     header = ["", *values, "step", *score, *column_headings("plan"), "exposed", "memory"]
     rows = [
-        [place + ("*" if each.note(found.base) else ""), *(of(each) for of in values.values()), *_numbers(found, each)]
+        [
+            place + ("*" if each.note(found.base) else ""),
+            *(of(each) for of in values.values()),
+            *_number_cells(found, each),
+        ]
         for place, each in ranked
     ]
-    table = LayoutTable(header, rows, _share_words(shared), [each.step_time for _, each in ranked])
+    table = LayoutTable(header, rows, _describe_shared_settings(shared), [each.step_time for _, each in ranked])
     table = table.of([place for place in range(len(header)) if any(row[place] != UNKNOWN for row in rows)])
     for spared in _SPARED:
         if width is not None and table.width > width:
@@ -114,7 +121,7 @@ def layout_table(found: Found, width: int | None = None) -> LayoutTable:
     return table
 
 
-def _numbers(found: Found, each: Ranked) -> list[str]:
+def _number_cells(found: Found, each: Ranked) -> list[str]:
     row = each.row
     score = [f"{each.score:,.4g}"] if found.objective == "cost" else []
     exposed = f"{row['exposed_communication_s'] / each.step_time:.1%}" if "exposed_communication_s" in row else UNKNOWN
@@ -123,15 +130,13 @@ def _numbers(found: Found, each: Ranked) -> list[str]:
 
 
 def _order_cell(each: Ranked) -> str:
-    """Return which of dp and pp has the nearer ranks; "either" if that makes no difference."""
     if each.layout.pp == 1 or each.layout.dp == 1:
         return NONE
-    orders = _orders((each.layout, *each.same))
+    orders = _distinct_orders((each.layout, *each.same))
     return ", ".join(orders.pop()) if len(orders) == 1 else "either"
 
 
-def _share_words(shared: dict[str, str]) -> str:
-    """Return the values that all rows share, without features that none of them uses."""
+def _describe_shared_settings(shared: dict[str, str]) -> str:
     micro = {"micro": "micro batch"}
     words = {"GPUs": f"{shared.get('GPUs')} GPUs", "sp": "sequence parallel", "order": f"order {shared.get('order')}"}
     without = {("cp", "1"), ("ep", "1"), ("sp", "no"), ("ZeRO", "0")}
@@ -142,8 +147,7 @@ def _share_words(shared: dict[str, str]) -> str:
     return f"all: {', '.join(parts)}" if parts else ""
 
 
-def _in_lines(parts: Sequence[str]) -> list[str]:
-    """Join parts with semicolons, in lines of at most 80 characters."""
+def _join_in_lines(parts: Sequence[str]) -> list[str]:
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + len(part) + 2 <= 80:
@@ -153,8 +157,7 @@ def _in_lines(parts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _remarks(found: Found) -> Iterator[str]:
-    """Yield the explanations of marks in the table, and the memory limit."""
+def _table_notes(found: Found) -> Iterator[str]:
     part = found.limit.headroom
     of = f", {100 * part:.4g} % of {found.limit.whole / 1e9:.1f} GB left free (--headroom)" if part else ""
     yield f"memory: at most {found.capacity / 1e9:.1f} GB per GPU{of}"
@@ -176,36 +179,36 @@ def _remarks(found: Found) -> Iterator[str]:
 
 
 def name_of(ranked: Ranked) -> str:
-    """Return a short name of a ranked layout: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
-    return name_of_layout(ranked.layout, ranked.same)
+    """Return a short name of a simulated layout: tp 8, pp 8, dp 16, micro batch 1, interleaved x 3, ..."""
+    return layout_name(ranked.layout, ranked.same)
 
 
-def name_of_layout(place: Layout, same: Sequence[Layout] = ()) -> str:
-    """Return a short name of a layout; the ``same`` layouts have its program and differ in the order of ranks only."""
+def layout_name(place: Layout, same: Sequence[Layout] = ()) -> str:
+    """Return a short name of a layout; the ``same`` layouts differ from it only in the order of ranks."""
     parts = [f"tp {place.tp}, pp {place.pp}, dp {place.dp}, micro batch {place.micro_batch}"]
     parts += [f"cp {place.cp} ({place.cp_comm.replace('_', ' ')})"] if place.cp > 1 else []
     parts += [f"ep {place.ep}"] if place.ep > 1 else []
     parts += [f"etp {place.etp}"] if place.etp else []
-    parts += [_schedule(place)] if place.pp > 1 else []
+    parts += [_schedule_name(place)] if place.pp > 1 else []
     parts.append(f"recompute {place.recompute}")
     parts += ["sp"] if place.sequence_parallel else []
     parts += [f"ZeRO {place.zero}"] if place.zero else []
     if place.pp > 1 and place.dp > 1:
-        orders = _orders((place, *same))
+        orders = _distinct_orders((place, *same))
         parts += ["dp and pp in either order"] if len(orders) > 1 else ["pp before dp"] * (orders == {("pp", "dp")})
     return ", ".join(parts)
 
 
-def _schedule(place: Layout) -> str:
+def _schedule_name(place: Layout) -> str:
     return place.schedule + (f" x {place.chunks}" if place.chunks > 1 else "")
 
 
-def _orders(layouts: Sequence[Layout]) -> set[tuple[str, ...]]:
+def _distinct_orders(layouts: Sequence[Layout]) -> set[tuple[str, ...]]:
     return {tuple(axis for axis in each.order if axis in ("dp", "pp")) for each in layouts}
 
 
-def name_of_first(found: Found) -> str:
-    """Return how to call the first layout: "the winner" once it is proven to be the best."""
+def best_layout_label(found: Found) -> str:
+    """Return what to call the best layout so far: "the winner" once it is proven to be the best."""
     return "the winner" if found.gap == 0 else "the best so far"
 
 
@@ -213,7 +216,7 @@ def name_of_first(found: Found) -> str:
 
 
 def winner_reasons(found: Found) -> list[str]:
-    """Return sentences that compare the winner with other simulated layouts and with bounds of those not simulated."""
+    """Return sentences that compare the winner with other simulated layouts, and with lower bounds of all others."""
     winner, everyone = found.best[0], (*found.best[1:], *found.others)
     next_played = [each for each in found.others if each.layout not in winner.same] if len(found.best) == 1 else []
     rivals = [("the second", each) for each in found.best[1:2]]
@@ -230,21 +233,19 @@ def winner_reasons(found: Found) -> list[str]:
         other = everyone[place]
         longer = format_seconds(other.step_time - winner.step_time)
         short = f"it takes {format_seconds(other.step_time)} a step, {longer} longer."
-        against.append(f"Against {' and '.join(names)} ({name_of(other)}): {_difference(found, other) or short}")
-    return [*against, *_bounds_elsewhere(found)]
+        against.append(f"Against {' and '.join(names)} ({name_of(other)}): {_explain_gap(found, other) or short}")
+    return [*against, *_list_lower_bounds(found)]
 
 
-def _difference(found: Found, other: Ranked | OwnLayout) -> str:
-    """Return why another layout takes longer than the first; "" without a breakdown of either."""
+def _explain_gap(found: Found, other: Ranked | OwnLayout) -> str:
     winner = found.best[0]
     if "account" not in winner.row or "account" not in other.row:
         return ""
     first, second = Account.from_result(winner.row), Account.from_result(other.row)
-    return Difference((name_of_first(found), "it"), first, second, ()).in_words()
+    return Difference((best_layout_label(found), "it"), first, second, ()).in_words()
 
 
-def _bounds_elsewhere(found: Found) -> Iterator[str]:
-    """Yield the best bounds of degrees for which no layout had to be simulated."""
+def _list_lower_bounds(found: Found) -> Iterator[str]:
     best = found.best[0].score
     parts = [
         f"{axis} {size} at least {bound / best - 1:.1%} more" for (axis, size), bound in sorted(found.elsewhere.items())
@@ -254,8 +255,8 @@ def _bounds_elsewhere(found: Found) -> Iterator[str]:
         yield f"By their bounds alone{whose}: {', '.join(parts)}."
 
 
-def proven_so_far(found: Found) -> list[str]:
-    """Return sentences about what a stopped search has proven."""
+def describe_proof(found: Found) -> list[str]:
+    """Return sentences about what an interrupted search has proven."""
     if not found.stopped:
         return []
     after = f"stopped {_STOPPED_BY[found.stopped]} after {format_seconds_round(found.seconds)}"
@@ -273,23 +274,23 @@ def proven_so_far(found: Found) -> list[str]:
     ]
 
 
-def own_layout_rank(found: Found) -> list[str]:
-    """Return sentences about the rank of the scenario's own layout, and the reasons."""
+def describe_own_layout(found: Found) -> list[str]:
+    """Return sentences about the rank of the scenario's own layout, and why it is not the best."""
     own, winner = found.own, found.best[0]
     if own is None and not found.proven and any(each.layout.gpus == found.base.gpus for each in found.best):
         return ["Yours was not simulated before the search was stopped."]
     if own is None:
         return [f"Yours is on {found.base.gpus:,} GPUs, which were not asked for."]
-    yours, seconds = f"Yours ({layout_words(found.base)})", format_seconds(own.step_time)
+    yours, seconds = f"Yours ({describe_layout(found.base)})", format_seconds(own.step_time)
     room = "" if own.memory <= found.capacity else f", which needs {own.memory / 1e9:.1f} GB per GPU, above the limit"
     if same_program(own_layout(found.base), winner.layout):
-        return [f"{yours}, {seconds} per step, is {name_of_first(found)}."]
+        return [f"{yours}, {seconds} per step, is {best_layout_label(found)}."]
     if own.score > winner.score:
         longer = own.step_time - winner.step_time
         more = f"{format_seconds(longer)} ({longer / winner.step_time:.1%}) longer"
-        return [f"{yours}{room}: {_difference(found, own) or f'it takes {seconds} a step, {more} than the first.'}"]
+        return [f"{yours}{room}: {_explain_gap(found, own) or f'it takes {seconds} a step, {more} than the first.'}"]
     less = 1 - own.score / winner.score
-    return [f"{yours} is {f'{less:.1%} less' if less > 0 else f'as fast as {name_of_first(found)}'}{room}."]
+    return [f"{yours} is {f'{less:.1%} less' if less > 0 else f'as fast as {best_layout_label(found)}'}{room}."]
 
 
 def memory_by_layout(found: Found) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pictures of many runs: layouts by memory and time, step times of replicas, and scaling."""
+"""Plots of many simulations: layouts by memory and time, step times of replicas, and scaling curves."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FAR = 1.6  # times the most that any layout holds: where less may be used, the 
 
 @checked
 def pareto(found: Found, title: str = "") -> Figure:
-    """Draw step time against memory of the fullest GPU, with simulated layouts as dots and the Pareto front as steps.
+    """Draw step time against memory of the fullest GPU: layouts as dots, the Pareto front as a line.
 
-    Points of the front are numbered and named at the side.
+    Points of the front are numbered, and named at the side.
     """
-    front = _front(found)
+    front = _pareto_front(found)
     figure = Figure(figsize=(11.0, 5.2), layout="constrained")
     axes, side = figure.subplots(1, 2, width_ratios=(2.0, 1.05))
     every = list(dict.fromkeys((each.memory, each.step_time) for each in (*found.best, *found.others, *found.front)))
@@ -61,7 +61,7 @@ def pareto(found: Found, title: str = "") -> Figure:
         limit if near else 1.0, 1.0, f" {limit:.3g} GB may be used {'' if near else '→'} ", ha="right", va="top",
         fontsize=8.5, color=QUIET_TEXT, transform=axes.get_xaxis_transform() if near else axes.transAxes,
     )  # fmt: skip
-    _name(axes, side, front, (xs, ys))
+    _label(axes, side, front, (xs, ys))
     axes.set_xlabel("memory of the fullest GPU, GB", fontsize=9.5, color=QUIET_TEXT)
     axes.set_ylabel("step time", fontsize=9.5, color=QUIET_TEXT)
     axes.yaxis.set_major_formatter(lambda value, place: format_seconds_round(value))
@@ -73,8 +73,7 @@ def pareto(found: Found, title: str = "") -> Figure:
     return figure
 
 
-def _front(found: Found) -> list[Ranked]:
-    """Return the simulated layouts that no other beats in both time and memory, least memory first."""
+def _pareto_front(found: Found) -> list[Ranked]:
     kept: list[Ranked] = []
     for each in sorted((*found.best, *found.others, *found.front), key=lambda one: (one.step_time, one.memory)):
         if not kept or each.memory < kept[-1].memory:
@@ -82,8 +81,7 @@ def _front(found: Found) -> list[Ranked]:
     return kept[::-1]
 
 
-def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
-    """Write numbers at evenly chosen points of the front and list their names; the winner is the last."""
+def _label(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequence[float], Sequence[float]]) -> None:
     side.axis("off")
     every = max(1, -(-len(front) // _MOST_NAMED))
     left, right = axes.get_xlim()
@@ -107,7 +105,7 @@ def _name(axes: Axes, side: Axes, front: Sequence[Ranked], places: tuple[Sequenc
 
 @checked
 def replicas(distribution: Distribution, *, title: str = "step time") -> Figure:
-    """Draw the distribution of replicas' step times: mean with 95 % interval, p5, p95, and the step without jitter."""
+    """Draw a histogram of replicas' step times, with mean, 95 % interval, p5, p95, and the step without jitter."""
     times = distribution.step_times
     figure = Figure(figsize=(8.0, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -151,21 +149,21 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     The dashed line is ideal: the first row's throughput per GPU at every size. Strong scaling (constant tokens per
     step) or weak scaling (constant tokens per step and GPU) is detected from the rows and named.
     """
-    rows = _rows(table, by)
+    rows = _sorted_rows(table, by)
     series = [(str(name), part) for name, part in rows.groupby(by, sort=False)] if by else [("", rows)]
     if len(series) > len(_LOOKS):
         raise InputError(
-            f"{by} has {len(series)} values; up to {len(_LOOKS)} lines can be distinguished: keep some of the rows"
+            f"{by} has {len(series)} values, but a plot shows at most {len(_LOOKS)} lines; filter the table"
         )
     short = [name or "the rows" for name, part in series if part["gpus"].nunique() < 2]
     if short:
-        raise InputError(f"{short[0]}: one number of GPUs; a scaling curve needs at least two")
+        raise InputError(f"{short[0]}: has one number of GPUs; a scaling curve needs at least two")
     figure = Figure(figsize=(11.5, 4.8), layout="constrained")
     times, rates = figure.subplots(1, 2)
     for number, ((name, part), (colour, marker)) in enumerate(zip(series, _LOOKS, strict=False)):
         _line(times, rates, part, name, colour, marker, above=number == 0 and len(series) > 1)
-    _frame(times, rows, "step time", _kind(series))
-    _frame(rates, rows, "tokens/s/GPU", "throughput per GPU, in percent of ideal at each point")
+    _set_up_axes(times, rows, "step time", _scaling_kind(series))
+    _set_up_axes(rates, rows, "tokens/s/GPU", "throughput per GPU, in percent of ideal at each point")
     rates.set_ylim(0, 1.18 * float(rows["tokens_per_s_per_gpu"].max()))
     times.plot([], [], "--", color=QUIET_TEXT, linewidth=1.0, label="ideal")
     times.legend(fontsize=8.5, frameon=False, title=by, title_fontsize=8.5)
@@ -173,8 +171,7 @@ def scaling(table: pd.DataFrame, *, by: str | None = None, title: str = "scaling
     return figure
 
 
-def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
-    """Return the rows with numbers, by size, with the fastest of several at one size and value of ``by``."""
+def _sorted_rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
     missing = [name for name in (*_NEEDED, *([by] if by else [])) if name not in table.columns]
     if missing:
         raise InputError(
@@ -186,15 +183,14 @@ def _rows(table: pd.DataFrame, by: str | None) -> pd.DataFrame:
     return rows.drop_duplicates([*([by] if by else []), "gpus"])
 
 
-def _tokens(part: pd.DataFrame) -> pd.Series:
+def _tokens_per_step(part: pd.DataFrame) -> pd.Series:
     return part["tokens_per_s_per_gpu"] * part["step_time_s"] * part["gpus"]
 
 
-def _kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Return "strong" or "weak", depending on the tokens per step."""
+def _scaling_kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
     kinds = set()
     for _, part in series:
-        tokens = _tokens(part)
+        tokens = _tokens_per_step(part)
         strong, weak = (float(each.max() / each.min()) - 1 < _SAME for each in (tokens, tokens / part["gpus"]))
         kinds.add("strong scaling: constant batch" if strong else "weak scaling: constant batch per GPU" if weak
                   else "batch and GPUs change")  # fmt: skip
@@ -203,7 +199,7 @@ def _kind(series: Sequence[tuple[str, pd.DataFrame]]) -> str:
 
 def _line(times: Axes, rates: Axes, part: pd.DataFrame, name: str, colour: str, marker: str, *, above: bool) -> None:
     gpus, rate = part["gpus"].tolist(), part["tokens_per_s_per_gpu"].tolist()
-    ideal = (_tokens(part) / (part["gpus"] * rate[0])).tolist()
+    ideal = (_tokens_per_step(part) / (part["gpus"] * rate[0])).tolist()
     for axes, values, best in ((times, part["step_time_s"].tolist(), ideal), (rates, rate, [rate[0]] * len(rate))):
         axes.plot(gpus, best, "--", color=colour, linewidth=1.0, alpha=0.7)
         axes.plot(gpus, values, color=colour, marker=marker, linewidth=1.6, markersize=6, label=name or "simulated")
@@ -214,7 +210,7 @@ def _line(times: Axes, rates: Axes, part: pd.DataFrame, name: str, colour: str, 
         )  # fmt: skip
 
 
-def _frame(axes: Axes, rows: pd.DataFrame, label: str, title: str) -> None:
+def _set_up_axes(axes: Axes, rows: pd.DataFrame, label: str, title: str) -> None:
     axes.set_xscale("log", base=2)
     sizes = sorted(rows["gpus"].unique().tolist())
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])

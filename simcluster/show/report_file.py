@@ -1,4 +1,4 @@
-"""``simcluster.report``: the report of runs as an HTML file."""
+"""``simcluster.report``: the HTML report of runs, written to a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simcluster.base.written import write_text
 from simcluster.documents.argument_types import checked
 from simcluster.scenario.given import base_of
 from simcluster.scenario.scenario import Scenario
-from simcluster.show.report import entry_of_result, page
+from simcluster.show.report import make_entry, report_page
 from simcluster.studies.variations import Variants, named_results
 
 Ranks = Mapping[str, Sequence[int]] | Sequence[int] | None
@@ -28,7 +28,7 @@ def report(
     vary: Mapping[str, Sequence[Any]] | None = None,
     processes: int | None = None,
 ) -> Path:
-    """Write one self-contained page about runs and return its path; the others are compared with the first.
+    """Write a self-contained HTML report about runs and return its path; the others are compared with the first.
 
     Runs are as in ``compare``: results and scenarios, one or several, or labels with one each. ``ranks`` are those
     whose timeline is shown (default: the simulated ones), for all runs or by label. With ``vary``, as in
@@ -38,33 +38,33 @@ def report(
     """
     path = Path(to)
     if path.suffix not in (".html", ".htm") or not path.parent.is_dir():
-        raise InputError(f"report: cannot write {path}: name a page in a folder that is there, as in report.html")
+        raise InputError(f"report: cannot write {path}: name an .html file in an existing folder, as in report.html")
     if vary:
-        write_text(path, _moving(runs, title, ranks, vary, processes))
+        write_text(path, _page_with_controls(runs, title, ranks, vary, processes))
         return path
     results, names = named_results(runs, None, "report")
     entries = [
-        entry_of_result(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
+        make_entry(result, name=name, ranks=ranks.get(name) if isinstance(ranks, Mapping) else ranks)
         for name, result in zip(names, results, strict=True)
     ]
-    write_text(path, page(entries, title=title))
+    write_text(path, report_page(entries, title=title))
     return path
 
 
-def _moving(
+def _page_with_controls(
     runs: Sequence[Any], title: str, ranks: Ranks, vary: Mapping[str, Sequence[Any]], processes: int | None
 ) -> str:
     if len(runs) != 1:
-        raise InputError(f"report: vary changes one scenario, and {len(runs)} are given; name one")
+        raise InputError(f"report: vary needs a single scenario, got {len(runs)}; pass one")
     if isinstance(ranks, Mapping):
-        raise InputError("report: with vary, ranks are those of every variant: a list of numbers")
+        raise InputError("report: with vary, ranks must be a list of numbers, used for every variant")
     load_provided("keys of a page")(list(vary))
-    shown = partial(_named, None if ranks is None else tuple(ranks))
+    shown = partial(_chosen_ranks, None if ranks is None else tuple(ranks))
     varied = load_provided("variants of a page")(
         base_of(runs[0], "report"), dict(vary), ranks=shown, processes=processes
     )
     return str(load_provided("page of variants")(varied, title=title))
 
 
-def _named(ranks: tuple[int, ...] | None, scenario: Scenario) -> tuple[int, ...] | None:
+def _chosen_ranks(ranks: tuple[int, ...] | None, scenario: Scenario) -> tuple[int, ...] | None:
     return ranks

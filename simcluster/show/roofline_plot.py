@@ -1,4 +1,4 @@
-"""The roofline of a step: kernels under the roofs of compute and memory, communication under the network's."""
+"""Roofline plot of a step: kernels below the compute and memory roofs, communication below the network roofs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MARKERS = {"forward": "o", "recompute": "D", "input_grad": "s", "weight_grad": 
 
 @checked
 def roofline(result: Result, *, title: str | None = None) -> Figure:
-    """Draw the kernels (left) and the communication (right) of a step under their roofs.
+    """Draw rooflines of a step: kernels against compute and memory (left), communication against links (right).
 
     Left: FLOP/s of every kernel against its FLOP per byte of device memory; an area is its time in the step. Kernels
     without matmuls are at the left edge, placed by their share of memory bandwidth. Right: FLOP/s per GPU if a
@@ -50,14 +50,14 @@ def roofline(result: Result, *, title: str | None = None) -> Figure:
     found = limits(result)
     figure = Figure(figsize=(13.0, 6.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.3, 1.0])
-    slopes = [_kernels(left, found), _wires(right, found)]
+    slopes = [_draw_kernels(left, found), _draw_communication(right, found)]
     figure.suptitle(title or f"{result.scenario.title}: roofline of a step", fontsize=11, color=TEXT)
     for axes, rates in zip((left, right), slopes, strict=True):
         _name_slopes(axes, rates, found.peak)
     return figure
 
 
-def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
+def _draw_kernels(axes: Axes, found: Roofline) -> dict[str, float]:
     products = [each for each in found.kernels if each.flops > 0 and each.bytes > 0]
     others = [each for each in found.kernels if not each.flops and each.bytes > 0]
     intensities = [each.flops / each.bytes for each in products] + [found.peak / found.memory]
@@ -75,7 +75,7 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
         fill, edge_colour = _look(phase)
         axes.scatter(x, y, s=area, marker=_MARKERS[phase], facecolor=fill, edgecolor=edge_colour, linewidth=1.3,
                      zorder=3)  # fmt: skip
-    _frame(axes, (low, high), (0.25 * low * found.memory, 2.2 * found.peak))
+    _set_log_axes(axes, (low, high), (0.25 * low * found.memory, 2.2 * found.peak))
     _label_kernels(axes, products[:_LABELLED], whole)
     if others:
         text = "  non-matmul kernels: placed by\n  the memory bandwidth that they use"
@@ -90,16 +90,14 @@ def _kernels(axes: Axes, found: Roofline) -> dict[str, float]:
 
 
 def _look(phase: str) -> tuple[tuple[Colour, float], Colour]:
-    """Return a fill, transparent since forward and backward often coincide, and an edge colour."""
     colour = rgb(COMPUTE_KINDS[phase])
     return (colour, 0.35), mix_with_white(colour, -0.3)
 
 
 def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> None:
-    """Write the names of the largest points below them; close points share one list, the rightmost list is highest."""
     groups: list[list[KernelPoint]] = []
     for each in sorted(points, key=lambda each: -each.flops / each.bytes):
-        if groups and _together(groups[-1][0], each):
+        if groups and _labels_overlap(groups[-1][0], each):
             groups[-1].append(each)
         else:
             groups.append([each])
@@ -119,14 +117,13 @@ def _label_kernels(axes: Axes, points: Sequence[KernelPoint], whole: float) -> N
         below += 12 + 11 * len(lines)
 
 
-def _together(one: KernelPoint, other: KernelPoint) -> bool:
-    """Return whether two points are so close that their names would overlap."""
+def _labels_overlap(one: KernelPoint, other: KernelPoint) -> bool:
     across = one.flops / one.bytes * other.bytes / other.flops
     upwards = one.flops / one.seconds * other.seconds / other.flops
     return max(across, 1 / across) < 1.6 and max(upwards, 1 / upwards) < 1.6
 
 
-def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
+def _draw_communication(axes: Axes, found: Roofline) -> dict[str, float]:
     reached = found.flops / found.step_seconds
     rates = {name: rate for name, rate in (("within a node", found.inside), ("between nodes", found.outside)) if rate}
     if all(abs(found.ring / rate - 1) > 0.05 for rate in rates.values()) and found.ring:
@@ -150,7 +147,7 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
     if shown or _RING in rates:  # above the slopes nothing lies
         axes.legend(loc="upper left", fontsize=8, edgecolor="none", framealpha=0.85, handletextpad=0.2)
     room = 6.0 * 1.7 ** (len(shown) + (_RING in rates))  # for a line of the legend each
-    _frame(axes, (low, high), (0.3 * min(heights), room * max(heights)))
+    _set_log_axes(axes, (low, high), (0.3 * min(heights), room * max(heights)))
     axes.annotate(f"this step: {_flops(reached)}", (high / 1.2, reached), xytext=(0, -10), ha="right",
                   textcoords="offset points", fontsize=8, color=QUIET_TEXT)  # fmt: skip
     title, x = "communication: dots near the dashed line limit the step", "FLOP of the step per byte sent"
@@ -162,8 +159,6 @@ def _wires(axes: Axes, found: Roofline) -> dict[str, float]:
 
 
 class _SlopeName(Annotation):
-    """A name along a slope, at whatever size the picture is drawn."""
-
     def get_rotation(self) -> float:
         x, y = self.xy
         transform = self.axes.transData if self.axes else None
@@ -174,7 +169,6 @@ class _SlopeName(Annotation):
 
 
 def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
-    """Name the flat roof and the slopes, where there is room between points and names."""
     (low, high), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.annotate(f"peak {_flops(peak)}", (high / 1.1, peak), xytext=(0, 4), textcoords="offset points", ha="right",
                   fontsize=8.5, color=TEXT)  # fmt: skip
@@ -196,11 +190,11 @@ def _name_slopes(axes: Axes, rates: Mapping[str, float], peak: float) -> None:
 
 
 def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Return the distance of two points on logarithmic axes, capped where a name has room."""
+    """Return the distance of two points on logarithmic axes (decades), at most 1.6."""
     return min(math.hypot(math.log10(one[0] / other[0]), math.log10(one[1] / other[1])), 1.6)
 
 
-def _frame(axes: Axes, across: tuple[float, float], upwards: tuple[float, float]) -> None:
+def _set_log_axes(axes: Axes, across: tuple[float, float], upwards: tuple[float, float]) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*across)

@@ -1,4 +1,4 @@
-"""Figures as files, laid out for a requested size."""
+"""Figures written to files, laid out for a requested size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COMPRESSED = 3
 
 @checked
 def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = None, dpi: float | None = None) -> None:
-    """Write a figure as PNG, SVG or PDF, by the suffix of `path`; the same figure gives the same bytes.
+    """Write a figure as PNG, SVG or PDF, by the suffix of `path`; equal figures give equal bytes.
 
     With a `size` it is laid out again for that size as far as its texts have room, and scaled beyond that; `dpi` is in
     pixels per inch. InputError for another suffix, a missing folder, and a dpi that no printer has.
@@ -35,7 +35,7 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
     ending = path.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         endings = ", ".join(f".{each}" for each in FORMATS)
-        raise InputError(f"cannot draw {str(path)!r}: a figure's file ends in one of {endings}")
+        raise InputError(f"cannot draw {str(path)!r}: the file name must end in one of {endings}")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist; make it first")
     require_dpi(dpi)
@@ -53,7 +53,6 @@ def save_figure(figure: Figure, path: str | Path, *, size: PictureSize | None = 
 
 
 def _layout_options(figure: Figure, size: PictureSize | None, dpi: float | None) -> dict[str, Any]:
-    """Return the options of ``savefig`` for a figure that was laid out for a size."""
     options = {} if dpi is None else {"dpi": dpi}
     if size is None:
         return options

@@ -1,4 +1,4 @@
-"""Pictures of schedules: actions by stage over time, one panel per schedule, or a page with all of them.
+"""Plots of pipeline schedules: passes by stage over time, one panel per schedule.
 
 A row is a stage. Colours are kinds, lighter shades later chunks, hatching the microbatches that go up the pipeline; the
 two halves of a row are a fused pair. All panels of a picture share one time axis.
@@ -38,8 +38,8 @@ _HATCH = "/////"
 _LETTER = 4.4  # points that a letter of the caption takes
 
 
-class _Box(NamedTuple):
-    """An action in time: begin, upper edge (rows go down), length and height, and its look."""
+class _PassBox(NamedTuple):
+    """A pass (F, B, I or W) as a rectangle: begin, upper edge (rows go down), length, height, and its look."""
 
     begin: float
     top: float
@@ -79,26 +79,25 @@ def schedules(
     for panel in panels[max(0, len(played) - columns) : len(played)]:
         panel.set_xlabel("time, in the unit of the given times", fontsize=sizes[1], color=TEXT)
         panel.tick_params(labelbottom=True)
-    figure.suptitle(title or _title(played), fontsize=sizes[2], color=TEXT, x=0.01, ha="left")
+    figure.suptitle(title or _default_title(played), fontsize=sizes[2], color=TEXT, x=0.01, ha="left")
     return figure
 
 
 def _draw_all(figure: Figure, panels: list[Axes], shown: Sequence[TimedSchedule], *, size: float, width: float) -> None:
-    """Draw panels and legend; ``size`` of the numbers and ``width`` of the time axis are in points."""
     end = max(float(played.timing.makespan) for played in shown)
-    seen: list[_Box] = []
+    seen: list[_PassBox] = []
     for panel, played in zip(panels, shown, strict=True):
-        boxes = list(_boxes(played))
+        boxes = list(_pass_boxes(played))
         _draw_panel(panel, played, boxes)
-        _number(panel, boxes, size=size, points=width / end)
+        _write_numbers(panel, boxes, size=size, points=width / end)
         seen += boxes
     panels[0].set_xlim(0, end)
-    _legend(figure, shown, seen)
+    _draw_legend(figure, shown, seen)
 
 
-def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_Box]) -> None:
+def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_PassBox]) -> None:
     schedule = played.schedule
-    looks: dict[tuple[Any, ...], list[_Box]] = {}
+    looks: dict[tuple[Any, ...], list[_PassBox]] = {}
     for box in boxes:
         looks.setdefault((box.top, box.height, box.colour, box.upward), []).append(box)
     for (top, height, colour, upward), alike in looks.items():
@@ -117,11 +116,11 @@ def _draw_panel(axes: Axes, played: TimedSchedule, boxes: Sequence[_Box]) -> Non
     axes.spines["bottom"].set_color(QUIET_TEXT)
     axes.set_facecolor(IDLE)
     axes.set_title(schedule.name, loc="left", fontsize=9, fontweight="bold", color=TEXT, pad=3)
-    axes.set_title(_numbers(played), loc="right", fontsize=8, color=TEXT, pad=3)
+    axes.set_title(_describe_schedule(played), loc="right", fontsize=8, color=TEXT, pad=3)
 
 
-def _boxes(played: TimedSchedule) -> Iterator[_Box]:
-    """Yield every action as a box; those of a pair share the row's height, F above."""
+def _pass_boxes(played: TimedSchedule) -> Iterator[_PassBox]:
+    """Yield a box per pass; the F and B of a fused pair split the row's height, F on top."""
     schedule, timing = played.schedule, played.timing
     for stage, row in enumerate(schedule.rows):
         fused = schedule.fused_at(stage)
@@ -132,15 +131,14 @@ def _boxes(played: TimedSchedule) -> Iterator[_Box]:
             height = _HEIGHT / 2 if upper or lower else _HEIGHT
             low = (1 - _HEIGHT) / 2 + (_HEIGHT / 2 if upper else 0.0)
             entry = schedule.route(action.microbatch)[0][0]
-            yield _Box(
+            yield _PassBox(
                 float(start), stage + 0.5 - low - height, float(end - start), height, action.kind,
                 chunk=0 if len(schedule.routes) > 1 else action.chunk, upward=entry != schedule.routes[0][0][0],
                 microbatch=action.microbatch,
             )  # fmt: skip
 
 
-def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) -> None:
-    """Write microbatch numbers in boxes, if all of a schedule's numbers fit; ``points`` is a unit of time."""
+def _write_numbers(axes: Axes, boxes: Sequence[_PassBox], *, size: float, points: float) -> None:
     for box in boxes:
         fits = size if box.height > _HEIGHT / 2 else size * 0.8
         text = str(box.microbatch)
@@ -153,7 +151,7 @@ def _number(axes: Axes, boxes: Sequence[_Box], *, size: float, points: float) ->
                 number.set_path_effects([withStroke(linewidth=2.2, foreground=box.colour)])
 
 
-def _numbers(played: TimedSchedule) -> str:
+def _describe_schedule(played: TimedSchedule) -> str:
     timing = played.timing
     peak = f"{float(max(played.peaks)):g}"
     copies = " · weights 2x" if played.copies > 1 else ""
@@ -163,8 +161,7 @@ def _numbers(played: TimedSchedule) -> str:
     )
 
 
-def _title(shown: Sequence[TimedSchedule]) -> str:
-    """Return a title with the counts and times that all schedules share."""
+def _default_title(shown: Sequence[TimedSchedule]) -> str:
     times = shown[0].times
     counts = {(played.schedule.num_stages, played.schedule.num_microbatches) for played in shown}
     head = ""
@@ -178,7 +175,7 @@ def _title(shown: Sequence[TimedSchedule]) -> str:
     )
 
 
-def _legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence[_Box]) -> None:
+def _draw_legend(figure: Figure, shown: Sequence[TimedSchedule], boxes: Sequence[_PassBox]) -> None:
     kinds = {box.kind for box in boxes}
     entries: list[Artist] = [
         Patch(facecolor=colour_of("compute", PASS_NAMES[kind]), label=name)
@@ -214,8 +211,8 @@ def _require_readable(shown: Sequence[TimedSchedule]) -> None:
     stages = max(played.schedule.num_stages for played in shown)
     if boxes > _MOST_BOXES or stages > _MOST_STAGES:
         raise InputError(
-            f"{boxes:,} actions on {stages} stages cannot be read in one picture; up to {_MOST_BOXES:,} and "
-            f"{_MOST_STAGES} can: draw fewer schedules, stages or microbatches"
+            f"{boxes:,} passes on {stages} stages are too many to draw; at most {_MOST_BOXES:,} and "
+            f"{_MOST_STAGES} are readable: draw fewer schedules, stages or microbatches"
         )
     if all(played.timing.makespan == 0 for played in shown):
-        raise InputError("nothing to draw: all times are zero; give a forward or a backward that takes some")
+        raise InputError("nothing to draw: all times are zero; set a forward or backward time above 0")

@@ -1,4 +1,4 @@
-"""The answer of a step: the job, the numbers, where the time went, memory, warnings."""
+"""Printed output of a simulated step: job, numbers, time breakdown, memory, warnings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from simcluster.base.texts import escape_for_cell
 from simcluster.base.units import format_bytes, format_seconds
 from simcluster.faults.words import describe_fault, describe_faults
-from simcluster.results.attention import attention_reached
+from simcluster.results.attention import attention_rates
 from simcluster.results.metrics import BREAKDOWN
 from simcluster.results.numbers import METRICS
 from simcluster.scenario.fits import MOST_CHANGES
 from simcluster.scenario.memory_plan import describe_recipe, describe_recompute
 from simcluster.schedules.comparison import ScheduleBubble
 from simcluster.show.blocks import Answer, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import PARTS, gpus_of_cluster, layout_words
+from simcluster.show.cells import PARTS, describe_gpus, describe_layout
 
 if TYPE_CHECKING:
     from simcluster.results.played import Run
@@ -29,26 +29,26 @@ _STATE = ("parameters", "gradients", "optimizer", "activations", "other", "buffe
 _SLOW = "straggler_slowdown"  # the step is simulated again for it
 
 
-def step_answer(result: Result) -> Answer:
-    """Return the blocks about a step."""
+def describe_step(result: Result) -> Answer:
+    """Return the printed blocks about a simulated step."""
     warned = [f"warning: {text}" for text in result.warnings()]
     assumed = [f"assumed: {text}" for text in result.assumed]
     notes = [f"note: {note.text}" for note in result.notes()]
     return [
-        Lines(job_lines(result.scenario), "head"),
-        Figures(_rates(result)),
+        Lines(describe_job(result.scenario), "head"),
+        Figures(_rate_values(result)),
         time_breakdown(result),
-        Figures(_state(result)),
-        Lines(_collectives(result), "layout"),
-        Figures(_stragglers(result) if result.clean else []),
+        Figures(_memory_values(result)),
+        Lines(_list_nccl_choices(result), "layout"),
+        Figures(_describe_stragglers(result) if result.clean else []),
         Lines([*warned, *assumed, *notes], "warning"),
-        Lines(_remedies(result.remedies) if result.remedies else []),
-        Lines([_engine(result)]),
+        Lines(_describe_remedies(result.remedies) if result.remedies else []),
+        Lines([_describe_engine(result)]),
     ]
 
 
-def run_answer(run: Run) -> Answer:
-    """Return the blocks about a simulated program that belongs to no scenario."""
+def describe_run(run: Run) -> Answer:
+    """Return the printed blocks about a simulation that was not made from a scenario."""
     times = run.times
     facts = [
         Fact("step time", format_seconds(run.step_time)),
@@ -60,7 +60,7 @@ def run_answer(run: Run) -> Answer:
     return [Lines([steps], "head"), Figures(facts), time_breakdown(run)]
 
 
-def job_lines(scenario: Scenario) -> list[str]:
+def describe_job(scenario: Scenario) -> list[str]:
     """Return lines that describe the job: name, GPUs and layout, batches, data and faults."""
     training = scenario.training
     recompute = "no recompute" if training.recompute == "none" else f"{describe_recompute(training)} recompute"
@@ -68,17 +68,16 @@ def job_lines(scenario: Scenario) -> list[str]:
         recompute += f" of 1 layer in {training.recompute_every}"
     return [
         escape_for_cell(scenario.title),
-        f"{gpus_of_cluster(scenario)} | {layout_words(scenario)}",
+        f"{describe_gpus(scenario)} | {describe_layout(scenario)}",
         f"global batch {training.global_batch:,} x {scenario.model.sequence_length:,} tokens, micro batch "
         f"{training.micro_batch}, {scenario.microbatches:,} microbatch{'es' * (scenario.microbatches != 1)} | "
         f"{training.precision}, {recompute}",
-        *([f"data: {data}"] if scenario.data and (data := _data_in_words(scenario.data)) else []),
+        *([f"data: {data}"] if scenario.data and (data := _describe_data(scenario.data)) else []),
         *([f"faults: {describe_faults(scenario.given_faults)}"] if scenario.given_faults else []),
     ]
 
 
-def _data_in_words(data: Data) -> str:
-    """Describe documents, packing and loader: "documents lognormal median 1000 sigma 1.6, packing cut"."""
+def _describe_data(data: Data) -> str:
     drawn = data.drawn
     parts = (
         [] if drawn is None else [*describe_fault(drawn).split(", ")[1:], *(["no mask"] if data.mask == "none" else [])]
@@ -90,19 +89,19 @@ def _data_in_words(data: Data) -> str:
 # --- numbers, known of results that were saved, too -------------------------------------------------------------------
 
 
-def quick_numbers(result: Result) -> dict[str, float]:
-    """Return the numbers of a result without the slowdown by its faults, which needs another simulation."""
+def quick_metrics(result: Result) -> dict[str, float]:
+    """Return a result's metrics without the slowdown by faults, which needs another simulation."""
     return {name: metric.of(result) for name, metric in METRICS.items() if name != _SLOW or result.clean is None}
 
 
-def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
-    """Return the facts that follow from the step time; ``scenario`` and ``likely`` are None if they cannot be read."""
+def describe_rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
+    """Return step time, throughput and MFU as named values; ``scenario`` and ``likely`` are None if unknown."""
     seconds, mfu = numbers["step_time_s"], numbers["mfu"]
     measured = scenario.measured_step_time if scenario else None
     precision = f" in {scenario.training.precision.removesuffix('-mixed')}" if scenario else ""
     facts = [
-        Fact("step time", format_seconds(seconds), aside=_measured_words(scenario, seconds)),
-        *([likely_fact(likely)] if likely else []),
+        Fact("step time", format_seconds(seconds), aside=_describe_measured_error(scenario, seconds)),
+        *([describe_likely_interval(likely)] if likely else []),
         Fact(
             "throughput",
             f"{numbers['tokens_per_s']:,.0f} tokens/s",
@@ -117,7 +116,7 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
     if over != mfu:
         peak = f", {low / 1e12:,.4g} TFLOP/s, as papers quote{precision.removeprefix(' in')} runs" if low else ""
         facts.append(Fact("", f"{over:.1%}", f" of the peak in bf16{peak}"))
-    if scenario and (reached := attention_reached(scenario)) is not None:
+    if scenario and (reached := attention_rates(scenario)) is not None:
         parts = f"{reached.forward / reached.peak:.0%} and {reached.backward / reached.peak:.0%} of peak"
         forward, backward = f"{reached.forward / 1e12:.0f} TFLOP/s", f"{reached.backward / 1e12:.0f}"
         aside = f"{reached.kernel}, with the passes around it: {parts}"
@@ -132,15 +131,15 @@ def rate_facts(numbers: Mapping[str, Any], scenario: Scenario | None, likely: Li
     return facts
 
 
-def padding_facts(numbers: Mapping[str, Any]) -> list[Fact]:
-    """Return the rates without padding; none if there is no padding."""
+def describe_padding(numbers: Mapping[str, Any]) -> list[Fact]:
+    """Return the throughput without padding as named values to print; none if there is no padding."""
     real = numbers["real_token_fraction"]
     rates = f"{numbers['real_tokens_per_s']:,.0f} tokens/s; their MFU {numbers['mfu_without_padding']:.1%}"
     return [Fact("real tokens", f"{real:.1%}", f", the rest is padding: {rates}")] if real != 1 else []
 
 
-def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
-    """Return bubble, overlap and memory; ``capacity`` is the GPU's in bytes, 0 if unknown."""
+def describe_memory_use(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
+    """Return bubble, overlap and memory as named values; ``capacity`` is the GPU's in bytes, 0 if unknown."""
     facts = []
     own = ScheduleBubble(numbers.get("schedule_bubble_fraction", 0.0), numbers.get("schedule_bubble_formula", ""))
     if own.fraction or numbers["bubble_fraction"]:
@@ -156,8 +155,7 @@ def state_facts(numbers: Mapping[str, Any], capacity: float) -> list[Fact]:
     return [*facts, Fact("memory", f"{used / 1e9:.1f}{of} GB", " on the fullest GPU", part=part)]
 
 
-def _measured_words(scenario: Scenario | None, seconds: float) -> str:
-    """Return the error against a measured step: "0.4% below the measured 13.75 s, arXiv:..."; "" without one."""
+def _describe_measured_error(scenario: Scenario | None, seconds: float) -> str:
     measured = scenario.measured_step_time if scenario else None
     if scenario is None or scenario.measured is None or measured is None:
         return ""
@@ -166,8 +164,8 @@ def _measured_words(scenario: Scenario | None, seconds: float) -> str:
     return f"{abs(off):.1%} {'above' if off > 0 else 'below'} the measured {format_seconds(measured)}{named}"
 
 
-def likely_fact(found: LikelyInterval) -> Fact:
-    """Return the likely interval of a measured time, and the runs that it rests on."""
+def describe_likely_interval(found: LikelyInterval) -> Fact:
+    """Return the likely interval of a measured step time, and the validated runs that support it."""
     span = f"{format_seconds(found.low)} to {format_seconds(found.high)}"
     if found.extrapolates_on:
         return Fact(
@@ -178,7 +176,7 @@ def likely_fact(found: LikelyInterval) -> Fact:
 
 
 def time_breakdown(run: Run) -> TableBlock:
-    """Return a table of where the step's time went, with one bar per part."""
+    """Return a table of the parts of a step's time, with one bar per part."""
     breakdown, total = run.times.breakdown, run.step_time
     shown = [name for name in BREAKDOWN if breakdown[name] > 0]
     rows = [
@@ -193,21 +191,23 @@ def time_breakdown(run: Run) -> TableBlock:
 # --- what a result alone knows ----------------------------------------------------------------------------------------
 
 
-def _rates(result: Result) -> list[Fact]:
-    numbers = quick_numbers(result)
-    facts = rate_facts(numbers, result.scenario, result.likely)
+def _rate_values(result: Result) -> list[Fact]:
+    numbers = quick_metrics(result)
+    facts = describe_rates(numbers, result.scenario, result.likely)
     if result.checkpoint is not None and result.steps > 1 and not facts[0].aside:
         mean = f"mean of {result.steps} steps, a checkpoint among them: below"
         facts[0] = Fact("step time", format_seconds(result.step_time), aside=mean)
     if result.facts.attention != 1:
         share = f"attention within documents: {result.facts.attention:.1%} of that of whole sequences"
         facts.append(Fact("", share))
-    return [*facts, *padding_facts(numbers)] if result.facts.real != 1 else facts
+    return [*facts, *describe_padding(numbers)] if result.facts.real != 1 else facts
 
 
-def _state(result: Result) -> list[Fact]:
+def _memory_values(result: Result) -> list[Fact]:
     memory, capacity = result.memory, result.facts.memory
-    facts = state_facts({**quick_numbers(result), "schedule_bubble_formula": result.schedule_bubble.formula}, capacity)
+    facts = describe_memory_use(
+        {**quick_metrics(result), "schedule_bubble_formula": result.schedule_bubble.formula}, capacity
+    )
     if result.memory_peak.kind:
         facts.append(Fact("", f"at {result.memory_peak.describe()}, on rank {result.memory_peak.rank}"))
     sizes = {name: getattr(memory, name) for name in _STATE}
@@ -217,7 +217,7 @@ def _state(result: Result) -> list[Fact]:
     facts += [
         Fact("", f"GB: {', '.join(parts)}"),
         Fact("", describe_recipe(result.scenario)),
-        *(_host(result) if result.host_copies else ()),
+        *(_describe_host_copies(result) if result.host_copies else ()),
     ]
     lines = [
         *(result.loading.lines() if result.loading else ()),
@@ -226,8 +226,7 @@ def _state(result: Result) -> list[Fact]:
     return facts + [Fact(line[:15].strip(), line[15:]) for line in lines]
 
 
-def _host(result: Result) -> Iterator[Fact]:
-    """Yield the facts about copies to host memory and back."""
+def _describe_host_copies(result: Result) -> Iterator[Fact]:
     names = {"d2h": "to the host", "h2d": "back"}
     copies = [
         f"{copy['bytes'] / 1e9:.1f} GB {names[direction]} in {format_seconds(copy['wire_s'])}, "
@@ -238,8 +237,7 @@ def _host(result: Result) -> Iterator[Fact]:
     yield Fact("", f"a rank copies {'; '.join(copies)}")
 
 
-def _collectives(result: Result) -> list[str]:
-    """Return NCCL's choice for each axis and kind of collective; none if links alone decide."""
+def _list_nccl_choices(result: Result) -> list[str]:
     ways: dict[tuple[str, str, str], list[float]] = {}
     for call in result.collectives:
         if call["protocol"]:
@@ -252,15 +250,14 @@ def _collectives(result: Result) -> list[str]:
     return lines
 
 
-def _stragglers(result: Result) -> list[Fact]:
+def _describe_stragglers(result: Result) -> list[Fact]:
     whole = f" x what it takes without the faults ({format_seconds(result.without_faults or 0.0)})"
     longest = [wait for wait in result.waits if wait.where == "group"][:3]
     waits = [f"rank {wait.rank} waited {format_seconds(wait.seconds)} for rank {wait.culprit}" for wait in longest]
     return [Fact("stragglers", f"the step takes {result.slowdown:.3f}", whole), *(Fact("", wait) for wait in waits)]
 
 
-def _remedies(remedies: Remedies) -> list[str]:
-    """Return lines with changes that would make an out-of-memory job fit."""
+def _describe_remedies(remedies: Remedies) -> list[str]:
 
     def command(remedy: MemoryRemedy) -> str:
         return "  ".join(f"--set {text}" for text in remedy.overrides())
@@ -274,7 +271,7 @@ def _remedies(remedies: Remedies) -> list[str]:
     return lines + [f"    {command(each)}  ({each.memory / 1e9:.1f} GB)" for each in remedies.found]
 
 
-def _engine(result: Result) -> str:
+def _describe_engine(result: Result) -> str:
     simulated, total, record = len(result.weights), result.facts.ranks, result.record
     folded = f"{simulated:,} representative{'s' * (simulated > 1)}, " if simulated < total else ""
     names = {"simpy": "SimPy", "reference": "SimPy, the reference", "compiled": "compiled engine"}

@@ -1,4 +1,4 @@
-"""Answers of two studies: differences between steps, and the cost of stragglers."""
+"""Printed output of two studies: differences between steps, and the cost of stragglers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simcluster.base.satellites import load_provided
 from simcluster.base.units import format_seconds
 from simcluster.show.blocks import Answer, Block, Fact, Figures, Lines, TableBar, TableBlock
-from simcluster.show.cells import NO_TIME, cause_class, signed_change
+from simcluster.show.cells import NO_TIME, cause_css_class, signed_change
 from simcluster.show.yaml_text import setting_text
 from simcluster.studies.whatif.difference import phrase
 
@@ -25,18 +25,18 @@ _WORST = 5
 # --- two steps --------------------------------------------------------------------------------------------------------
 
 
-def difference_answer(found: Difference) -> Answer:
-    """Return the blocks about the difference of two steps."""
+def describe_difference(found: Difference) -> Answer:
+    """Return the printed blocks about the difference between two steps."""
     names = [f"A: {found.names[0]}", f"B: {found.names[1]}"] if found.names != ("A", "B") else []
     held = [f"faster links: {found.held.in_words()}"] if found.held else []
     return [
-        Lines(names), Lines([found.in_words()]), Lines(held), settings_lines(found.settings),
-        *causes_table(found), *_stages(found),
+        Lines(names), Lines([found.in_words()]), Lines(held), describe_changed_settings(found.settings),
+        *causes_table(found), *_stage_tables(found),
     ]  # fmt: skip
 
 
-def settings_lines(settings: Sequence[ChangedSetting]) -> Lines:
-    """Return the settings in which two scenarios differ."""
+def describe_changed_settings(settings: Sequence[ChangedSetting]) -> Lines:
+    """Return lines with the settings in which two scenarios differ."""
     shown = [f"  {each.path}: {setting_text(each.before)} -> {setting_text(each.after)}" for each in settings]
     more = [f"  and {len(shown) - _MOST_SETTINGS} more"] if len(shown) > _MOST_SETTINGS else []
     head = "what differs in the scenario" if settings else "no setting differs"
@@ -44,7 +44,7 @@ def settings_lines(settings: Sequence[ChangedSetting]) -> Lines:
 
 
 def causes_table(found: Difference) -> list[TableBlock]:
-    """Return the causes of a difference, each bar beginning where the one before ends; no table for no cause."""
+    """Return a table of the causes of a difference, each bar starting where the previous one ends."""
     base = found.base.step_time
     causes = {name: seconds for name, seconds in found.causes.items() if abs(seconds) > NO_TIME}
     if not causes:
@@ -52,12 +52,12 @@ def causes_table(found: Difference) -> list[TableBlock]:
     rows = [[phrase(name), signed_change(seconds), f"{seconds / base:+.1%}"] for name, seconds in causes.items()]
     rows.append(["sum", signed_change(sum(found.causes.values())), f"{found.seconds / base:+.1%}"])
     levels = [*accumulate(causes.values(), initial=0.0)]
-    bars = [TableBar(levels[at], levels[at + 1], cause_class(name)) for at, name in enumerate(causes)]
+    bars = [TableBar(levels[at], levels[at + 1], cause_css_class(name)) for at, name in enumerate(causes)]
     bars.append(TableBar(0.0, found.seconds, "whole"))
     return [TableBlock(["cause", "B - A", "of A"], rows, title=["where it went (a step, mean over ranks)"], bars=bars)]
 
 
-def _stages(found: Difference) -> list[Block]:
+def _stage_tables(found: Difference) -> list[Block]:
     if len(found.stages) < 2:
         counts = len(found.base.stages), len(found.other.stages)
         return (
@@ -76,8 +76,8 @@ def _stages(found: Difference) -> list[Block]:
 # --- stragglers -------------------------------------------------------------------------------------------------------
 
 
-def stragglers_answer(found: Stragglers) -> Answer:
-    """Return the blocks about stragglers."""
+def describe_stragglers(found: Stragglers) -> Answer:
+    """Return the printed blocks about stragglers."""
     estimated = found.estimated
     by_trace = "the estimator's: over a step where every op takes what is typical of its type"
     facts = [
@@ -86,11 +86,11 @@ def stragglers_answer(found: Stragglers) -> Answer:
         Fact("S", f"{found.slowdown:.4f}", aside="the step over T_ideal"),
         Fact("S, by trace", f"{estimated.slowdown:.4f}", aside=by_trace),
     ]
-    return [Figures(facts), straggler_causes(found), _where(found)]
+    return [Figures(facts), straggler_causes_table(found), _where(found)]
 
 
-def straggler_causes(found: Stragglers) -> Block:
-    """Return a table of the cost of each cause."""
+def straggler_causes_table(found: Stragglers) -> Block:
+    """Return a table of the cost of each cause of straggling."""
     if not found.causes:
         return Lines(["nothing straggles: no faults, and no stage that others wait for"])
 

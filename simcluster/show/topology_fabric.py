@@ -1,8 +1,7 @@
-"""A picture of a cluster's fabric: columns of machines with their switches, and the links between columns.
+"""Picture of a cluster's fabric: columns of machines with their switches, and the links between columns.
 
-A column is what remains connected when the highest switches are removed (a unit of a two-level tree, a pod of a
-three-level one), or the links across (a group of a dragonfly); so 1,024 GPUs are read as quickly as 8. Only the network
-that collectives use is drawn.
+A column is what remains connected without the highest switches or the links across: a unit or pod of a tree, a group of
+a dragonfly. Only the network that collectives use is drawn.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from simcluster.show.palette import QUIET_TEXT, TEXT
 from simcluster.show.topology_parts import (
     NODES,
     Bundle,
-    Explained,
+    Legend,
     Point,
     bundles,
     draw_box,
     draw_box_row,
     draw_frame,
     draw_link,
-    medium_of,
+    medium_look,
     write_note,
 )
 from simcluster.topology.cluster import Cluster
@@ -44,7 +43,7 @@ _STEP = 1.25
 
 @dataclass(frozen=True, slots=True)
 class MachineColumn:
-    """Machines (each the names of its nodes), and the switches above them, tier by tier."""
+    """Machines (each as the names of its nodes), and the switches above them, tier by tier."""
 
     machines: Sequence[Sequence[str]]
     tiers: Sequence[Sequence[str]]
@@ -52,7 +51,7 @@ class MachineColumn:
 
 @dataclass(frozen=True, slots=True)
 class FabricColumns:
-    """The columns of a cluster in the order of their first GPU, and what joins them.
+    """The columns of a cluster's fabric in the order of their first GPU, and the switches or links that join them.
 
     ``top`` are the switches above all columns, in parts that never meet (rails, planes); there are none if columns are
     joined by links across (``across``) or not at all.
@@ -65,18 +64,18 @@ class FabricColumns:
 
     @property
     def drawn(self) -> list[int | None]:
-        """The numbers of the drawn columns; None represents those that are omitted."""
+        """Indices of the drawn columns; None represents the omitted ones."""
         count = len(self.columns)
         return list(range(count)) if count <= _MOST_COLUMNS else [0, 1, None, count - 1]
 
     @property
     def word(self) -> str:
-        """The word for a column: unit, pod, group, ..."""
+        """What a column is called in this topology: unit, pod, group, ..."""
         return "group" if self.across else "pod" if len(self.columns[0].tiers) > 1 else "unit"
 
 
-def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
-    """Return the fabric of the part ``graph`` of a cluster."""
+def find_columns(cluster: Cluster, graph: Graph) -> FabricColumns:
+    """Return a cluster's fabric as columns; ``graph`` is the network that collectives use."""
     level = switch_levels(graph)
     highest = max(level.values(), default=0)
     across = any(level.get(a) == level[b] for a in level for b in graph.adj[a] if b in level)
@@ -107,8 +106,8 @@ def fabric_of(cluster: Cluster, graph: Graph) -> FabricColumns:
     return FabricColumns(graph, columns, list(parts.values()), across)
 
 
-def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Explained) -> None:
-    """Draw the columns, their switches, and the links between columns."""
+def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Legend) -> None:
+    """Draw the columns of a fabric, their switches, and the links between columns."""
     graph, columns = fabric.graph, fabric.columns
     top = [node for part in fabric.top for node in part]
     rows = ([[node for machine in column.machines for node in machine], *column.tiers, top] for column in columns)
@@ -140,7 +139,7 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Explained) -> None:
     if len(fabric.top) == 1:
         _draw_tier(ax, graph, top, (middle, highest), len(drawn) - 0.1, explained)
     elif top:
-        _draw_parts(ax, fabric, (middle, highest), len(drawn) - 0.1, explained)
+        _draw_top_switches(ax, fabric, (middle, highest), len(drawn) - 0.1, explained)
     elif over:
         _draw_across(ax, fabric, over, highest - _STEP + 0.25, explained)
     ax.set_xlim(-0.55, len(drawn) - 0.45)
@@ -148,7 +147,7 @@ def draw_fabric(ax: Axes, fabric: FabricColumns, explained: Explained) -> None:
     ax.set_title("fabric" if any(column.tiers for column in columns) else "machines", fontsize=10, color=TEXT)
 
 
-def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name: str, explained: Explained) -> None:
+def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name: str, explained: Legend) -> None:
     sizes = [sum(graph.nodes[node]["kind"] == "gpu" for node in machine) for machine in column.machines]
     alone = all(len(machine) == 1 for machine in column.machines)
     word = "rack" if any("tray" in graph.nodes[node] for node in column.machines[0]) else "machine"
@@ -169,26 +168,25 @@ def _draw_machines(ax: Axes, graph: Graph, column: MachineColumn, x: float, name
         ax.text(x, -0.15, left, ha="center", va="center", fontsize=7.5, color=QUIET_TEXT, zorder=5)
 
 
-def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, explained: Explained) -> None:
+def _draw_tier(ax: Axes, graph: Graph, nodes: Sequence[str], at: Point, width: float, explained: Legend) -> None:
     explained.kinds["switch"] = None
     shown = len(nodes) <= _MOST_SWITCH_ICONS
-    draw_frame(ax, at, (width, 0.5), "switch", _switches(graph, nodes), 0.1 if shown else 0.0)
+    draw_frame(ax, at, (width, 0.5), "switch", _describe_switches(graph, nodes), 0.1 if shown else 0.0)
     if shown:
         draw_box_row(ax, len(nodes), (at[0], at[1] - 0.12), (width * 0.9, 0.13), NODES["switch"].colour)
 
 
-def _switches(graph: Graph, nodes: Sequence[str]) -> str:
+def _describe_switches(graph: Graph, nodes: Sequence[str]) -> str:
     tiers = dict.fromkeys(str(graph.nodes[node]["tier"]) for node in nodes)
     return f"{len(nodes):,} {' / '.join(tiers)} switch{'es' * (len(nodes) > 1)}"
 
 
-def _draw_parts(ax: Axes, fabric: FabricColumns, at: Point, width: float, explained: Explained) -> None:
-    """Draw the switches above all columns if they are several parts that never meet."""
+def _draw_top_switches(ax: Axes, fabric: FabricColumns, at: Point, width: float, explained: Legend) -> None:
     explained.kinds["switch"] = None
     parts = fabric.top
     what = f"{len(parts)} parts that never meet"
     if len({len(part) for part in parts}) == 1:
-        what = f"{len(parts)} rails apart, {_switches(fabric.graph, parts[0])} each: no switch joins two"
+        what = f"{len(parts)} rails apart, {_describe_switches(fabric.graph, parts[0])} each: no switch joins two"
     draw_frame(ax, at, (width, 0.5), "switch", what, 0.11)
     shown = min(len(parts), 2 * _MOST_ICONS)
     step = width * 0.94 / shown
@@ -198,10 +196,10 @@ def _draw_parts(ax: Axes, fabric: FabricColumns, at: Point, width: float, explai
         draw_box(ax, (centre, at[1] - 0.11), (step * 0.86, 0.19), NODES["switch"].colour, text, 7.5)
 
 
-def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, explained: Explained) -> None:
+def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: float, explained: Legend) -> None:
     places = [x for x, number in enumerate(fabric.drawn) if number is not None]
     explained.media.update(dict.fromkeys(bundle.medium for bundle in over))
-    colour, furthest = medium_of(over[0].medium).colour, places[-1] - places[0]
+    colour, furthest = medium_look(over[0].medium).colour, places[-1] - places[0]
     for a, b in itertools.combinations(places, 2):
         size = (b - a, 1.5 * (b - a) / furthest * 0.9)
         ax.add_patch(Arc(((a + b) / 2, y), *size, theta1=0, theta2=180, color=colour, linewidth=3, zorder=1))
@@ -211,13 +209,8 @@ def _draw_across(ax: Axes, fabric: FabricColumns, over: Sequence[Bundle], y: flo
     write_note(ax, ((places[0] + places[-1]) / 2, y + 0.85), texts, 9.5, "center")
 
 
-def _draw_band(
-    ax: Axes, start: Point, end: Point, group: Sequence[Bundle], widest: float, explained: Explained
-) -> None:
-    """Draw a bundle of links as one line with its description; the width is the root of the bandwidth.
-
-    The root keeps 12 GB/s visible next to 10 TB/s.
-    """
+def _draw_band(ax: Axes, start: Point, end: Point, group: Sequence[Bundle], widest: float, explained: Legend) -> None:
+    """Draw a bundle of links as one line with its description; its width is the square root of the bandwidth."""
     if not group:
         return
     total = sum(bundle.total for bundle in group)

@@ -1,4 +1,4 @@
-"""A picture of a cluster: its fabric on the left, one machine of each kind on the right.
+"""Picture of a cluster: its fabric on the left, one machine of each kind on the right.
 
 A machine's GPUs are in a row, with switches and bridges below and links to the fabric above. Of a rack of trays, one
 tray is drawn. NICs of networks that collectives do not use are next to the host bridges.
@@ -19,8 +19,8 @@ from simcluster.base.units import format_bytes_per_second, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.show.bars import text_width
 from simcluster.show.palette import QUIET_TEXT, TEXT, Colour, mix_with_white
-from simcluster.show.topology_fabric import draw_fabric, fabric_of
-from simcluster.show.topology_parts import NODES, Explained, Point, bundles, draw_box, draw_link, medium_of, write_note
+from simcluster.show.topology_fabric import draw_fabric, find_columns
+from simcluster.show.topology_parts import NODES, Legend, Point, bundles, draw_box, draw_link, medium_look, write_note
 from simcluster.studies.bench.describe import describe
 from simcluster.studies.bench.report import TopologyReport
 from simcluster.topology.cluster import Cluster
@@ -35,18 +35,18 @@ _LEGEND_ENTRY = 1.45
 
 @checked
 def topology(cluster: Cluster) -> Figure:
-    """Draw a cluster by its hierarchy, readable at thousands of GPUs.
+    """Draw a cluster's topology by its hierarchy, readable at thousands of GPUs.
 
     The fabric with its columns is on the left, one machine of each kind (at most two) on the right; a single machine
     has no fabric. Rates are payload per direction; line widths grow with the root of the bandwidth.
     """
     graph = cluster.graph
-    fabric = fabric_of(cluster, compute_part(graph))
+    fabric = find_columns(cluster, compute_part(graph))
     machines = []
     for machine in (each for column in fabric.columns for each in column.machines):
         near = (other for node in machine for other in graph.adj[node] if graph.nodes[other]["kind"] == "nic")
         machines.append([*dict.fromkeys((*machine, *near))])  # with its NICs of networks other than the collectives'
-    kinds = [kind for kind in _machine_kinds(graph, machines) if len(kind[0]) > 1]
+    kinds = [kind for kind in _group_equal_machines(graph, machines) if len(kind[0]) > 1]
     panels = min(len(kinds), _MOST_KINDS)
     tall = max(len(column.tiers) for column in fabric.columns) > 1
     by_itself = panels == len(machines) == 1 and not fabric.columns[0].tiers
@@ -57,7 +57,7 @@ def topology(cluster: Cluster) -> Figure:
         widths.insert(0, max(3.2 + 2.2 * len(fabric.drawn), 0.0 if panels else 8.0))
     figure = Figure(figsize=(sum(widths), 7.4 if tall else 6.4), layout="constrained")
     axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
-    explained = Explained()
+    explained = Legend()
     if not by_itself:
         draw_fabric(axes[0], fabric, explained)
     place = {gpu: i for i, gpu in enumerate(cluster.gpus)}
@@ -68,12 +68,12 @@ def topology(cluster: Cluster) -> Figure:
     if len(kinds) > panels:
         text = f"{len(kinds) - panels} other kinds of machine not drawn"
         axes[-1].text(0.5, 0.0, text, transform=axes[-1].transAxes, ha="center", fontsize=8, color=QUIET_TEXT)
-    _caption(figure, describe(cluster))
-    _legend(figure, explained)
+    _draw_caption(figure, describe(cluster))
+    _draw_legend(figure, explained)
     return figure
 
 
-def _caption(figure: Figure, report: TopologyReport) -> None:
+def _draw_caption(figure: Figure, report: TopologyReport) -> None:
     rate = format_bytes_per_second
     machines = f" in {report.machines:,} machines" if 1 < report.machines < report.gpus else ""
     inside = f"{rate(report.inside)} inside its machine, " if report.inside else ""
@@ -95,9 +95,9 @@ def _caption(figure: Figure, report: TopologyReport) -> None:
     figure.suptitle("\n".join([title, *lines]), fontsize=11, color=TEXT)
 
 
-def _legend(figure: Figure, explained: Explained) -> None:
+def _draw_legend(figure: Figure, explained: Legend) -> None:
     media: dict[Colour, list[str]] = {}
-    for name, colour in map(medium_of, explained.media):
+    for name, colour in map(medium_look, explained.media):
         media.setdefault(colour, []).append(name)
     entries: list[Artist] = [
         Patch(facecolor=look.colour, edgecolor=TEXT, label=look.name)
@@ -123,8 +123,7 @@ _POINTS = 175.0  # of the machine's width in a picture
 _LARGEST, _SMALLEST = 7.0, 5.0  # points of a name in a box
 
 
-def _machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
-    """Return one machine of each kind and their number; equal machines have equal links between equal kinds of node."""
+def _group_equal_machines(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tuple[Sequence[str], int]]:
     kinds: dict[tuple[object, ...], list[Sequence[str]]] = {}
     nodes = graph.nodes
     for machine in machines:
@@ -138,16 +137,15 @@ def _machine_kinds(graph: Graph, machines: Iterable[Sequence[str]]) -> list[tupl
 
 
 def _draw_machine(
-    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, explained: Explained
+    ax: Axes, graph: Graph, gpus: Mapping[str, int], machine: Sequence[str], count: int, explained: Legend
 ) -> None:
-    """Draw one machine of ``count`` equal ones with a title; ``gpus`` is the place of every GPU in the cluster."""
-    nodes, trays = _one_tray(graph, machine)
+    nodes, trays = _select_one_tray(graph, machine)
     rows = {kind: [node for node in nodes if graph.nodes[node]["kind"] == kind] for kind in _ROWS}
     rows["gpu"].sort(key=gpus.__getitem__)
     rows = {kind: members for kind, members in rows.items() if members}
     compute = {kind: [node for node in members if not _is_separate(graph, node)] for kind, members in rows.items()}
     height = {name: float(len(rows) - i) for i, name in enumerate(rows)}
-    place = _places(graph, rows, compute, height)
+    place = _node_coordinates(graph, rows, compute, height)
     for name, own in compute.items():
         explained.kinds[name] = None
         shown = sum(node in place for node in own)
@@ -170,14 +168,13 @@ def _draw_machine(
     _write_links(ax, graph, nodes, compute, height)
     ax.set_xlim(-0.42, 1.5)
     ax.set_ylim(0.5, len(rows) + 1.0)
-    title = f"one machine of {count:,} alike" if count > 1 else "the machine"
+    title = f"one of {count:,} equal machines" if count > 1 else "the machine"
     if trays > 1:
         title = f"one tray of the {trays} of {'a' if count > 1 else 'the'} rack"
     ax.set_title(title, fontsize=10, color=TEXT)
 
 
-def _one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
-    """Return the nodes of the machine or of its first tray, and the number of trays."""
+def _select_one_tray(graph: Graph, machine: Sequence[str]) -> tuple[list[str], int]:
     trays = dict.fromkeys(graph.nodes[node]["tray"] for node in machine if "tray" in graph.nodes[node])
     if len(trays) < 2:
         return list(machine), 1
@@ -196,10 +193,9 @@ def _is_separate(graph: Graph, node: str) -> bool:
     return bool(graph.nodes[node].get("network", COMPUTE) != COMPUTE)
 
 
-def _places(
+def _node_coordinates(
     graph: Graph, rows: Mapping[str, Sequence[str]], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
 ) -> dict[str, Point]:
-    """Place GPUs evenly and other nodes above or below what they are linked to; at most 16 per row."""
     wish: dict[str, float] = {}
     for kind in ("gpu", "nvswitch", "pcie", "host", "nic"):
         members = compute.get(kind, ())
@@ -255,7 +251,6 @@ def _draw_node(ax: Axes, graph: Graph, node: str, at: Point, in_row: int) -> Non
 def _write_links(
     ax: Axes, graph: Graph, nodes: Sequence[str], compute: Mapping[str, Sequence[str]], height: Mapping[str, float]
 ) -> None:
-    """Write next to each gap between rows which links cross it: kinds of node, count and rate."""
     texts: dict[float, list[str]] = {}
     for upper, lower in combinations_with_replacement(compute, 2):
         for bundle in bundles(graph, compute[lower], compute[upper]):
@@ -277,6 +272,6 @@ def _write_links(
             where = f"to {network}"
             if network == COMPUTE:
                 y, where = len(height) + 0.45, "to the fabric"
-            texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_of(bundle.medium).name}")
+            texts.setdefault(y, []).append(f"{where}: {bundle.text()} {medium_look(bundle.medium).name}")
     for y, parts in texts.items():
         write_note(ax, (1.05, y), parts, 8.0)

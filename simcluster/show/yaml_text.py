@@ -1,4 +1,4 @@
-"""Scenario documents as readable YAML that `simcluster run` accepts. Pure."""
+"""Scenario documents as readable YAML that `simcluster run` accepts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NOT_TEXT = re.compile(r"(?i)(true|false|null|nan|inf|y|n|yes|no|on|off)")
 
 def yaml_text(document: Mapping[str, Any]) -> str:
     """Return a document as YAML in block style, short values on one line, ambiguous texts quoted."""
-    return "\n".join(_lines(document, "")) + "\n"
+    return "\n".join(_block_lines(document, "")) + "\n"
 
 
-def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
+def _block_lines(value: Mapping[str, Any], indent: str) -> list[str]:
     found = []
     for key, item in value.items():
-        name = f"{indent}{_scalar(str(key))}:"
+        name = f"{indent}{_scalar_text(str(key))}:"
         flat = f"{name} {flow_text(item)}"
         if len(flat) <= _WIDE or not isinstance(item, Mapping | list) or not item:
             found.append(flat)
         elif isinstance(item, Mapping):
-            found += [name, *_lines(item, indent + "  ")]
+            found += [name, *_block_lines(item, indent + "  ")]
         else:
             found += [name, *(f"{indent}  - {flow_text(each)}" for each in item)]
     return found
@@ -38,10 +38,10 @@ def _lines(value: Mapping[str, Any], indent: str) -> list[str]:
 def flow_text(value: Any) -> str:
     """Return a value as YAML on one line: {kind: slow_gpu, rank: 3}."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar_text(str(key))}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow_text(item) for item in value) + "]"
-    return _scalar(value)
+    return _scalar_text(value)
 
 
 def setting_text(value: Any) -> str:
@@ -49,7 +49,7 @@ def setting_text(value: Any) -> str:
     return "not set" if value is None or value == [] else clip_line(flow_text(value), _LONGEST)
 
 
-def _scalar(value: Any) -> str:
+def _scalar_text(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and not _NOT_TEXT.fullmatch(value):
         return value
     text = json.dumps(value, ensure_ascii=False)  # JSON's scalars are YAML's, but for these characters

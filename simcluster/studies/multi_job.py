@@ -36,7 +36,7 @@ from simcluster.faults.ranks import rank_disturbances, rank_slowness
 from simcluster.planning.jobs import JointPlan, PlacedFabric, joint_disturbances, joint_programs
 from simcluster.planning.stages import stage_programs
 from simcluster.results.result import Result
-from simcluster.results.timeline import mean_step, step_ends
+from simcluster.results.timeline import mean_step_time, step_end_times
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.files import resolve_scenario
 from simcluster.scenario.given import ClusterLike, ScenarioLike, cluster_of, scenario_of
@@ -101,9 +101,9 @@ def simulate_jobs(
     found = []
     for job, (result, ends, measured) in zip(placed, _until_all_are_measured(placed, play), strict=True):
         (alone,) = play([job], [result.steps])  # the same steps, which may differ in length
-        own = mean_step(step_ends(alone.spans, result.steps), measured)
+        own = mean_step_time(step_end_times(alone.spans, result.steps), measured)
         window = float(ends[0]), float(ends[measured])
-        found.append(Shared(result, mean_step(ends, measured), own, range(1, 1 + measured), window))
+        found.append(Shared(result, mean_step_time(ends, measured), own, range(1, 1 + measured), window))
     return Records(found)
 
 
@@ -138,7 +138,7 @@ def _until_all_are_measured(jobs: Sequence[Placed], play: _Jobs) -> list[tuple[R
                 "job a smaller one"
             )
         results = play(jobs, counts)
-        ends = [step_ends(result.spans, result.steps) for result in results]
+        ends = [step_end_times(result.spans, result.steps) for result in results]
         over = min(float(own[-2]) for own in ends)
         measured = [int(np.searchsorted(own, over, side="right")) - 1 for own in ends]
         if all(found >= steps for found, steps in zip(measured, wanted, strict=True)):

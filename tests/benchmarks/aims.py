@@ -152,7 +152,7 @@ def studio() -> Action:
     def change() -> None:
         key, value = next(walk)
         settings[key] = value
-        asked = answers.StateAsked(states.state_of_json({"base": LLAMA, "settings": settings}), None, Path())
+        asked = answers.PageQuery(states.parse_state({"base": LLAMA, "settings": settings}), None, Path())
         assert not any("problem" in answers.answer(asked, part) for part in ("figures", "timeline"))
 
     def action() -> None:

@@ -32,7 +32,7 @@ README = {"cluster.nodes": 128, "training.global_batch": 1536}
 def search(case: str, seconds: float) -> None:
     """One search, every better layout as a line of JSON: processor seconds, step (s), proven gap, words."""
     from simcluster.scenario.scenario import from_document, load
-    from simcluster.show.plan_answer import name_of_layout
+    from simcluster.show.plan_answer import layout_name
     from simcluster.studies.search.evaluation import SearchState
     from simcluster.studies.search.plan import plan
 
@@ -42,9 +42,7 @@ def search(case: str, seconds: float) -> None:
         nonlocal told
         if state.layout and state.layout != told:
             told = state.layout
-            print(
-                json.dumps([time.process_time(), state.step_time, state.gap, name_of_layout(state.layout)]), flush=True
-            )
+            print(json.dumps([time.process_time(), state.step_time, state.gap, layout_name(state.layout)]), flush=True)
 
     base = from_document(LLAMA) if case == "llama" else load("gpt3_175b_64xa100", README)
     found = plan(base, 256 if case == "llama" else 1024, time_limit=seconds, progress=better)

@@ -135,21 +135,21 @@ def told(scenario: str, rows: list[dict[str, float]]) -> Iterator[str]:
 
 def parts(scenario: str, count: int) -> Iterator[str]:
     """The same of each part of an answer, in milliseconds of the processor, in this process."""
-    from simcluster.interactive.page.answers import QUICK, StateAsked, answer
-    from simcluster.interactive.page.pool import spare_collector
-    from simcluster.interactive.page.states import state_of_json
+    from simcluster.interactive.page.answers import QUICK, PageQuery, answer_part
+    from simcluster.interactive.page.pool import reduce_garbage_collection
+    from simcluster.interactive.page.states import parse_state
 
     rows: dict[str, list[float]] = {part: [] for part in QUICK}
     settings: dict[str, Any] = {}
-    spare_collector()
+    reduce_garbage_collection()
     for turn, (key, value) in enumerate(changes()):
         if turn == 7 + count:
             break
         settings[key] = value
-        asked = StateAsked(state_of_json({"base": scenario, "settings": settings}), None, Path())
+        asked = PageQuery(parse_state({"base": scenario, "settings": settings}), None, Path())
         for part in QUICK:
             begun = time.process_time()
-            found = answer(asked, part)
+            found = answer_part(asked, part)
             assert "problem" not in found, found
             if turn >= 7:
                 rows[part].append(1000 * (time.process_time() - begun))

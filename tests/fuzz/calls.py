@@ -18,17 +18,17 @@ def _refused(problem: Exception) -> int:
 def studio_message(case: Case) -> int:
     """A message of the studio's page, and what is answered for each part of it."""
     from simcluster.base.errors import InputError
-    from simcluster.interactive.page.answers import StateAsked, answer
-    from simcluster.interactive.page.server import _read
-    from simcluster.interactive.page.states import state_of_json
+    from simcluster.interactive.page.answers import PageQuery, answer_part
+    from simcluster.interactive.page.server import _parse_message
+    from simcluster.interactive.page.states import parse_state
 
     try:
-        told = _read(case.files["message.json"].decode("utf-8", "surrogateescape"))
-        live = state_of_json(told.get("live"))
-        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        told = _parse_message(case.files["message.json"].decode("utf-8", "surrogateescape"))
+        live = parse_state(told.get("live"))
+        pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         changed = told.get("changed", "")
-        asked = StateAsked(live, pinned, Path.cwd(), changed if isinstance(changed, str) else "")
-        json.dumps(answer(asked, "answer"), allow_nan=False)
+        asked = PageQuery(live, pinned, Path.cwd(), changed if isinstance(changed, str) else "")
+        json.dumps(answer_part(asked, "answer"), allow_nan=False)
     except InputError as problem:
         return _refused(problem)
     return 0
@@ -38,10 +38,10 @@ def studio_link(case: Case) -> int:
     """A link of the studio, and the scenario that it stands for."""
     from simcluster.base.errors import InputError
     from simcluster.interactive.page.answers import scenario_text
-    from simcluster.interactive.page.states import state_of_link
+    from simcluster.interactive.page.states import parse_link
 
     try:
-        sys.stdout.write(scenario_text(state_of_link(case.files["link.txt"].decode("utf-8", "replace")), Path.cwd()))
+        sys.stdout.write(scenario_text(parse_link(case.files["link.txt"].decode("utf-8", "replace")), Path.cwd()))
     except InputError as problem:
         return _refused(problem)
     return 0
@@ -67,18 +67,18 @@ def notebook_text(case: Case) -> int:
 def studio_request(case: Case) -> int:
     """A part of the studio's page that is asked for, or a state that is saved."""
     from simcluster.base.errors import InputError
-    from simcluster.interactive.page.answers import StateAsked, answer
-    from simcluster.interactive.page.pool import PartAnswer
-    from simcluster.interactive.page.states import Folder, state_of_json
+    from simcluster.interactive.page.answers import PageQuery, answer_part
+    from simcluster.interactive.page.pool import PagePart
+    from simcluster.interactive.page.states import Folder, parse_state
 
     asked = json.loads(case.files["request.json"].decode("utf-8", "surrogateescape"))
     told = asked["message"] if isinstance(asked["message"], dict) else {}
     try:
-        live = state_of_json(told.get("live"))
-        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        live = parse_state(told.get("live"))
+        pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         if isinstance(told.get("save"), str):
             Folder(Path.cwd()).to_write(told["save"])
-        PartAnswer.of(answer(StateAsked(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]))
+        PagePart.of(answer_part(PageQuery(live, pinned, Path.cwd(), "parallel.tp"), asked["part"]))
     except InputError as problem:
         return _refused(problem)
     return 0

@@ -16,7 +16,7 @@ from simcluster.evidence.validation import data_folder, load_study, score_overal
 from simcluster.evidence.validation.reports import OverallScores, Report, Score, ScoredPoint
 from simcluster.evidence.validation.residuals import collect_residuals, interval_file_text
 from simcluster.evidence.validation.study import StudyFile
-from simcluster.show.blocks import Block, Lines, TableBlock, text_of
+from simcluster.show.blocks import Block, Lines, TableBlock, blocks_text
 from simcluster.show.pictures import picture
 
 _MAX_ROWS = 20  # shown of a step study without --rows
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     def ended(report: Report) -> None:
         reports.append(report)
         if args.json != "-":
-            print(text_of(study_answer(report, all_rows=args.rows), bold=common.bold), end="\n\n", flush=True)
+            print(blocks_text(study_answer(report, all_rows=args.rows), bold=common.bold), end="\n\n", flush=True)
 
     def show(name: str, done: int, runs: int) -> None:
         progress(f"{name}: run {done} of {runs}")

@@ -1,4 +1,4 @@
-"""Values that each control offers for a scenario, and the nearest valid ones if some are invalid.
+"""Values that each control offers for a scenario, and valid values near invalid ones.
 
 No side effects. Values are only offered: the scenario's rules decide.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.documents.suggestions import divisors
-from simcluster.interactive.controls.settings import Control, Settings, Value, controls, in_order, notes, words_of
+from simcluster.interactive.controls.settings import Control, Settings, Value, controls, key_names, notes, sort_settings
 from simcluster.scenario.scenario import Scenario
 
 _FACTORS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
@@ -20,8 +20,8 @@ _MOST_OFFERED = 24
 _MOST_TRIED = 12  # values of one control on the way to a legal one
 
 
-def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
-    """Return every control of a scenario as the page draws it: key, label, group, description, value, offers.
+def describe_controls(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
+    """Return every control of a scenario as JSON for the page: key, label, group, description, value, offers.
 
     Doublings start from the ``base`` scenario, so that a scale keeps its marks while the user moves it.
     """
@@ -30,10 +30,10 @@ def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
     for control in controls().values():
         if not control.there(document):
             continue
-        value = value_of(scenario, document, control.key)
-        values = list(offered(scenario, document, control))
+        value = control_value(scenario, document, control.key)
+        values = list(offered_values(scenario, document, control))
         if control.offer == "doublings":
-            values = sorted({*offered(base, first, control), *([] if value is None else [value])})
+            values = sorted({*offered_values(base, first, control), *([] if value is None else [value])})
         kind = "fault" if control.is_fault else "steps" if control.most else "choice"
         kind = control.offer if control.offer in ("switch", "price") else kind
         if not values and kind != "price":
@@ -45,7 +45,7 @@ def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
             "kind": kind,
             "says": notes().get(control.key, ""),
             "value": None if control.is_fault else value,
-            "base": None if control.is_fault else value_of(base, first, control.key),
+            "base": None if control.is_fault else control_value(base, first, control.key),
             "values": values,
         }
         if control.is_fault:
@@ -56,8 +56,8 @@ def described(scenario: Scenario, base: Scenario) -> list[dict[str, Any]]:
     return found
 
 
-def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
-    """Return the scenario's value of a control's key; None if it is not set or not a single value."""
+def control_value(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value | None:
+    """Return the value that a scenario has for a control; None if it is not set or not a single value."""
     if key == "parallel.dp":
         return scenario.dp
     if key == "pipeline.schedule":
@@ -76,24 +76,23 @@ def value_of(scenario: Scenario, document: Mapping[str, Any], key: str) -> Value
     return value if isinstance(value, str | int | float | bool) else None
 
 
-def offered(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
-    """Return the values that a control offers, with the scenario's own value among them, in order."""
+def offered_values(scenario: Scenario, document: Mapping[str, Any], control: Control) -> Sequence[Value]:
+    """Return the values that a control offers for a scenario, the current one included, in order."""
     if control.is_fault:
         return control.values
-    value = value_of(scenario, document, control.key)
-    found = _values(scenario, value, control)
+    value = control_value(scenario, document, control.key)
+    found = _values_by_kind(scenario, value, control)
     if not control.most:
         return found
     within = {each for each in found if control.least <= each <= control.most}
     return sorted(within | ({value} if value is not None else set()))
 
 
-def _values(scenario: Scenario, value: Value | None, control: Control) -> Sequence[Any]:
-    """Return the values for one kind of offer."""
+def _values_by_kind(scenario: Scenario, value: Value | None, control: Control) -> Sequence[Any]:
     stages, pp = scenario.model.layers + 2, scenario.parallel.pp
     match control.offer:
         case "schedules" | "words" | "devices":
-            return words_of(control.key)
+            return key_names(control.key)
         case "split":
             return divisors(scenario.gpus)[:_MOST_OFFERED]
         case "stages":
@@ -122,8 +121,8 @@ def _values(scenario: Scenario, value: Value | None, control: Control) -> Sequen
 
 
 @dataclass(frozen=True, slots=True)
-class LegalChange:
-    """Settings that the scenario's rules allow, and a description of how they differ."""
+class ValidSettings:
+    """Valid settings of the controls, and a description of how they differ from the current ones."""
 
     words: str
     settings: Settings
@@ -133,10 +132,10 @@ class LegalChange:
         return {"words": self.words, "settings": dict(self.settings)}
 
 
-def remedies(
+def valid_settings(
     base: Scenario, settings: Settings, key: str, complaint: str, made: Callable[[Settings], object]
-) -> list[LegalChange]:
-    """Return valid settings near invalid ones: other values of the last changed control first.
+) -> list[ValidSettings]:
+    """Return valid settings near invalid ones, starting with other values of the control changed last.
 
     Then come values of other controls that the complaint names, and the settings without the change. Without a ``key``
     (of a link), the last control that the complaint names, or else the last of all, takes its place. ``made`` raises
@@ -149,26 +148,25 @@ def remedies(
     if not key:
         return []
     document = base.document()
-    values = {each.key: offered(base, document, each) for each in controls().values() if not each.is_fault}
+    values = {each.key: offered_values(base, document, each) for each in controls().values() if not each.is_fault}
     named = [each for each in values if each != key and each.rpartition(".")[2] in words]
     label = controls()[key].label if key in values else key
-    found: list[LegalChange] = []
+    found: list[ValidSettings] = []
     for each in [key, *named]:
         for value in _nearest_values(dict(settings).get(each), values.get(each, ())):
             changed = with_setting(settings, each, value)
-            if _is_legal(made, changed):
+            if _is_valid(made, changed):
                 name = controls()[each].label if each in values else each
-                found.append(LegalChange(f"{name} {_format_value(value)}", changed))
+                found.append(ValidSettings(f"{name} {_format_value(value)}", changed))
                 if each != key or len(found) > 1:
                     break
     without = tuple(pair for pair in settings if pair[0] != key)
-    if without != settings and _is_legal(made, without):
-        found.append(LegalChange(f"{label} as in the file", without))
+    if without != settings and _is_valid(made, without):
+        found.append(ValidSettings(f"{label} as in the file", without))
     return found
 
 
-def _is_legal(made: Callable[[Settings], object], settings: Settings) -> bool:
-    """Return whether a scenario with these settings is valid."""
+def _is_valid(made: Callable[[Settings], object], settings: Settings) -> bool:
     try:
         made(settings)
     except InputError:
@@ -177,12 +175,11 @@ def _is_legal(made: Callable[[Settings], object], settings: Settings) -> bool:
 
 
 def with_setting(settings: Settings, key: str, value: Value) -> Settings:
-    """Return settings with one of them changed or added, in the order of the controls."""
-    return in_order({**dict(settings), key: value})
+    """Return settings with one control changed or added, in the order of the controls."""
+    return sort_settings({**dict(settings), key: value})
 
 
 def _nearest_values(wanted: Value | None, values: Sequence[Value]) -> Iterator[Value]:
-    """Yield other values, nearest first: by ratio, or words in order."""
     others = [value for value in values if value != wanted]
     if isinstance(wanted, int | float) and all(isinstance(each, int | float) and each > 0 for each in others):
         others.sort(key=lambda each: abs(math.log(each / max(wanted, 1e-9))))  # type: ignore[operator]

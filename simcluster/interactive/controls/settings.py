@@ -1,4 +1,4 @@
-"""Controls of a scenario: keys and faults that users change, their values, and the resulting overrides.
+"""Controls of a scenario: the keys and faults that users change, their values, and the resulting overrides.
 
 No side effects. ``controls.yaml`` has the rows; ``scenario.keys`` has types and descriptions of keys.
 """
@@ -29,7 +29,7 @@ _MOST_PLACES = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A control: its key, label, heading, kind of offered values, and limits.
+    """A control of the studio: its key, label, heading, kind of offered values, and limits.
 
     ``needs`` is a key without which the document has no such control; ``untold`` explains why no hints are shown, if
     so. A control of a fault has ``fault`` as in a document, with $place and $value; the kind of its ``place`` ("" for
@@ -56,7 +56,7 @@ class Control:
         return bool(self.fault)
 
     def there(self, document: Mapping[str, Any]) -> bool:
-        """Return whether the document has the key that the control needs."""
+        """Return whether a document has the key that the control needs."""
         return not self.needs or value_at(document, self.needs) is not None
 
 
@@ -70,13 +70,13 @@ def value_at(document: Mapping[str, Any], path: str) -> Any:
 
 @cache
 def controls() -> Mapping[str, Control]:
-    """Return all controls by key, in the order of the page."""
+    """Return all controls by key, in the order of the studio's page."""
     rows: Any = read_document(Path(__file__).with_name("controls.yaml")).data
     return {row["key"]: Control(**{**row, "values": tuple(row.get("values", ()))}) for row in rows["controls"]}
 
 
-def checked(key: str, value: object) -> Value:
-    """Return a requested value in the type of its control.
+def check_value(key: str, value: object) -> Value:
+    """Return a value that a page requested, in the type of its control.
 
     InputError for an unknown control, and for a value of another type or outside the limits, since requests come over
     the network.
@@ -96,7 +96,7 @@ def checked(key: str, value: object) -> Value:
         return float(number) if control.is_fault else number
     if control.offer == "switch" and isinstance(value, bool):
         return value
-    known = words_of(key) if control.offer != "switch" else ()
+    known = key_names(key) if control.offer != "switch" else ()
     if isinstance(value, str | int) and not isinstance(value, bool) and value in known:
         return value
     raise InputError(f"{key} must be {listed(known) if known else 'true or false'}, got {shown(value)}")
@@ -113,8 +113,8 @@ def _check_number(control: Control, value: object) -> int | float:
     )
 
 
-def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the overrides of a scenario that settings mean, including keys that must follow.
+def settings_overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the scenario overrides for settings of controls, including keys that must follow.
 
     ``written`` is the document to change. dp follows if the layout or the number of nodes changes; layers per stage
     follow if they were set for another number of stages.
@@ -142,7 +142,6 @@ def overrides(settings: Settings, written: Mapping[str, Any]) -> list[tuple[str,
 
 
 def _fill_placeholders(part: Any, values: Mapping[str, Any]) -> Any:
-    """Return a part of a fault with its placeholders replaced by values."""
     if isinstance(part, Mapping):
         return {key: _fill_placeholders(value, values) for key, value in part.items()}
     if isinstance(part, str) and part not in values:
@@ -150,13 +149,13 @@ def _fill_placeholders(part: Any, values: Mapping[str, Any]) -> Any:
     return values.get(part, part) if isinstance(part, str) else part
 
 
-def in_order(settings: Mapping[str, Value]) -> Settings:
+def sort_settings(settings: Mapping[str, Value]) -> Settings:
     """Return settings in the order of the controls."""
     return tuple((key, settings[key]) for key in controls() if key in settings)
 
 
 def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return settings as text: "tp 4", "slow GPU: rank 3, × 1.5"."""
+    """Describe settings of controls: "tp 4", "slow GPU: rank 3, × 1.5"."""
     found = []
     for key, value in settings:
         control = controls()[key]
@@ -171,8 +170,8 @@ def in_words(settings: Iterable[tuple[str, Any]]) -> list[str]:
 
 
 @cache
-def words_of(key: str) -> tuple[Value, ...]:
-    """Return the names that a key accepts."""
+def key_names(key: str) -> tuple[Value, ...]:
+    """Return the names that a key of the scenario accepts."""
     if key == "cluster.device":
         return tuple(device_names())
     words = next(each.words for each in scenario_keys() if each.path == key)
@@ -181,7 +180,7 @@ def words_of(key: str) -> tuple[Value, ...]:
 
 @cache
 def notes() -> Mapping[str, str]:
-    """Return the description of each control by key."""
+    """Return the description of each control, by key."""
     of_keys = {each.path: each.description for each in scenario_keys()} | {
         "cluster.device": "The GPU.",
         "cluster.nodes": "Number of nodes; the job uses all their GPUs.",

@@ -1,1 +1,1 @@
-"""Reports whose page switches between variants of a scenario."""
+"""HTML reports with controls that switch between simulated variants of a scenario."""

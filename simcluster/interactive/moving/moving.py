@@ -1,4 +1,4 @@
-"""Report page with controls: variants simulated beforehand, and a control for each varied key.
+"""HTML report with controls: variants simulated beforehand, and a control for each varied key.
 
 Everything shown follows the controls, without a network and without simulation. Without JavaScript the page shows one
 variant, with a table of all.
@@ -18,25 +18,25 @@ from simcluster.base.units import format_seconds
 from simcluster.show.blocks import TableBar
 from simcluster.show.report import summary
 from simcluster.show.report.details import remark
-from simcluster.show.report.entry import Entry
+from simcluster.show.report.entry import ReportEntry
 from simcluster.show.report.html import (
     Markup,
     bar_html,
     concatenate,
     element,
     fill_asset,
+    html_table,
     json_block,
-    table,
     typeset,
     void_element,
 )
-from simcluster.show.report.packing import Blob, deflated
+from simcluster.show.report.packing import Blob, deflate_text
 from simcluster.show.report.page import (
     CONTENTS,
     content_policy,
-    data_of,
+    page_script,
     run_descriptions,
-    script_of,
+    script_data,
     section_contents,
     style_sheet,
 )
@@ -50,14 +50,14 @@ _LONGEST_VALUE = 60
 
 @dataclass(frozen=True)
 class VariedKey:
-    """A dotted path of the scenario and its values."""
+    """A varied key of the scenario (dotted path) and its values."""
 
     path: str
     values: tuple[Any, ...]
 
     @property
     def labels(self) -> list[str]:
-        """Values as distinct texts."""
+        """Values of the key as distinct texts."""
         found = [value_label(value) for value in self.values]
         return [text if found.count(text) == 1 else f"{text} ({at + 1})" for at, text in enumerate(found)]
 
@@ -70,44 +70,44 @@ class VariedKey:
 
 
 @dataclass(frozen=True)
-class PageState:
-    """One variant on the page.
+class VariantPage:
+    """One simulated variant, as the report page shows it.
 
     ``entry`` has its numbers (with the document) and time account, without result and timeline; ``texts`` the HTML of
-    each section by place, and of "told" below the heading; ``data`` the JSON that the script reads, and ``columns`` its
+    each section by place, and the text below the heading; ``data`` the JSON that the script reads, and ``columns`` its
     numbers.
     """
 
-    entry: Entry
+    entry: ReportEntry
     texts: Mapping[str, str]
     data: str
     columns: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
-class Varied:
-    """A grid of variants over ``keys``: the state of every combination, or the reason why it is invalid.
+class VariantGrid:
+    """Grid of simulated variants over ``keys``; invalid combinations have the reason instead.
 
     Combinations vary the last key fastest. ``base`` is the combination shown first, with which others are compared
     until the user pins another.
     """
 
     keys: tuple[VariedKey, ...]
-    states: tuple[PageState | str, ...]
+    states: tuple[VariantPage | str, ...]
     base: int
 
     @cached_property
     def names(self) -> list[str]:
-        """Name of every combination: "tp 4, schedule 1f1b"."""
-        return names_of([(key.path, key.labels) for key in self.keys])
+        """Names of all combinations, such as "tp 4, schedule 1f1b"."""
+        return combination_names([(key.path, key.labels) for key in self.keys])
 
     @cached_property
-    def played(self) -> dict[int, PageState]:
-        """Combinations that were simulated, by number."""
-        return {at: state for at, state in enumerate(self.states) if isinstance(state, PageState)}
+    def played(self) -> dict[int, VariantPage]:
+        """Simulated combinations by their index in the grid."""
+        return {at: state for at, state in enumerate(self.states) if isinstance(state, VariantPage)}
 
     def digits(self, number: int) -> list[int]:
-        """Return the index of each key's value in a combination."""
+        """Return the index of each key's value in a combination, given the combination's index."""
         found = []
         for key in reversed(self.keys):
             number, place = divmod(number, len(key.values))
@@ -115,45 +115,45 @@ class Varied:
         return found[::-1]
 
     def address(self, at: int) -> str:
-        """Return a combination as the page address after #, which the script reads and writes."""
+        """Return a combination as the URL fragment (after #) that the page's script reads and writes."""
         pairs = zip(self.keys, self.digits(at), strict=True)
         return "&".join(f"{quote(key.path, safe='.')}={quote(key.labels[place], safe='')}" for key, place in pairs)
 
 
-def state_of(entry: Entry, most_spans: int) -> PageState:
-    """Return the page state of a run, its timeline cut to at most ``most_spans`` spans."""
+def variant_page(entry: ReportEntry, most_spans: int) -> VariantPage:
+    """Return the page content of a run, with its timeline cut to at most ``most_spans`` spans."""
     shown, blob = replace(entry, replays=False), Blob()
-    data, notes = data_of([shown], blob, most_spans=most_spans)
+    data, notes = script_data([shown], blob, most_spans=most_spans)
     texts = {place: str(part) for place, part in section_contents([shown], notes).items() if place not in _ABOUT_TWO}
     texts["told"] = str(concatenate(run_descriptions([shown])))
     light = replace(shown, result=None, scenario=None)  # which hold what cannot be sent
-    return PageState(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
+    return VariantPage(light, texts, json.dumps(data, allow_nan=False, separators=(",", ":")), blob.parts)
 
 
-def moving_page(varied: Varied, *, title: str = "") -> str:
-    """Return the page as HTML, which starts with the base combination."""
+def page_with_controls(varied: VariantGrid, *, title: str = "") -> str:
+    """Return the report with controls as HTML; it first shows the base combination."""
     texts = {
         at: {**state.texts, "differences": _difference_text(varied, varied.base, at)}
         for at, state in varied.played.items()
     }
     base, shown = varied.played[varied.base].entry, texts[varied.base]
     states, columns = _script_data(varied, texts)
-    script, sheet = script_of("moving.js"), style_sheet()
+    script, sheet = page_script("moving.js"), style_sheet()
     contents = [(place, name) for place, name in CONTENTS if place in shown]
     names = short_names([key.path for key in varied.keys])
     places = varied.digits(varied.base)
     controls = [
-        _control(at, key, name, place)
+        _control_html(at, key, name, place)
         for at, (key, name, place) in enumerate(zip(varied.keys, names, places, strict=True))
     ]
-    bar = fill_asset("moving.html", controls=controls, base=varied.names[varied.base], told=_summary(base))
+    bar = fill_asset("moving.html", controls=controls, base=varied.names[varied.base], told=_summary_html(base))
     return "<!doctype html>\n" + fill_asset(
         "page.html",
         policy=content_policy(script, sheet),
         heading=title or base.document.get("name", base.name), style=Markup(sheet),
         told=element("div", Markup(shown["told"]), data_state="told"),
         contents=(element("a", name, href=f"#{place}") for place, name in [("variants", "Variants"), *contents]),
-        sections=concatenate(bar, _variants(varied), (
+        sections=concatenate(bar, _variants_html(varied), (
             element("section", element("h2", name), element("div", Markup(shown[place]), data_state=place), id=place)
             for place, name in contents
         )),
@@ -166,14 +166,14 @@ def moving_page(varied: Varied, *, title: str = "") -> str:
 
 
 def value_label(value: Any) -> str:
-    """Return a value as the label of a control; lists and mappings as YAML: [tp, cp]."""
+    """Return a value of a key as the label of a control; lists and mappings as YAML: [tp, cp]."""
     if value is None or isinstance(value, bool) or value == []:
         return {"True": "true", "False": "false", "None": "not set", "[]": "none"}[str(value)]
     text = flow_text(value) if isinstance(value, list | tuple | Mapping) else str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 
 
-def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+def combination_names(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
     """Return the names of all combinations of values, the last key fastest.
 
     Keys with a single value are omitted if another key varies.
@@ -185,13 +185,12 @@ def names_of(keys: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """Return the last words of dotted paths, or the whole paths if two are equal."""
+    """Return the last words of dotted paths, or the whole paths if two last words are equal."""
     last = [path.rpartition(".")[2] for path in paths]
     return [name if last.count(name) == 1 else path for name, path in zip(last, paths, strict=True)]
 
 
-def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
-    """Return the HTML of a key's control: a slider, buttons, or a list of many values."""
+def _control_html(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
     labels, place = key.labels, f"key-{number}"
     if key.slides:
         slider = void_element("input", type="range", id=place, min="0", max=str(len(labels) - 1), step="1",
@@ -217,27 +216,26 @@ def _control(number: int, key: VariedKey, name: str, chosen: int) -> Markup:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _difference_text(varied: Varied, pinned: int, at: int) -> str:
+def _difference_text(varied: VariantGrid, pinned: int, at: int) -> str:
     if at == pinned:
         name = varied.names[at]
         return str(remark(f"This is A, with which others are compared ({name}); choose another one above."))
     entries = [replace(varied.played[each].entry, name=varied.names[each]) for each in (pinned, at)]
-    return str(summary.differences(entries))
+    return str(summary.differences_section(entries))
 
 
-def _summary(entry: Entry) -> str:
+def _summary_html(entry: ReportEntry) -> str:
     return f"{format_seconds(entry.account.step_time)} per step; {_short_summary(entry)}"
 
 
-def _short_summary(entry: Entry) -> str:
+def _short_summary(entry: ReportEntry) -> str:
     numbers = entry.shown_numbers
     mfu, bubble = (typeset(f"{numbers[name]:.1%}") for name in ("mfu", "bubble_fraction"))
     memory, room = f"{numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "" if numbers.get("fits") else ", out of memory"
     return f"MFU {mfu}; bubble {bubble}; memory {memory}{room}"
 
 
-def _variants(varied: Varied) -> Markup:
-    """Return the fastest variant, a table of all, and reasons for invalid ones."""
+def _variants_html(varied: VariantGrid) -> Markup:
     played = {at: (state.entry.account.step_time, state.entry.shown_numbers) for at, state in varied.played.items()}
     longest = max(seconds for seconds, _ in played.values())
     header = ["variant", "a step", "", "difference", "MFU", "bubble", "exposed", "memory"]
@@ -261,20 +259,20 @@ def _variants(varied: Varied) -> Markup:
         for why, known in refused.items()
     ]
     return element(
-        "section", element("h2", "Variants"), element("p", _fastest(varied), class_="verdict"),
-        table(header, rows, caption="All variants; differences are from the pinned A", class_="variants tall"),
+        "section", element("h2", "Variants"), element("p", _describe_fastest(varied), class_="verdict"),
+        html_table(header, rows, caption="All variants; differences are from the pinned A", class_="variants tall"),
         element("ul", reasons, class_="notes") if reasons else "", id="variants",
     )  # fmt: skip
 
 
-def _fastest(varied: Varied) -> str:
+def _describe_fastest(varied: VariantGrid) -> str:
     played = {at: state.entry for at, state in varied.played.items()}
     fitting = {at: entry for at, entry in played.items() if entry.numbers.get("fits")}
     among = fitting or played
     at = min(among, key=lambda each: among[each].account.step_time)
     refused, large = len(varied.states) - len(played), len(played) - len(fitting)
     which = f"{varied.names[at]} is the fastest{' that fits' if fitting else ''}"
-    text = f"Of {len(varied.states)} variants {which}: {_summary(played[at])}."
+    text = f"Of {len(varied.states)} variants {which}: {_summary_html(played[at])}."
     if not fitting:
         text += " All are out of memory."
     elif large:
@@ -285,11 +283,10 @@ def _fastest(varied: Varied) -> str:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _script_data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
-    """Return what the script reads: keys and states as JSON, and the pieces of states.
+def _script_data(varied: VariantGrid, texts: Mapping[int, Mapping[str, str]]) -> tuple[dict[str, Any], str]:
+    """Return what the page's script reads: keys and variants as JSON, and the deflated pieces of variants.
 
-    Equal pieces are stored once and named by number. Texts of a section follow each other: they are similar and
-    compress well.
+    Equal pieces are stored once; texts of a section follow each other, because similar texts compress well.
     """
     pieces, played = dict[bytes, int](), varied.played
 
@@ -311,4 +308,4 @@ def _script_data(varied: Varied, texts: Mapping[int, Mapping[str, str]]) -> tupl
     ]  # fmt: skip
     keys = [{"path": key.path, "labels": key.labels} for key in varied.keys]
     document = {"keys": keys, "base": varied.base, "states": states, "pieces": [len(piece) for piece in pieces]}
-    return document, deflated(b"".join(pieces), 9)
+    return document, deflate_text(b"".join(pieces), 9)

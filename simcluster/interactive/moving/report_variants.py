@@ -1,4 +1,4 @@
-"""Variants of a report page with controls, simulated in several processes."""
+"""Variants for a report with controls, simulated in several processes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
 from simcluster.interactive.controls.settings import value_at
-from simcluster.interactive.moving.moving import PageState, Varied, VariedKey, state_of
+from simcluster.interactive.moving.moving import VariantGrid, VariantPage, VariedKey, variant_page
 from simcluster.scenario.paths import check_path
 from simcluster.scenario.scenario import Base, Scenario, Variant
-from simcluster.show.report import entry_of_result
+from simcluster.show.report import make_entry
 from simcluster.step.simulate import simulate_scenario
 from simcluster.studies.sweep.players import players_of
 from simcluster.studies.sweep.playing import Row
 from simcluster.studies.sweep.sweep import Sweep, in_order, make_sweep
 
 MOST_STATES = 200
-"""Of one page: more would take minutes to play and be too large to mail."""
+"""Of one page: more would take minutes to simulate and be too large to mail."""
 _MOST_SPANS = 2_400_000  # of all timelines together
 
 Ranks = Callable[[Scenario], Sequence[int] | None]
 
 
-def simulated(scenario: Scenario) -> Sequence[int] | None:
-    """Return the simulated ranks of a scenario, whose timelines the page shows by default."""
+def default_ranks(scenario: Scenario) -> Sequence[int] | None:
+    """Return the simulated ranks of a scenario, whose timelines the report shows by default."""
     return None
 
 
 def check_vary(paths: Sequence[str]) -> None:
-    """Raise InputError for an unknown path, and for a path that occurs twice."""
+    """Raise InputError for an unknown scenario path, and for a path that occurs twice."""
     for path in paths:
         check_path(path)
     twice = next((path for path in paths if paths.count(path) > 1), None)
@@ -40,17 +40,17 @@ def check_vary(paths: Sequence[str]) -> None:
         raise InputError(f"--vary {twice} is given twice; give all its values at once, as in --vary {twice}=1,2,4")
 
 
-def play_variants(
+def simulate_variants(
     base: Base,
     vary: Mapping[str, Sequence[Any]],
     *,
     fixed: Sequence[tuple[str, Any]] = (),
-    ranks: Ranks = simulated,
+    ranks: Ranks = default_ranks,
     origin: str = "",
     processes: int | None = None,
     progress: Callable[[int, int, int], object] = lambda done, total, wrong: None,
-) -> Varied:
-    """Simulate every combination of values at dotted paths and return the states of the page.
+) -> VariantGrid:
+    """Simulate every combination of values of the varied paths, and return them as page content.
 
     The result does not depend on ``processes``. ``ranks``, a function of a module, returns the ranks whose timelines
     are shown. InputError for more than ``MOST_STATES`` combinations, and if all are invalid.
@@ -61,7 +61,7 @@ def play_variants(
             f"{count:,} variants are too many for a page; give at most {MOST_STATES} (simcluster sweep simulates more)"
         )
     made = make_sweep(base, vary, fixed=fixed)
-    measure = partial(_state, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
+    measure = partial(_simulate_variant, ranks=ranks, origin=origin, most_spans=_MOST_SPANS // count)
     keys = in_order(made, made.numbers)
     rows: dict[int, Row] = {}
     workers = min(processes or count_cores(), count)
@@ -73,27 +73,25 @@ def play_variants(
         row["state"] if row["status"] == "ok" else " ".join(row["error"].split())
         for row in (rows[number] for number in range(count))
     )
-    if not any(isinstance(state, PageState) for state in states):
+    if not any(isinstance(state, VariantPage) for state in states):
         raise InputError(f"all {count:,} variants are invalid; the first: {states[0]}")
     varied = tuple(VariedKey(path, tuple(values)) for path, values in vary.items())
-    return Varied(varied, states, _find_base(made, states))
+    return VariantGrid(varied, states, _find_base(made, states))
 
 
-def _state(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
-    """Return a variant's page state, or the reason if it is invalid or fails."""
+def _simulate_variant(variant: Variant, *, ranks: Ranks, origin: str, most_spans: int) -> Row:
     try:
         scenario = variant.scenario()
-        entry = entry_of_result(simulate_scenario(scenario), origin=origin, ranks=ranks(scenario))
-        return {"status": "ok", "error": "", "state": state_of(entry, most_spans)}
+        entry = make_entry(simulate_scenario(scenario), origin=origin, ranks=ranks(scenario))
+        return {"status": "ok", "error": "", "state": variant_page(entry, most_spans)}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
     except Exception as problem:  # one variant must not end the page of all
         return {"status": "failed", "error": f"{type(problem).__name__}: {problem}"}
 
 
-def _find_base(made: Sweep, states: Sequence[PageState | str]) -> int:
-    """Return the combination of the unchanged scenario, or else the first that was simulated."""
-    played = [number for number, state in enumerate(states) if isinstance(state, PageState)]
+def _find_base(made: Sweep, states: Sequence[VariantPage | str]) -> int:
+    played = [number for number, state in enumerate(states) if isinstance(state, VariantPage)]
     try:
         own = made.base.scenario(made.fixed).document()
     except InputError:  # it cannot be as it stands

@@ -1,1 +1,1 @@
-"""Notebook cells of objects: HTML pages, drawings, timelines to zoom into."""
+"""Notebook display of objects: HTML, drawings, zoomable timelines, and the studio widget."""

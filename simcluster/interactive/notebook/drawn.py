@@ -16,10 +16,10 @@ import numpy as np
 from simcluster.base.arrays import Floats
 from simcluster.base.units import format_seconds_round
 from simcluster.show import palette
-from simcluster.show.gantt_boxes import Boxes, Paint, boxes_of, join_small_boxes
+from simcluster.show.gantt_boxes import Boxes, Paint, join_small_boxes, make_boxes
 from simcluster.show.gantt_rows import choose_rows
 from simcluster.show.report import colours
-from simcluster.show.report.html import Content, Markup, asset, element
+from simcluster.show.report.html import Content, Markup, element, read_asset
 from simcluster.show.report.html import concatenate as pieces
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ _TICKS = 6
 _RECOMPUTE: Paint = ("compute", "recompute", 0)
 
 
-def cell(*content: Content) -> str:
-    """Return the HTML of a notebook cell: the pieces in one styled element."""
-    return str(element("div", element("style", Markup(_style())), *content, class_="simcluster"))
+def cell_html(*content: Content) -> str:
+    """Return pieces of HTML in one styled element, for a notebook cell."""
+    return str(element("div", element("style", Markup(_style_html())), *content, class_="simcluster"))
 
 
 @cache
-def _style() -> str:
-    light, dark = colours.variables()
-    named = "\n".join(f".simcluster {line}" for line in colours.classes().splitlines() if line.startswith(".k-"))
-    text = asset("cell.css")
+def _style_html() -> str:
+    light, dark = colours.css_variables()
+    named = "\n".join(f".simcluster {line}" for line in colours.css_classes().splitlines() if line.startswith(".k-"))
+    text = read_asset("cell.css")
     for mark, variables in (("/*LIGHT*/", light), ("/*DARK*/", dark)):
         text = text.replace(mark, "".join(f"{each};" for each in variables.split(";") if each.startswith("--k-")))
     return f"{text}{named}"
@@ -52,44 +52,44 @@ def _style() -> str:
 # --- a timeline -------------------------------------------------------------------------------------------------------
 
 
-def timeline(
+def timeline_html(
     frame: pd.DataFrame, num_ranks: int, *, what: str = "rank", seconds: bool = True, one_lane: bool = False
 ) -> Markup:
-    """Draw a timeline with one row for each of a few stages: compute, and communication below it.
+    """Draw a timeline as HTML, with one row for each of a few stages: compute, and communication below it.
 
-    The number of rows is limited; a line below tells what is not shown. ``what`` names a row; without ``seconds`` time
+    The number of rows is limited; a line below states what is not shown. ``what`` names a row; without ``seconds`` time
     has no unit; with ``one_lane`` everything is drawn in the lane of compute.
     """
     end = float(frame["end"].max()) or 1.0
     most = _MOST_ROWS
     while True:
         choice = choose_rows(frame, ranks=None, rows="stage", max_rows=most, num_ranks=num_ranks)
-        streams = _streams(frame, choice.ranks)
-        boxes = _boxes(frame, choice.ranks, end, streams, one_lane=one_lane)
+        streams = _used_streams(frame, choice.ranks)
+        boxes = _timeline_boxes(frame, choice.ranks, end, streams, one_lane=one_lane)
         if len(boxes) > _MOST_BOXES and len(streams) > 1 and not one_lane:  # computation alone says most
-            boxes = _boxes(frame, choice.ranks, end, ("compute",))
+            boxes = _timeline_boxes(frame, choice.ranks, end, ("compute",))
         if len(boxes) <= _MOST_BOXES or most == 1:
             break
         most //= 2
-    colour_of = _colours((*boxes.paints, _RECOMPUTE))
+    colour_of = _fill_attributes((*boxes.paints, _RECOMPUTE))
     labels = [label.partition(" · ")[0] if what == "stage" else label for label in choice.labels]
-    rows = (_row(boxes, number, label, colour_of, end) for number, label in enumerate(labels))
+    rows = (_row_html(boxes, number, label, colour_of, end) for number, label in enumerate(labels))
     shown = sorted({boxes.paints[at] for at in np.unique(boxes.paint).tolist()})
     shown += [_RECOMPUTE] if (boxes.recompute > 0).any() else []
     caption = choice.caption.replace("ranks shown", f"{what}s shown")
     return element(
         "div",
-        element("div", rows, element("span"), _axis(end, seconds=seconds), class_="rows"),
-        _legend(shown, colour_of),
+        element("div", rows, element("span"), _axis_html(end, seconds=seconds), class_="rows"),
+        _legend_html(shown, colour_of),
         element("div", caption, class_="quiet") if caption else "",
         class_="block",
     )
 
 
-def _boxes(
+def _timeline_boxes(
     frame: pd.DataFrame, ranks: tuple[int, ...], end: float, streams: tuple[str, ...], *, one_lane: bool = False
 ) -> Boxes:
-    boxes = boxes_of(frame, ranks, (0.0, end), streams)
+    boxes = make_boxes(frame, ranks, (0.0, end), streams)
     if one_lane:
         order = np.lexsort((boxes.start, boxes.row))
         named = ("row", "paint", "microbatch", "start", "end", "share", "recompute", "source")
@@ -98,14 +98,12 @@ def _boxes(
     return join_small_boxes(boxes, end / _WIDTH)
 
 
-def _streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
-    """Return compute and the streams that these ranks use, in the palette's order."""
+def _used_streams(frame: pd.DataFrame, ranks: Sequence[int]) -> tuple[str, ...]:
     used = set(frame["stream"][frame["rank"].isin(ranks)].unique())
     return ("compute", *(stream for stream in (*palette.STREAMS, "h2d", "d2h", "storage", "host") if stream in used))
 
 
-def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], end: float) -> Markup:
-    """Return the HTML of a rank: its name, and its lanes as one path per colour."""
+def _row_html(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], end: float) -> Markup:
     height = _COMPUTE + _SLIM * (int(boxes.lane.max(initial=0)))
     own = np.flatnonzero(boxes.row == number)
     top = np.where(boxes.lane[own] == 0, 0.0, _COMPUTE + _SLIM * (boxes.lane[own] - 1))
@@ -114,18 +112,18 @@ def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], 
     paths = []
     for at in np.unique(boxes.paint[own]).tolist():
         of = boxes.paint[own] == at
-        path = _path(left[of], top[of], np.maximum(width[of], 0.3), high[of])
+        path = _svg_path(left[of], top[of], np.maximum(width[of], 0.3), high[of])
         paint = boxes.paints[at]
-        told = element("title", _name(paint))
+        told = element("title", _paint_label(paint))
         paths.append(Markup(f'<path d="{path}" {colour_of[paint]}>{told}</path>'))
     part = boxes.recompute[own]  # of a backward that it was joined with: a strip along it
     if (part > 0).any():
         of = part > 0
-        path = _path(left[of], (high * (1 - part))[of], width[of], (high * part)[of])
+        path = _svg_path(left[of], (high * (1 - part))[of], width[of], (high * part)[of])
         paths.append(Markup(f'<path d="{path}" {colour_of[_RECOMPUTE]}>{element("title", "recompute")}</path>'))
     edged = (boxes.lane[own] == 0) & (width > _EDGE)
     if edged.any():
-        path = _path(left[edged], top[edged], np.full(int(edged.sum()), 0.8), high[edged])
+        path = _svg_path(left[edged], top[edged], np.full(int(edged.sum()), 0.8), high[edged])
         paths.append(Markup(f'<path d="{path}" class="edge"/>'))
     drawn = element(
         "svg", paths, viewBox=f"0 0 {_WIDTH:g} {height:g}", preserveAspectRatio="none", role="img", aria_label=label,
@@ -134,16 +132,13 @@ def _row(boxes: Boxes, number: int, label: str, colour_of: dict[Paint, Markup], 
     return pieces(element("span", label, class_="quiet"), drawn)
 
 
-def _path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
+def _svg_path(left: Floats, top: Floats, width: Floats, high: Floats) -> str:
     columns = (np.round(column, 1).tolist() for column in (left, top, width, high))
     return "".join(f"M{x:g} {y:g}h{w:g}v{h:g}h-{w:g}z" for x, y, w, h in zip(*columns, strict=True))
 
 
-def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
-    """Return the attribute that fills with each paint, in light and dark themes.
-
-    Paints of the report use its classes, so that they follow the notebook's theme.
-    """
+def _fill_attributes(paints: Sequence[Paint]) -> dict[Paint, Markup]:
+    """Return for each paint the HTML attribute that fills with it, in light and dark themes."""
     found = {}
     for paint in paints:
         stream, kind, chunk = paint
@@ -156,15 +151,15 @@ def _colours(paints: Sequence[Paint]) -> dict[Paint, Markup]:
     return found
 
 
-def _name(paint: Paint) -> str:
+def _paint_label(paint: Paint) -> str:
     stream, kind, _ = paint
     if kind == "waiting":
         return "waiting"
     return kind.replace("_", " ") if stream == "compute" else f"{stream} {kind.replace('_', '-')}"
 
 
-def _legend(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
-    named = {_name(paint): colour_of[paint] for paint in sorted(paints, key=lambda each: -each[2])}
+def _legend_html(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
+    named = {_paint_label(paint): colour_of[paint] for paint in sorted(paints, key=lambda each: -each[2])}
     order = sorted(
         named, key=lambda name: (" " in name and name.split()[0] in palette.STREAMS, name == "waiting", name)
     )
@@ -172,7 +167,7 @@ def _legend(paints: Sequence[Paint], colour_of: dict[Paint, Markup]) -> Markup:
     return element("ul", items, class_="legend")
 
 
-def _axis(end: float, *, seconds: bool) -> Markup:
+def _axis_html(end: float, *, seconds: bool) -> Markup:
     rough = end / _TICKS
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(float(factor * power) for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -187,8 +182,8 @@ def _axis(end: float, *, seconds: bool) -> Markup:
 # --- many values ------------------------------------------------------------------------------------------------------
 
 
-def histogram(values: Floats, marks: Iterable[tuple[str, float, bool]]) -> Markup:
-    """Draw a histogram of values with marked lines (name, value, dashed)."""
+def histogram_html(values: Floats, marks: Iterable[tuple[str, float, bool]]) -> Markup:
+    """Draw a histogram of values as SVG, with marked lines (name, value, dashed)."""
     marked = list(marks)
     ends = [*values.tolist(), *(value for _, value, _ in marked)]
     low, high = min(ends), max(ends)

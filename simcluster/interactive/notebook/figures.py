@@ -28,7 +28,7 @@ def let_cells_show_figures() -> None:
 
 
 def png_of(figure: Figure) -> bytes | None:
-    """Return a figure as PNG; None if it has a window, which shows it."""
+    """Return a figure as PNG; None if it has a window."""
     if getattr(figure.canvas, "manager", None) is not None:
         return None
     buffer = BytesIO()

@@ -1,4 +1,4 @@
-"""Zoomable timeline in a notebook cell: the report's timeline in a separate frame.
+"""Zoomable timeline in a notebook cell: the HTML report's timeline in an iframe.
 
 Frames are independent, so a notebook can have any number of them.
 """
@@ -21,7 +21,7 @@ from simcluster.results.timeline import Spans
 from simcluster.show.report.colours import page_paints, with_paints
 from simcluster.show.report.details import remark
 from simcluster.show.report.entry import check_ranks, spans_of_ranks
-from simcluster.show.report.html import Markup, asset, element, fill_asset, json_block
+from simcluster.show.report.html import Markup, element, fill_asset, json_block, read_asset
 from simcluster.show.report.packing import Blob, choose_ranks, pack_timeline
 from simcluster.show.report.page import SCRIPTS, content_policy, in_private_scope, style_sheet, timeline_frame
 
@@ -38,7 +38,7 @@ body.cell { margin: 0; padding: 4px 8px; max-width: none; overflow: hidden; }
 
 @dataclass(frozen=True, repr=False)
 class GanttCell:
-    """A whole page with one timeline, shown in a notebook cell ``height`` pixels high.
+    """An HTML page with one timeline, shown in a notebook cell ``height`` pixels high.
 
     ``left_out`` describes the ranks that it omits, "" if none.
     """
@@ -60,13 +60,13 @@ class GanttCell:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page to a file; InputError if the system refuses."""
+        """Write the page to a file; raise InputError if the file cannot be written."""
         write_text(path, self.page)
 
 
 @checked
 def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
-    """Return the timeline of some ranks (default: all simulated ones) as a page to zoom and search.
+    """Return the timeline of some ranks (default: all simulated ones) as an HTML page to zoom and search.
 
     A page above 1.8 MB is cut to fewer, evenly spaced ranks, and says so. InputError for ranks that the job does not
     have.
@@ -79,13 +79,13 @@ def gantt_html(run: Run, *, ranks: Sequence[int] | None = None) -> GanttCell:
     most = _MOST_SPANS
     while True:
         shown, left_out = choose_ranks(spans, most)
-        found = _page(run, shown, weights, left_out)
+        found = _make_page(run, shown, weights, left_out)
         if len(found.page) <= _MOST_BYTES or len(np.unique(shown.rank)) == 1:
             return found
         most = min(len(shown), most) // 2
 
 
-def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) -> GanttCell:
+def _make_page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) -> GanttCell:
     name = run.scenario.title if isinstance(run, Result) else "a simulated program"
     heading = f"{name}: {format_seconds(run.step_time)} per step"
     lacks = f"{len(left_out):,} more ranks are omitted to keep it small; choose with ranks=[...]" if left_out else ""
@@ -94,7 +94,7 @@ def _page(run: Run, spans: Spans, weights: dict[int, int], left_out: list[int]) 
     shown = {"name": name, "steps": run.steps, "timeline": timeline, "grid": None, "memory": [], "capacity": 0.0,
              "links": None}  # fmt: skip
     data = {"runs": [shown], "paints": page_paints(paints)}
-    script = in_private_scope("\n".join(asset(name) for name in ("cell_theme.js", *SCRIPTS)))
+    script = in_private_scope("\n".join(read_asset(name) for name in ("cell_theme.js", *SCRIPTS)))
     styles = f"{style_sheet()}\n{_CELL_STYLE}"
     frame = [
         element("noscript", remark("The timeline needs JavaScript; result.gantt() draws it without JavaScript.")),

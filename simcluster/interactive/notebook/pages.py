@@ -1,6 +1,6 @@
 """HTML of objects in a notebook cell (``_repr_html_``), by class name; other objects show their text.
 
-An object with a known answer (``cli.answers``) shows that, with its drawings below.
+An object that a command prints (``cli.answers``) shows that output, with its drawings below.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from simcluster.base.satellites import load_object
 from simcluster.cli.answers import ANSWERS
-from simcluster.interactive.notebook.drawn import cell, histogram, timeline
+from simcluster.interactive.notebook.drawn import cell_html, histogram_html, timeline_html
 from simcluster.scenario.job import job_of
 from simcluster.show.blocks import Block, Drawing, Folded, Lines, TableBlock
 from simcluster.show.report.colours import ideal_spans
-from simcluster.show.report.html import element, html_of, shortened
+from simcluster.show.report.html import blocks_html, element, shorten_text
 from simcluster.show.yaml_text import yaml_text
 
 if TYPE_CHECKING:
@@ -33,12 +33,11 @@ _MOST_ROWS = 100
 # --- drawings below answers -------------------------------------------------------------------------------------------
 
 
-def _gantt(run: Run) -> list[Block]:
-    return [Drawing(lambda: timeline(run.timeline, len(run.ranks)))] if len(run.timeline) else []
+def _gantt_blocks(run: Run) -> list[Block]:
+    return [Drawing(lambda: timeline_html(run.timeline, len(run.ranks)))] if len(run.timeline) else []
 
 
-def _scenario(scenario: Scenario) -> list[Block]:
-    """Return a drawing of the pipeline schedule, if any, and the whole document, folded."""
+def _scenario_blocks(scenario: Scenario) -> list[Block]:
     whole = Folded("whole document", yaml_text(scenario.document()))
     if scenario.parallel.pp == 1:
         return [whole]
@@ -47,50 +46,52 @@ def _scenario(scenario: Scenario) -> list[Block]:
         return [whole]
     frame = ideal_spans(schedule).frame()
     what = f"The schedule {schedule.name} with forward 1, backward 2 and instant sends."
-    drawn = Drawing(lambda: timeline(frame, schedule.num_stages, what="stage", seconds=False))
+    drawn = Drawing(lambda: timeline_html(frame, schedule.num_stages, what="stage", seconds=False))
     return [Lines([what]), drawn, whole]
 
 
-def _critical_path(path: CriticalPath) -> list[Block]:
+def _critical_path_blocks(path: CriticalPath) -> list[Block]:
     at, stage = path.number, path.spans.stage[path.number]
     frame = path.spans.frame().iloc[at].reset_index(drop=True)
     frame = frame.assign(rank=stage, ready=path.start, start=path.start, end=path.end)  # it goes to and fro in a stage
     count = f"{len(at):,} spans, each starting at the end of the previous one"
     return [
         Lines([count]),
-        Drawing(lambda: timeline(frame, len(np.unique(stage)), what="stage", one_lane=True)),
+        Drawing(lambda: timeline_html(frame, len(np.unique(stage)), what="stage", one_lane=True)),
     ]
 
 
-def _distribution(found: Distribution) -> list[Block]:
+def _distribution_blocks(found: Distribution) -> list[Block]:
     spread = float(np.ptp(found.step_times))
     near = abs(found.planned - found.mean) <= 4 * spread or not spread
     marks = [("mean", found.mean, False), *([("without randomness", found.planned, True)] if near else [])]
-    return [Drawing(lambda: histogram(found.step_times, marks))]
+    return [Drawing(lambda: histogram_html(found.step_times, marks))]
 
 
 DRAWINGS: Mapping[str, Callable[[Any], list[Block]]] = {
-    "CriticalPath": _critical_path,
-    "Distribution": _distribution,
-    "Result": _gantt,
-    "Run": _gantt,
-    "Scenario": _scenario,
+    "CriticalPath": _critical_path_blocks,
+    "Distribution": _distribution_blocks,
+    "Result": _gantt_blocks,
+    "Run": _gantt_blocks,
+    "Scenario": _scenario_blocks,
 }
 
 
-def _answer(name: str, it: object) -> str:
+def _object_html(name: str, it: object) -> str:
     drawings = DRAWINGS[name](it) if name in DRAWINGS else []
-    return cell(html_of([*load_object(ANSWERS[name])(it), *drawings]))
+    return cell_html(blocks_html([*load_object(ANSWERS[name])(it), *drawings]))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _records(found: Any) -> str:
+def _records_html(found: Any) -> str:
     frame = found.table
     rows = [[_text_html(value) for value in row] for row in frame.head(_MOST_ROWS).itertuples(index=False)]
     more = [f"and {len(frame) - _MOST_ROWS:,} more"] if len(frame) > _MOST_ROWS else []
-    return cell(html_of([TableBlock([str(name).replace("_", " ") for name in frame.columns], rows, notes=more)]))
+    return cell_html(
+        blocks_html([TableBlock([str(name).replace("_", " ") for name in frame.columns], rows, notes=more)])
+    )
 
 
 def _text_html(value: object) -> str:
@@ -100,8 +101,8 @@ def _text_html(value: object) -> str:
 
 
 SHOWN: Mapping[str, Callable[[Any], str]] = {
-    "": lambda it: cell(element("pre", shortened(str(it)))),
-    **{name: partial(_answer, name) for name in ANSWERS},
-    "Records": _records,
+    "": lambda it: cell_html(element("pre", shorten_text(str(it)))),
+    **{name: partial(_object_html, name) for name in ANSWERS},
+    "Records": _records_html,
 }
 """By the name of the class; "" for all others."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @checked
 def studio(scenario: ScenarioLike) -> StudioWidget:
-    """Return a widget with the controls of ``simcluster studio``, which simulates the step on every change.
+    """Return a notebook widget with controls over a scenario, which simulates the step on every change.
 
     The controls cover schedule, layout, batches, overlap, cluster and faults. The widget shows numbers and timeline;
     its ``settings`` can also be set from Python, and ``scenario`` and ``result`` are those shown. InputError without

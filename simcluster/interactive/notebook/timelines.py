@@ -1,4 +1,4 @@
-"""Timeline of a step, as a picture or as a zoomable notebook cell: ``result.gantt()``."""
+"""Timeline of a step, as a figure or as a zoomable notebook cell: ``result.gantt()``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @checked
-def _gantt(
+def _draw_gantt(
     run: Run, *, interactive: bool = False, ranks: Sequence[int] | None = None, title: str | None = None, **options: Any
 ) -> Picture | CellPage:
     if interactive:
@@ -34,11 +34,11 @@ def _gantt(
     scenario = getattr(run, "scenario", None)
     step = f"{f'{scenario.title}: ' if scenario else ''}{format_seconds(run.step_time)} per step"
     heading = step if title is None else title
-    return gantt(timeline_of(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
+    return gantt(timeline_of_ranks(run, ranks), title=heading, ranks=ranks, num_ranks=len(run.ranks), **options)
 
 
-def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
-    """Return the timeline of these ranks, each from its representative (default: the simulated ranks).
+def timeline_of_ranks(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
+    """Return the timeline of some ranks, copied from those that represent them (default: all simulated ranks).
 
     InputError for a rank that the job does not have.
     """
@@ -52,5 +52,5 @@ def timeline_of(run: Run, ranks: Sequence[int] | None) -> pd.DataFrame:
     return pd.concat([run.timeline_of(rank) for rank in dict.fromkeys(ranks)], ignore_index=True)
 
 
-SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _gantt}
+SHOWN: Mapping[str, Callable[..., Picture | CellPage]] = {"Run": _draw_gantt}
 """By the name of the class."""

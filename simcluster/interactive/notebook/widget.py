@@ -1,4 +1,4 @@
-"""The studio's notebook widget: settings of its controls go to the kernel, results come back.
+"""The studio's notebook widget: control settings go to the kernel, results come back.
 
 Imported only if anywidget is installed.
 """
@@ -17,9 +17,9 @@ import anywidget
 import traitlets
 
 from simcluster.base.errors import InputError
-from simcluster.interactive.controls.offers import described, remedies
-from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
-from simcluster.interactive.notebook.drawn import cell
+from simcluster.interactive.controls.offers import describe_controls, valid_settings
+from simcluster.interactive.controls.settings import Settings, check_value, settings_overrides, sort_settings
+from simcluster.interactive.notebook.drawn import cell_html
 from simcluster.results.result import Result
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.report.html import element
@@ -33,8 +33,8 @@ _MOST_KEPT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class StudioAnswer:
-    """The widget's content for some settings: HTML, or a ``message`` why they are invalid.
+class WidgetContent:
+    """Content that the studio widget shows: HTML, or a ``message`` why the settings are invalid.
 
     ``remedies`` are then valid settings as {words, settings}, nearest first.
     """
@@ -45,25 +45,25 @@ class StudioAnswer:
 
 
 class NotebookStudio:
-    """A scenario, and the results simulated from it."""
+    """A scenario with controls, and the cached results of its settings."""
 
     def __init__(self, base: Scenario) -> None:
         self.base = base
         self._replayed = lru_cache(_MOST_KEPT)(lambda settings: simulate_scenario(self.scenario(json.loads(settings))))
 
     def scenario(self, settings: Given) -> Scenario:
-        """Return the scenario with settings changed; InputError with the rule if they are invalid.
+        """Return the scenario with these settings of controls; raise InputError with the broken rule if invalid.
 
         dp follows if tp or pp change and it is not set itself.
         """
-        return self._made(in_order({key: checked(key, value) for key, value in settings.items()}))
+        return self._made(sort_settings({key: check_value(key, value) for key, value in settings.items()}))
 
     def _made(self, settings: Settings) -> Scenario:
-        changes = overrides(settings, self.base.origin.document.data)
+        changes = settings_overrides(settings, self.base.origin.document.data)
         return self.base.with_(changes) if changes else self.base
 
     def result(self, settings: Given) -> Result:
-        """Return the simulated step with these settings, simulated now if not cached."""
+        """Return the simulated step with these settings, from the cache if possible."""
         return self._replayed(json.dumps(settings, sort_keys=True, default=str))
 
     def controls(self, settings: Given) -> list[dict[str, Any]]:
@@ -72,50 +72,50 @@ class NotebookStudio:
             scenario = self.scenario(settings)
         except InputError:
             scenario = self.base
-        return [{**each, "set": settings.get(each["key"])} for each in described(scenario, self.base)]
+        return [{**each, "set": settings.get(each["key"])} for each in describe_controls(scenario, self.base)]
 
-    def answer(self, settings: Given, *, changed: str = "", zoom: bool = False) -> StudioAnswer:
-        """Return the content for settings, of which ``changed`` was set last.
+    def answer(self, settings: Given, *, changed: str = "", zoom: bool = False) -> WidgetContent:
+        """Return the widget's content for some settings; ``changed`` is the key that was set last.
 
         With ``zoom`` it includes the zoomable timeline.
         """
         try:
             result = self.result(settings)
         except InputError as problem:
-            return StudioAnswer("", str(problem), self._remedies(settings, changed, str(problem)))
+            return WidgetContent("", str(problem), self._remedies(settings, changed, str(problem)))
         parts = [result._repr_html_()]
         with suppress(InputError):  # the scenario cannot be simulated as it stands
             if settings:
                 found = replace(diff(self.result({}), result), names=("the scenario as given", "This step"))
-                parts.insert(0, cell(element("p", found.in_words())))
+                parts.insert(0, cell_html(element("p", found.in_words())))
         if zoom:
             from simcluster.interactive.notebook.gantt_cell import gantt_html
 
             parts.append(gantt_html(result)._repr_html_())
-        return StudioAnswer("".join(parts))
+        return WidgetContent("".join(parts))
 
     def _remedies(self, settings: Given, changed: str, complaint: str) -> list[Mapping[str, Any]]:
         try:
-            known = in_order({key: checked(key, value) for key, value in settings.items()})
+            known = sort_settings({key: check_value(key, value) for key, value in settings.items()})
         except InputError:
             return [{"words": "as in the scenario", "settings": {}}]
-        return [each.to_dict() for each in remedies(self.base, known, changed, complaint, self._made)]
+        return [each.to_dict() for each in valid_settings(self.base, known, changed, complaint, self._made)]
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("simcluster.interactive.notebook") / "assets" / name).read_text(encoding="utf-8")
 
 
 class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is not always there
-    """Widget with controls over a scenario, and the step with their settings.
+    """Notebook widget with controls over a scenario and the simulated step below them.
 
     ``settings`` are the changes by key; ``controls`` the available controls; ``html`` the content, or else ``message``
-    tells why the settings are invalid and ``remedies`` lists valid ones as {words, settings}, the first also as
+    states why the settings are invalid and ``remedies`` lists valid ones as {words, settings}, the first also as
     ``nearest``. ``answered`` counts the answers.
     """
 
-    _esm = _asset("studio.js")
-    _css = _asset("studio.css")
+    _esm = _read_asset("studio.js")
+    _css = _read_asset("studio.css")
     settings = traitlets.Dict().tag(sync=True)
     zoom = traitlets.Bool(False).tag(sync=True)
     controls = traitlets.List().tag(sync=True)
@@ -138,12 +138,12 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario with the current settings; InputError if they are invalid."""
+        """Scenario with the current settings of the controls; raises InputError if they are invalid."""
         return self._studio.scenario(self.settings)
 
     @property
     def result(self) -> Result:
-        """The step shown; InputError if the settings are invalid."""
+        """Simulated step with the current settings; raises InputError if they are invalid."""
         return self._studio.result(self.settings)
 
     def _answer(self, before: Given) -> None:
@@ -152,7 +152,7 @@ class StudioWidget(anywidget.AnyWidget):  # type: ignore[misc]  # anywidget is n
         try:
             found = self._studio.answer(now, changed=changed[-1] if changed else "", zoom=self.zoom)
         except Exception as bug:  # the controls must not be left waiting for an answer
-            found = StudioAnswer("", f"{type(bug).__name__}: {bug}. This is a bug of simcluster, please report it.")
+            found = WidgetContent("", f"{type(bug).__name__}: {bug}. This is a bug of simcluster, please report it.")
         with self.hold_sync():  # one message for all of it
             self.controls = self._studio.controls(now)
             self.html, self.message = found.html, found.message

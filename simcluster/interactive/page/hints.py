@@ -1,4 +1,4 @@
-"""Hints next to controls: what other values would change; and the report's advice as buttons.
+"""Hints next to the studio's controls: how other values would change the step; and advice as buttons.
 
 Each hint is one part of an answer: it simulates one other value while no change is pending.
 """
@@ -13,9 +13,17 @@ from typing import Any
 
 from simcluster.base.errors import InputError
 from simcluster.base.telling import set_estimate_limit
-from simcluster.interactive.controls.offers import LegalChange, offered, value_of, with_setting
-from simcluster.interactive.controls.settings import Control, Settings, Value, checked, controls, in_order, in_words
-from simcluster.interactive.page.states import value_of_text
+from simcluster.interactive.controls.offers import ValidSettings, control_value, offered_values, with_setting
+from simcluster.interactive.controls.settings import (
+    Control,
+    Settings,
+    Value,
+    check_value,
+    controls,
+    in_words,
+    sort_settings,
+)
+from simcluster.interactive.page.states import parse_value
 from simcluster.results.result import Result
 from simcluster.scenario.effort import estimate_seconds
 from simcluster.scenario.scenario import Scenario
@@ -29,20 +37,20 @@ _OPTIONS = re.compile(rf"{_ONE}(?: {_ONE})*")
 _PAIR = re.compile(rf"--(?:set )?({_KEY})[= ]({_VALUE})")
 
 
-def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalChange]]:
-    """Return the text with options replaced by labels of controls, and the settings they mean.
+def replace_options(told: Markup, settings: Settings) -> tuple[Markup, list[ValidSettings]]:
+    """Replace command-line options in a text by labels of controls, and return the settings that they mean.
 
     Options without a control stay as they are.
     """
-    ideas: list[LegalChange] = []
+    ideas: list[ValidSettings] = []
 
     def named(found: re.Match[str]) -> str:
         try:
-            change = [(key, checked(key, value_of_text(text))) for key, text in _PAIR.findall(found[0])]
+            change = [(key, check_value(key, parse_value(text))) for key, text in _PAIR.findall(found[0])]
         except InputError:
             return found[0]
         words = ", ".join(in_words(change))
-        ideas.append(LegalChange(words, _apply_change(settings, dict(change))))
+        ideas.append(ValidSettings(words, _apply_change(settings, dict(change))))
         return words
 
     text = Markup(_OPTIONS.sub(named, told))
@@ -50,11 +58,10 @@ def in_controls(told: Markup, settings: Settings) -> tuple[Markup, list[LegalCha
 
 
 def _apply_change(settings: Settings, change: Mapping[str, Value]) -> Settings:
-    """Return settings with a change, and without dp if the layout changes."""
     whole = {**dict(settings), **change}
     if change.keys() & {"parallel.tp", "parallel.pp", "parallel.cp"}:
         whole.pop("parallel.dp", None)
-    return in_order(whole)
+    return sort_settings(whole)
 
 
 Made = Callable[[Settings], Scenario]
@@ -79,7 +86,7 @@ _NO_VALUE = "no other valid value"
 
 @cache
 def hint_parts() -> Mapping[str, tuple[str, int]]:
-    """Return the parts of an answer that are hints: key and number of each other value."""
+    """Return the page parts that are hints, by name: key of a control and number of the other value."""
     hinted = [
         each for each in controls().values()
         if each.group in _GROUPS or each.key in _MORE_HINTED or each.key.startswith(_SCALE)
@@ -87,13 +94,13 @@ def hint_parts() -> Mapping[str, tuple[str, int]]:
     return {f"hint {each.key} {number}": (each.key, number) for each in hinted for number in range(_count(each))}
 
 
-def why_not() -> list[dict[str, Any]]:
-    """Return the controls without hints, and the reasons."""
+def missing_hints() -> list[dict[str, Any]]:
+    """Return the controls that have no hints, and the reasons."""
     return [{"key": each.key, "of": "", "words": each.untold} for each in controls().values() if each.untold]
 
 
-def hint(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
-    """Return what one other value of a control would change in the simulated step.
+def hint_for(part: str, result: Result, settings: Settings, made: Made) -> list[dict[str, Any]]:
+    """Return by how much one other value of a control would change the simulated step.
 
     Empty if there is no such value; the reason if the control has no other valid value, or if the step takes long.
     """
@@ -121,24 +128,22 @@ def _takes_long(scenario: Scenario) -> bool:
 
 
 def _percent_gain(result: Result, resource: str) -> str:
-    """Return the simulated gain from one percent more of a resource."""
     (found,) = sensitivity(result, [resource])
     change = -100 * (found.step_time - found.before) / found.before
     return f"{'−' if change >= 0 else '+'}{abs(change):.2f} % with 1 % {'less' if resource in TIMES else 'more'}"
 
 
 def _count(control: Control) -> int:
-    """Return the number of hints for a control: one for speeds (a percent more)."""
     return 1 if control.offer == "switch" or control.key.startswith(_SCALE) else 2 if control.most else _MOST_WORDS
 
 
 def _other_values(
     scenario: Scenario, settings: Settings, control: Control, number: int, made: Made
 ) -> Iterator[tuple[Value, Scenario]]:
-    """Yield the other value with that number: of numbers the next valid below and above, of words in order."""
+    """Yield a valid other value by its number, with its scenario: the next number below or above, or a word."""
     key, document = control.key, scenario.document()
-    values, place = list(offered(scenario, document, control)), 0
-    now = dict(settings).get(key, control.off) if control.is_fault else value_of(scenario, document, key)
+    values, place = list(offered_values(scenario, document, control)), 0
+    now = dict(settings).get(key, control.off) if control.is_fault else control_value(scenario, document, key)
     if isinstance(now, tuple):
         place, now = now
     if now is not None and now not in values:
@@ -167,7 +172,7 @@ def _valid_values(
 def _describe_change(result: Result, scenario: Scenario, control: Control, value: Value) -> Iterator[tuple[str, str]]:
     """Yield the quantity and its change: step time, or throughput per GPU if batch or cluster differ."""
     if _takes_long(scenario):
-        yield "", f"{_value_text(control, value)} {_TOO_LONG}"
+        yield "", f"{_format_value(control, value)} {_TOO_LONG}"
         return
     try:
         with set_estimate_limit(_MOST_SECONDS):
@@ -181,10 +186,10 @@ def _describe_change(result: Result, scenario: Scenario, control: Control, value
         of, part = "tokens/s per GPU", other.tokens_per_s_per_gpu / result.tokens_per_s_per_gpu - 1
     fits = " (out of memory)" if result.fits and not other.fits else ""
     change = typeset(f"{part:+.1%}") if abs(part) >= _NOTICED else "the same"
-    yield of, f"{change} {_value_text(control, value)}{fits}"
+    yield of, f"{change} {_format_value(control, value)}{fits}"
 
 
-def _value_text(control: Control, value: Value) -> str:
+def _format_value(control: Control, value: Value) -> str:
     if control.offer == "switch":
         return "if on" if value else "if off"
     if control.is_fault:

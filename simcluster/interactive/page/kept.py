@@ -30,8 +30,8 @@ _Key = TypeVar("_Key")
 _Kept = TypeVar("_Kept")
 
 
-class KeptPlays:
-    """Caches of recent results by scenario text, and of plans and programs by their inputs."""
+class ResultCache:
+    """Caches of recent results by scenario, and of plans and stage programs by their inputs."""
 
     def __init__(self) -> None:
         self._results: OrderedDict[str, Result] = OrderedDict()
@@ -39,7 +39,7 @@ class KeptPlays:
         self._plans: OrderedDict[str, PlannedStep] = OrderedDict()
 
     def result(self, scenario: Scenario) -> Result:
-        """Return the simulated step of a scenario, cached if possible; InputError if it is too large."""
+        """Return the simulated step of a scenario, from the cache if possible; raise InputError if it is too large."""
         text = scenario.model_dump_json()
         if text not in self._results:
             if scenario.gpus > MOST_GPUS:
@@ -50,7 +50,7 @@ class KeptPlays:
         return _touch_entry(self._results, text)
 
     def planned(self, scenario: Scenario) -> PlannedStep:
-        """Return the plan of a scenario, cached if only faults differ, with cached programs if equal."""
+        """Return the plan of a scenario, from the cache if only faults differ."""
         if scenario.checkpoint is not None:
             return plan_step(scenario)
         whole, programs = _cache_keys(scenario)
@@ -67,7 +67,6 @@ class KeptPlays:
 
 
 def _cache_keys(scenario: Scenario) -> tuple[str, str]:
-    """Return the inputs of a scenario's plan, and those of its programs."""
     document = scenario.model_dump(mode="json")
     for name in _ELSEWHERE:
         document.pop(name, None)
@@ -78,7 +77,6 @@ def _cache_keys(scenario: Scenario) -> tuple[str, str]:
 
 
 def _touch_entry(kept: OrderedDict[_Key, _Kept], key: _Key) -> _Kept:
-    """Return a cache entry, and drop the least recently used ones."""
     kept.move_to_end(key)
     while len(kept) > _MAX_ENTRIES:
         kept.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Processes that simulate the states of the studio's windows: one per core, each with recent results.
+"""Worker processes that simulate for the studio's browser windows: one per core, each with recent results.
 
 A window's newest request wins: the previous one is dropped between two parts, and stopped if a part takes long. Answers
 are cached by content, so that going back is free.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from simcluster.base.errors import InputError
 from simcluster.base.processes import count_cores
-from simcluster.interactive.page.answers import AHEAD_OF, QUICK, SLOW, StateAsked, answer
+from simcluster.interactive.page.answers import AHEAD_OF, QUICK, SLOW, PageQuery, answer_part
 from simcluster.interactive.page.hints import hint_parts
 from simcluster.show.report.packing import ALIGNED
 
@@ -36,12 +36,12 @@ MOST_SECONDS = 300.0
 """Of one part; what takes longer is stopped, and said."""
 
 
-class PlayStopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
-    """The call was stopped together with its process."""
+class SimulationStopped(Exception):  # noqa: N818 (no error: somebody has asked for it)
+    """Raised by a call whose process was stopped."""
 
 
 class Worker:
-    """A process that simulates; a window keeps its worker, which has its recent results.
+    """A process that simulates; a browser window keeps its worker, which caches its recent results.
 
     ``behind`` is the process's nice value: its priority on a busy computer.
     """
@@ -54,16 +54,16 @@ class Worker:
         self.windows = 0
 
     def hire(self) -> ProcessPoolExecutor:
-        """Start the process if it is not running, which takes a second."""
+        """Start the worker process if it is not running, which takes a second."""
         if self._executor is None:
             self._executor = ProcessPoolExecutor(
-                1, mp_context=get_context("spawn"), initializer=begin, initargs=(self._behind,)
+                1, mp_context=get_context("spawn"), initializer=prepare_worker, initargs=(self._behind,)
             )
             self._executor.submit(os.getpid)
         return self._executor
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a module in the process and return its result.
+        """Call a module-level function in the worker process and return its result.
 
         Raises what it raises; PlayStopped if it was stopped.
         """
@@ -74,7 +74,7 @@ class Worker:
             except BrokenProcessPool:
                 executor.shutdown(wait=False)
                 self._executor = None
-                raise PlayStopped from None
+                raise SimulationStopped from None
             finally:
                 self._running = None
 
@@ -86,7 +86,7 @@ class Worker:
             task.cancel()
 
     def close(self) -> None:
-        """Stop the process."""
+        """Stop the worker process."""
         self._terminate()
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
@@ -97,15 +97,15 @@ class Worker:
             process.terminate()
 
 
-def begin(behind: int) -> None:
-    """Prepare a worker process: ignore Ctrl-C, lower its priority, collect less garbage."""
+def prepare_worker(behind: int) -> None:
+    """Prepare a worker process: ignore Ctrl-C, lower its priority, collect garbage less often."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "nice"):
         os.nice(behind)
-    spare_collector()
+    reduce_garbage_collection()
 
 
-def spare_collector() -> None:
+def reduce_garbage_collection() -> None:
     """Exempt permanent objects from garbage collection, and collect rarely.
 
     Results have no cycles, and a collection takes 20 ms of every part of an answer.
@@ -115,7 +115,7 @@ def spare_collector() -> None:
 
 
 class StudioPool:
-    """Workers that are assigned to windows, one more for slow parts, and cached answers as JSON."""
+    """Worker processes that are assigned to browser windows, one more for slow parts, and cached page content."""
 
     def __init__(self, count: int | None = None) -> None:
         self._workers = [Worker() for _ in range(count or min(count_cores(), _MOST_PROCESSES))]
@@ -124,52 +124,52 @@ class StudioPool:
         self._size = 0
 
     def begin(self) -> None:
-        """Start the process that the first window will use."""
+        """Start the worker process that the first browser window will use."""
         self._workers[0].hire()
 
     def window(self) -> Viewer:
-        """Return a viewer for a new window, on the worker with the fewest windows."""
+        """Return a viewer for a new browser window, on the worker with the fewest windows."""
         worker = min(self._workers, key=lambda each: each.windows)
         worker.windows += 1
         return Viewer(self, worker, self._slow)
 
     def known(self, key: object) -> str | None:
-        """Return a cached answer, or None."""
+        """Return cached page content, or None."""
         if key in self._known:
             self._known.move_to_end(key)
         return self._known.get(key)
 
     def keep(self, key: object, text: str) -> None:
-        """Cache an answer, and drop the least recently used ones."""
+        """Cache page content, and drop the least recently used ones."""
         self._size += len(text) - len(self._known.pop(key, ""))
         self._known[key] = text
         while self._size > _MOST_BYTES:
             self._size -= len(self._known.popitem(last=False)[1])
 
     def close(self) -> None:
-        """Stop all processes."""
+        """Stop all worker processes."""
         for worker in (*self._workers, self._slow):
             worker.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewRequest:
-    """A request of a window, its number, and the version of its files."""
+    """A request of a browser window, its number, and the version of the files that it reads."""
 
     number: int
-    asked: StateAsked
+    asked: PageQuery
     version: object
 
 
-class PartAnswer(NamedTuple):
-    """A part of an answer as JSON, and binary columns of numbers."""
+class PagePart(NamedTuple):
+    """A part of the page's content: JSON text, and binary columns of numbers."""
 
     text: str
     columns: bytes = b""
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> PartAnswer:
-        """Return the JSON of what ``answers.answer`` returns; ValueError for numbers that JSON lacks."""
+    def of(cls, told: Mapping[str, Any]) -> PagePart:
+        """Return a page part from what ``answer_part`` returns; raise ValueError for numbers that JSON lacks."""
         columns = told.get("columns")
         raw = columns if isinstance(columns, bytes) else b""
         kept = {name: each for name, each in told.items() if each is not raw}
@@ -177,11 +177,11 @@ class PartAnswer(NamedTuple):
 
     @property
     def there(self) -> bool:
-        """Whether the part is an answer and not a problem."""
+        """Whether the part has content and not a problem."""
         return self.text.startswith('{"part"')
 
     def message(self, number: int) -> str | bytes:
-        """Return the message to the window: a line of JSON, then the aligned columns."""
+        """Return the message to the browser window: a line of JSON, then the aligned columns."""
         text = f'{{"ask":{number},"of":{self.text}}}'
         if not self.columns:
             return text
@@ -189,11 +189,11 @@ class PartAnswer(NamedTuple):
         return b"".join((line, b" " * (-(len(line) + 1) % ALIGNED), b"\n", self.columns))
 
 
-_STOPPED, _DONE = PartAnswer('{"stopped":true}'), PartAnswer('{"done":true}')
+_STOPPED, _DONE = PagePart('{"stopped":true}'), PagePart('{"done":true}')
 
 
 class Viewer:
-    """The newest request of a window, and the answers to it.
+    """The newest request of a browser window, and the content sent in reply.
 
     Quick parts come from the window's worker; slow ones from another, so that the next change need not wait.
     """
@@ -205,28 +205,28 @@ class Viewer:
         self._said: asyncio.Queue[str | bytes] = asyncio.Queue()
         self._at: dict[Worker, asyncio.Task[Any]] = {}
 
-    def ask(self, number: int, asked: StateAsked, version: object) -> None:
-        """Replace the window's request by a new one."""
+    def ask(self, number: int, asked: PageQuery, version: object) -> None:
+        """Replace the browser window's request by a new one."""
         self._newest = ViewRequest(number, asked, version)
         self._came.set()
 
     async def leave(self) -> None:
-        """Cancel the window's request."""
+        """Cancel the browser window's request."""
         self._newest = None
         for worker, task in tuple(self._at.items()):
             await worker.stop(task)
 
     async def close(self) -> None:
-        """Cancel everything, after the window was closed."""
+        """Cancel everything after the browser window was closed."""
         await self.leave()
         self._worker.windows -= 1
 
     async def once(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function outside the page's requests, for a file or a report."""
+        """Call a function in the worker outside the page's requests, for a file or a report."""
         return await self._slow.call(function, *arguments)
 
     async def answers(self) -> AsyncIterator[str | bytes]:
-        """Yield messages to the window: parts of answers, and notices of what takes long."""
+        """Yield messages to the browser window: parts of the content, and notices of what takes long."""
         tasks = [asyncio.create_task(self._quick_parts()), asyncio.create_task(self._slow_parts())]
         try:
             while True:
@@ -252,7 +252,6 @@ class Viewer:
                 self._said.put_nowait(_DONE.message(request.number))
 
     async def _parts(self, request: ViewRequest, parts: Sequence[str], worker: Worker) -> bool:
-        """Send these parts of an answer; return False if a newer request came or there is no answer."""
         for part in parts:
             told = self._known(request, part)
             if told is None and part in AHEAD_OF and self._known(request, AHEAD_OF[part]):
@@ -267,32 +266,32 @@ class Viewer:
                 return False
         return True
 
-    def _known(self, request: ViewRequest, part: str) -> PartAnswer | None:
+    def _known(self, request: ViewRequest, part: str) -> PagePart | None:
         text = self._pool.known((request.asked, request.version, part))
-        return None if text is None else PartAnswer(text)
+        return None if text is None else PagePart(text)
 
-    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> PartAnswer:
+    async def _played(self, request: ViewRequest, part: str, worker: Worker) -> PagePart:
         try:
             while True:
-                self._at[worker] = task = asyncio.create_task(worker.call(answer, request.asked, part))
+                self._at[worker] = task = asyncio.create_task(worker.call(answer_part, request.asked, part))
                 task.add_done_callback(_take_exception)
                 given_up = await self._wait(task, request, part, worker)
                 if task.cancelled():
                     return _STOPPED
                 try:
-                    return PartAnswer.of(await task)
-                except PlayStopped:  # by another window's wish, if not by this one's: then once more
+                    return PagePart.of(await task)
+                except SimulationStopped:  # by another window's wish, if not by this one's: then once more
                     if given_up or self._newest is not request:
                         return _STOPPED
         except InputError as problem:  # found when it was played
-            return PartAnswer.of({"problem": str(problem).splitlines(), "remedies": []})
+            return PagePart.of({"problem": str(problem).splitlines(), "remedies": []})
         except Exception as problem:  # ours; the page says so, and lives on
-            return PartAnswer.of({"bug": f"{type(problem).__name__}: {problem}"[:500]})
+            return PagePart.of({"bug": f"{type(problem).__name__}: {problem}"[:500]})
         finally:
             self._at.pop(worker, None)
 
     async def _wait(self, task: asyncio.Task[Any], request: ViewRequest, part: str, worker: Worker) -> bool:
-        """Wait for a task; stop it if it is stale or takes too long, and return whether it was stopped."""
+        """Wait for a task; stop it if it is outdated or takes too long, and return whether it was stopped."""
         clock = asyncio.get_running_loop().time
         begun = told = clock()
         while not task.done():
@@ -305,7 +304,7 @@ class Viewer:
                 return True
             if not task.done() and not stale and now - told > _TELLS_EVERY:
                 told = now
-                self._said.put_nowait(PartAnswer.of({"doing": part, "seconds": now - begun}).message(request.number))
+                self._said.put_nowait(PagePart.of({"doing": part, "seconds": now - begun}).message(request.number))
         return False
 
 

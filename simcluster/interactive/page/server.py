@@ -1,8 +1,7 @@
-"""The studio's server: one page, a WebSocket for its changes, and files; only on this computer.
+"""The studio's web server: one page, a WebSocket for its changes, and files; only on this computer.
 
-It answers only requests of its own pages: the address is 127.0.0.1, and Host and Origin are checked, so that no other
-page can use it through a browser. Messages are small, ``states`` and ``controls`` check everything in them, and an
-invalid message gets an answer in words.
+The address is 127.0.0.1, and Host and Origin are checked, so that no other page can use it through a browser. Messages
+are small, and ``states`` and ``controls`` check everything in them.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from simcluster.base.errors import InputError
 from simcluster.base.written import write_text
 from simcluster.documents.diagnostics import shown
 from simcluster.documents.shipped import builtin_names
-from simcluster.interactive.page.answers import StateAsked, report_of, scenario_text
-from simcluster.interactive.page.pool import PlayStopped, StudioPool, Viewer
-from simcluster.interactive.page.states import MOST_LINK, Folder, StudioState, state_of_json, state_of_link
-from simcluster.show.report.html import asset, json_block
+from simcluster.interactive.page.answers import PageQuery, report_html, scenario_text
+from simcluster.interactive.page.pool import SimulationStopped, StudioPool, Viewer
+from simcluster.interactive.page.states import MOST_LINK, Folder, StudioState, parse_link, parse_state
+from simcluster.show.report.html import json_block, read_asset
 from simcluster.show.report.page import SCRIPTS, content_policy, in_private_scope, style_sheet
 
 HOST = "127.0.0.1"
@@ -42,7 +41,7 @@ _OWN_SCRIPTS = ("client.js", "panel.js", "ways.js", "studio.js")
 
 
 def application(folder: Path, first: StudioState | None, port: int, pool: StudioPool) -> ASGIApp:
-    """Return the studio's ASGI application over a folder, with an initial state or a choice of scenarios."""
+    """Return the studio's ASGI application over a folder; ``first`` is the initial state (None: choose a scenario)."""
     own = Studio(Folder(folder), first, pool)
 
     @asynccontextmanager
@@ -63,7 +62,7 @@ def application(folder: Path, first: StudioState | None, port: int, pool: Studio
 
 
 class OnlyLocal:
-    """ASGI middleware that rejects requests from other hosts and from other pages."""
+    """ASGI middleware that rejects requests from other hosts and from other web pages."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
@@ -95,14 +94,14 @@ class OnlyLocal:
 
 
 class Studio:
-    """Handlers of the studio's requests."""
+    """Handlers of the studio's web requests."""
 
     def __init__(self, folder: Folder, first: StudioState | None, pool: StudioPool) -> None:
         self._folder, self._first, self._pool = folder, first, pool
 
     async def page(self, request: Request) -> Response:
-        """Return the page, which needs nothing but its WebSocket."""
-        parts = [*(asset(name) for name in SCRIPTS), *(_read_asset(name) for name in _OWN_SCRIPTS)]
+        """Return the studio's page, which needs nothing but its WebSocket."""
+        parts = [*(read_asset(name) for name in SCRIPTS), *(_read_asset(name) for name in _OWN_SCRIPTS)]
         script, sheet = in_private_scope("\n".join(parts)), style_sheet() + _read_asset("studio.css")
         beginning = {
             "state": self._first and self._first.to_json(),
@@ -121,20 +120,20 @@ class Studio:
         return Response(text, media_type="text/html", headers={"content-security-policy": policy, **_HEADERS})
 
     async def report(self, request: Request) -> Response:
-        """Return the report about a state, and the pinned one if any, as a page to keep or send."""
+        """Return the HTML report about a state, and the pinned one if any, to keep or send."""
         return await self._made(request, self._report, "text/html", "")
 
     async def _report(self, window: Viewer, request: Request) -> str:
         pinned = request.query_params.get("pinned")
-        asked = StateAsked(_state(request), state_of_link(pinned) if pinned else None, self._folder.path)
-        return str(await window.once(report_of, asked))
+        asked = PageQuery(_state_of_request(request), parse_link(pinned) if pinned else None, self._folder.path)
+        return str(await window.once(report_html, asked))
 
     async def scenario(self, request: Request) -> Response:
-        """Return the state as a scenario file to download."""
+        """Return a state as a scenario file to download."""
         return await self._made(request, self._scenario, "application/yaml", 'attachment; filename="scenario.yaml"')
 
     async def _scenario(self, window: Viewer, request: Request) -> str:
-        return str(await window.once(scenario_text, _state(request), self._folder.path))
+        return str(await window.once(scenario_text, _state_of_request(request), self._folder.path))
 
     async def _made(self, request: Request, make: Any, media: str, disposition: str) -> Response:
         window = self._pool.window()
@@ -142,7 +141,7 @@ class Studio:
             text = await make(window, request)
         except InputError as problem:
             return PlainTextResponse(f"{problem}\n", 400, headers=_HEADERS)
-        except PlayStopped:
+        except SimulationStopped:
             return PlainTextResponse("stopped; ask again\n", 503, headers=_HEADERS)
         finally:
             await window.close()
@@ -150,7 +149,7 @@ class Studio:
         return Response(text, media_type=media, headers={**_HEADERS, **more})
 
     async def live(self, wire: WebSocket) -> None:
-        """Handle changes of a window, and send answers, until it is closed."""
+        """Receive changes of a browser window and send content until it is closed."""
         await wire.accept()
         window = self._pool.window()
         answers = asyncio.create_task(self._send(wire, window))
@@ -174,7 +173,7 @@ class Studio:
             raise WebSocketDisconnect
         number = 0
         try:
-            told = _read(event.get("text"))
+            told = _parse_message(event.get("text"))
             number = told["ask"]
             if told.get("leave"):
                 await window.leave()
@@ -183,7 +182,7 @@ class Studio:
                 await wire.send_json({"ask": number, "of": {"saved": text, "files": self._folder.names()}})
             else:
                 self._ask(window, number, told)
-        except (InputError, PlayStopped) as problem:
+        except (InputError, SimulationStopped) as problem:
             lines = str(problem).splitlines() or ["stopped; ask again"]
             await wire.send_json({"ask": number, "of": {"problem": lines, "remedies": []}})
         except (WebSocketDisconnect, RuntimeError):
@@ -193,10 +192,10 @@ class Studio:
             await wire.send_json({"ask": number, "of": {"problem": told_so, "remedies": []}})
 
     def _ask(self, window: Viewer, number: int, told: Mapping[str, Any]) -> None:
-        live = state_of_json(told.get("live"))
-        pinned = None if told.get("pinned") is None else state_of_json(told["pinned"])
+        live = parse_state(told.get("live"))
+        pinned = None if told.get("pinned") is None else parse_state(told["pinned"])
         changed = told.get("changed", "")
-        asked = StateAsked(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
+        asked = PageQuery(live, pinned, self._folder.path, changed if isinstance(changed, str) else "")
         states = [live] if pinned is None else [live, pinned]
         found = (self._folder.scenario_path(state.base).stat() for state in states)
         window.ask(number, asked, tuple((each.st_mtime_ns, each.st_size) for each in found))
@@ -205,7 +204,7 @@ class Studio:
         if not isinstance(told["save"], str):
             raise InputError(f"the file name must be text, got {shown(told['save'])}")
         path = self._folder.to_write(told["save"])
-        text = await window.once(scenario_text, state_of_json(told.get("live")), self._folder.path)
+        text = await window.once(scenario_text, parse_state(told.get("live")), self._folder.path)
         write_text(path, text, new=True)
         return path.name
 
@@ -216,7 +215,7 @@ _HEADERS = {
 }  # fmt: skip
 
 
-def _read(text: object) -> dict[str, Any]:
+def _parse_message(text: object) -> dict[str, Any]:
     try:
         found = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -229,11 +228,11 @@ def _read(text: object) -> dict[str, Any]:
     return found
 
 
-def _state(request: Request) -> StudioState:
+def _state_of_request(request: Request) -> StudioState:
     link = request.query_params.get("state", "")
     if not link:
         raise InputError(f"state is missing: a link of the studio, of at most {MOST_LINK:,} characters")
-    return state_of_link(link)
+    return parse_link(link)
 
 
 def _read_asset(name: str) -> str:
@@ -248,7 +247,7 @@ def serve(
     port: int = 0,
     seconds: float | None = None,
 ) -> None:
-    """Serve until Ctrl-C, or for ``seconds``; call ``ready`` with the address once it can be opened.
+    """Serve the studio until Ctrl-C, or for ``seconds``; call ``ready`` with the address once it can be opened.
 
     InputError for a port in use.
     """
@@ -271,7 +270,7 @@ def serve(
 
 
 def _is_server_fault(record: logging.LogRecord) -> bool:
-    """Return whether a log record is about this program, not about invalid requests (1007: not UTF-8)."""
+    """Return whether a log record is about the server itself, not about invalid requests (1007: not UTF-8)."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
 
 

@@ -1,4 +1,4 @@
-"""States of the studio: a base scenario and settings; to and from links and scenario files.
+"""States of the studio: a base scenario with settings of controls; to and from links and scenario files.
 
 No side effects except reading the base: a built-in scenario, or a file of the folder.
 """
@@ -20,7 +20,7 @@ from simcluster.documents.given_files import list_files
 from simcluster.documents.own_words import names_function
 from simcluster.documents.reading import read_document
 from simcluster.documents.shipped import builtin_names, builtin_path
-from simcluster.interactive.controls.settings import Settings, checked, in_order, overrides
+from simcluster.interactive.controls.settings import Settings, check_value, settings_overrides, sort_settings
 from simcluster.scenario.scenario import Origin, Scenario
 
 MOST_LINK = 4096
@@ -32,23 +32,23 @@ _BASE = "scenario"
 
 @dataclass(frozen=True, slots=True)
 class StudioState:
-    """A base scenario, by built-in name or file name, and the settings of controls in their order."""
+    """State of the studio: a base scenario (built-in name or file name), and settings in the order of controls."""
 
     base: str
     settings: Settings = ()
 
     def link(self) -> str:
-        """Return the state as the part of an address after #, with JSON values."""
+        """Return the state as a URL fragment (after #), with JSON values."""
         pairs = [(_BASE, self.base), *((key, json.dumps(value)) for key, value in self.settings)]
         return "&".join(f"{key}={quote(value, safe='[],.')}" for key, value in pairs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as in messages."""
+        """Return the state as JSON, as in messages of the page."""
         return {"base": self.base, "settings": dict(self.settings)}
 
 
-def state_of_link(text: str) -> StudioState:
-    """Return the state of a link; InputError for an invalid one."""
+def parse_link(text: str) -> StudioState:
+    """Return the studio state of a URL fragment; raise InputError for an invalid one."""
     if len(text) > MOST_LINK:
         raise InputError(f"a link of the studio has at most {MOST_LINK:,} characters, got {len(text):,}")
     try:
@@ -56,19 +56,19 @@ def state_of_link(text: str) -> StudioState:
     except ValueError:
         raise InputError("not a link of the studio; write scenario=NAME&parallel.tp=4") from None
     base = pairs.pop(_BASE, "")
-    return state_of_json({"base": base, "settings": {key: value_of_text(value) for key, value in pairs.items()}})
+    return parse_state({"base": base, "settings": {key: parse_value(value) for key, value in pairs.items()}})
 
 
-def value_of_text(text: str) -> object:
-    """Return a JSON value; text that is not JSON is a word."""
+def parse_value(text: str) -> object:
+    """Parse a JSON value; text that is not JSON is returned as a string."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-def state_of_json(value: object) -> StudioState:
-    """Return the state of a message; InputError for anything else."""
+def parse_state(value: object) -> StudioState:
+    """Return the studio state in a message of the page; raise InputError for anything else."""
     if not isinstance(value, Mapping) or not value.keys() <= {"base", "settings"}:
         raise InputError(
             f"a state of the studio must be {{base, settings}}, got {shown(value)}; write "
@@ -82,8 +82,8 @@ def state_of_json(value: object) -> StudioState:
             f"settings of the studio must be a mapping of controls to values, as in "
             f"{{'parallel.tp': 2}}; got {shown(settings)}"
         )
-    found = {str(key): checked(str(key), each) for key, each in settings.items()}
-    return StudioState(base, in_order(found))
+    found = {str(key): check_value(str(key), each) for key, each in settings.items()}
+    return StudioState(base, sort_settings(found))
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def state_of_json(value: object) -> StudioState:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a studio, the only one that it reads and writes."""
+    """The studio's folder, the only one that it reads and writes."""
 
     path: Path
 
@@ -101,14 +101,14 @@ class Folder:
         return sorted(name for name in found if self.file(name) is not None)
 
     def file(self, name: str) -> Path | None:
-        """Return the path of a file in the folder; None for another name, and for a link that leads elsewhere."""
+        """Return the path of a file in the folder; None for another name, and for a symlink that leads elsewhere."""
         path = self.path / name
         if not _FILE.fullmatch(name) or not path.is_file() or path.resolve().parent != self.path.resolve():
             return None
         return path
 
     def to_write(self, name: str) -> Path:
-        """Return the path for a new scenario; InputError for an invalid or existing name."""
+        """Return the path for a new scenario file; raise InputError for an invalid or existing name."""
         if not name.endswith((".yaml", ".yml")):
             name += ".yaml"
         if not _FILE.fullmatch(name):
@@ -119,7 +119,7 @@ class Folder:
         return path
 
     def scenario_path(self, base: str) -> Path:
-        """Return the file of a base; InputError if it is neither built-in nor in the folder."""
+        """Return the file of a base scenario; raise InputError if it is neither built-in nor in the folder."""
         path = self.file(base)
         if path is not None:
             return path
@@ -131,18 +131,18 @@ class Folder:
         return builtin_path("scenarios", base)
 
 
-def scenario_of(state: StudioState, folder: Folder) -> Scenario:
-    """Return the scenario of a state; InputError with every broken rule.
+def state_scenario(state: StudioState, folder: Folder) -> Scenario:
+    """Return the scenario of a studio state; raise InputError with every broken rule.
 
     No Python code is run: a file whose schedule is a Python function is rejected.
     """
     path = folder.scenario_path(state.base)
-    return _made(path, path.stat().st_mtime_ns, state)
+    return _load_changed_scenario(path, path.stat().st_mtime_ns, state)
 
 
 @lru_cache(maxsize=16)
-def _made(path: Path, changed: int, state: StudioState) -> Scenario:
-    document = _read(path, changed)
+def _load_changed_scenario(path: Path, changed: int, state: StudioState) -> Scenario:
+    document = _read_document(path, changed)
     pipeline = document.data.get("pipeline")
     schedule = pipeline.get("schedule") if isinstance(pipeline, Mapping) else None
     replaced = any(key == "pipeline.schedule" for key, _ in state.settings)
@@ -151,9 +151,9 @@ def _made(path: Path, changed: int, state: StudioState) -> Scenario:
             f"{state.base}: pipeline.schedule is Python ({shown(schedule)}), which the studio does not run; write it "
             "as rows: simcluster schedule --csv"
         )
-    return Origin(document).changed(overrides(state.settings, document.data))
+    return Origin(document).changed(settings_overrides(state.settings, document.data))
 
 
 @lru_cache(maxsize=32)
-def _read(path: Path, changed: int) -> Any:
+def _read_document(path: Path, changed: int) -> Any:
     return read_document(path)

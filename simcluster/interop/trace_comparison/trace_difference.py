@@ -243,10 +243,10 @@ def trace_comparer(path: str | Path, kernels: str | None) -> Callable[[Result], 
 def report_trace(found: TraceDifference) -> ReportedTrace:
     """Return a trace's section of the report page: sentences, largest finding first, then tables."""
     from simcluster.show.report.entry import ReportedTrace
-    from simcluster.show.report.html import html_of
+    from simcluster.show.report.html import blocks_html
 
     sentences, notes = Lines(found.sentences()), Lines([f"Note: {note}" for note in found.notes])
-    shown = html_of([sentences, *difference_tables(found), notes])
+    shown = blocks_html([sentences, *difference_tables(found), notes])
     return ReportedTrace(found.names[1], tuple(sorted(found.rank_compute)), shown, first_recorded_step(found))
 
 

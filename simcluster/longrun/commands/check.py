@@ -11,7 +11,7 @@ from simcluster.cli.answers import answer_of
 from simcluster.cli.common import overrides_of
 from simcluster.cli.terminal import styled
 from simcluster.longrun.launch.check import check
-from simcluster.show.blocks import Lines, text_of
+from simcluster.show.blocks import Lines, blocks_text
 
 
 def run(args: argparse.Namespace) -> None:
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> None:
     def text() -> str:
         more = [] if small is None else [Lines([f"{common.wrote(args, args.small)}: {small.summary()}"])]
         return re.sub(
-            "^(WARN|FAIL)", _colour_verdict, text_of([*answer_of(found), *more], bold=common.bold), flags=re.M
+            "^(WARN|FAIL)", _colour_verdict, blocks_text([*answer_of(found), *more], bold=common.bold), flags=re.M
         )
 
     common.answer(args, text, lambda: document)

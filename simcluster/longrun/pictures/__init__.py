@@ -1,1 +1,1 @@
-"""Plots of long runs, policies and budgets."""
+"""Plots of long training runs, of compared policies, and of compute budgets."""

@@ -1,4 +1,4 @@
-"""Plot of unproductive GPU-time by category and by cause, and helpers that plots of runs share."""
+"""Plot of unproductive GPU time by category and by cause, and helpers that plots of long runs share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simcluster.base.units import DAY
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.run import FATES, Outcomes, cause_names
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.show.bars import bar_rows
+from simcluster.show.bars import set_up_bar_rows
 from simcluster.show.palette import (
     COMPUTE_KINDS,
     MEMORY,
@@ -58,21 +58,21 @@ def put_title(figure: Figure, text: str, size: float = 11.5) -> None:
     figure.suptitle(fill(text, letters), fontsize=size, color=TEXT, x=0.01, ha="left")
 
 
-def annotate(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
+def annotate_point(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, float], **look: Any) -> None:
     """Annotate a data point with small text; ``shift`` is in points."""
     look = {"fontsize": 8.5, "color": TEXT, **look}
     axes.annotate(text, at, xytext=shift, textcoords="offset points", **look)
 
 
 def group_causes(ordered: Sequence[str], most: int = 8) -> dict[str, list[str]]:
-    """Return causes in groups, in their order: each alone, and the rest together beyond ``most``."""
+    """Group causes of lost time for a plot: each alone, and those beyond ``most`` together."""
     alone = ordered if len(ordered) <= most else ordered[: most - 1]
     rest = {f"{len(ordered) - len(alone)} other causes": list(ordered[len(alone) :])} if len(ordered) > most else {}
     return {cause: [cause] for cause in alone} | rest
 
 
-def shares_of(outcomes: Outcomes) -> pd.DataFrame:
-    """Return shares of the total wall time by time category (rows) and cause (columns); they sum to 1.
+def time_shares(outcomes: Outcomes) -> pd.DataFrame:
+    """Return shares of the wall time by category (rows) and cause (columns); all shares add up to 1.
 
     Columns are causes, ``CHECKPOINTS``, and "".
     """
@@ -89,7 +89,7 @@ def shares_of(outcomes: Outcomes) -> pd.DataFrame:
 
 
 def weekly_goodput(outcomes: Outcomes) -> Floats:
-    """Return the goodput of each week, [run, week]; nan where a run is over.
+    """Return the goodput of each week as [run, week]; nan where a run has ended.
 
     A partial last week counts from half a day on. A step lost after the end of its week is subtracted from the next
     one.
@@ -98,7 +98,7 @@ def weekly_goodput(outcomes: Outcomes) -> Floats:
     return np.where(lasts < min(DAY / 2, float(outcomes.wall.min())), np.nan, good)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share as text with about three digits: "92.1 %", "0.31 %"."""
     return f"{100 * share:.2f} %" if share < 0.1 else f"{100 * share:.1f} %"
 
@@ -110,15 +110,15 @@ _MANY = ((1e6, "million "), (1e3, "thousand "))
 
 @checked
 def fates(trainings: Mapping[str, TrainingRun], title: str = "") -> Figure:
-    """Draw unproductive time by category for each policy, and below it by cause.
+    """Draw unproductive time by category for each policy, and below it by cause of failure.
 
     Shares are means over the simulated runs, of the wall time (so of the GPU-time). The seven causes that take most
-    over all policies have a row each, the others share one; checkpoints have no cause and a row of their own.
+    over all policies have a row each, the others share one; checkpoints have no cause and a separate row.
     InputError without a policy.
     """
     if not trainings:
         raise InputError('nothing to draw: give at least one, as in {"as planned": train(scenario)}')
-    tables = {name: shares_of(training.outcomes) for name, training in trainings.items()}
+    tables = {name: time_shares(training.outcomes) for name, training in trainings.items()}
     causes = list(dict.fromkeys(cause for table in tables.values() for cause in table.columns))
     tables = {name: table.reindex(columns=causes, fill_value=0.0) for name, table in tables.items()}
     groups = _cause_groups(tables)
@@ -145,10 +145,10 @@ def _draw_policies(axes: Axes, trainings: Mapping[str, TrainingRun], tables: Map
     most = max(_lost_share(table) for table in tables.values()) or 1e-6
     for row, (name, table) in enumerate(tables.items()):
         end = _draw_stacked_bar(axes, row, 0.66, table.sum(axis=1), least=0.05 * most)
-        outcomes = trainings[name].outcomes
-        hours = end * outcomes.wall.mean() / 3600 * trainings[name].run.gpus
+        days = trainings[name].outcomes.wall.mean() / DAY
+        hours = end * days * 24 * trainings[name].run.gpus
         unit, many = next((each for each in _MANY if hours >= each[0]), (1.0, ""))
-        words = f"{percent(end)} unproductive · {outcomes.wall.mean() / DAY:.3g} d · {hours / unit:.3g} {many}GPU-hours"
+        words = f"{format_percent(end)} unproductive · {days:.3g} d · {hours / unit:.3g} {many}GPU-hours"
         axes.text(end + 0.008 * most, row, words, va="center", fontsize=8.5, color=TEXT)
     _finish_axes(axes, list(tables), "by category", most)
 
@@ -159,7 +159,7 @@ def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping
     for words, causes in groups.items():
         for number, (policy, table) in enumerate(tables.items()):
             end = _draw_stacked_bar(axes, at, 0.62, table[causes].sum(axis=1))
-            axes.text(end + 0.008 * most, at, percent(end), va="center", fontsize=8, color=TEXT)
+            axes.text(end + 0.008 * most, at, format_percent(end), va="center", fontsize=8, color=TEXT)
             first = words if number == 0 else ""
             names.append(first if len(tables) == 1 else f"{first}   {policy}".strip())
             places.append(at)
@@ -169,7 +169,7 @@ def _draw_causes(axes: Axes, tables: Mapping[str, pd.DataFrame], groups: Mapping
 
 
 def _finish_axes(axes: Axes, names: Sequence[str], by: str, most: float, **look: Any) -> None:
-    bar_rows(axes, names, **look)
+    set_up_bar_rows(axes, names, **look)
     axes.set_xlim(0, most * 1.6)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}")
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 1.02 * most])  # beyond are the numbers of bars
@@ -177,7 +177,6 @@ def _finish_axes(axes: Axes, names: Sequence[str], by: str, most: float, **look:
 
 
 def _draw_stacked_bar(axes: Axes, row: float, height: float, shares: pd.Series[float], least: float = 1.0) -> float:
-    """Draw one stacked bar, labelling parts of at least ``least``; return where it ends."""
     left = 0.0
     for fate, (_, colour) in LOOKS.items():
         share = float(shares[fate])
@@ -210,8 +209,10 @@ def _figure_title(trainings: Mapping[str, TrainingRun], tables: Mapping[str, pd.
     best = max(kept, key=lambda name: kept[name])
     losses = tables[best].drop(index="productive").sum(axis=1)
     most = str(losses.idxmax())
-    rest = f"most of the rest: {LOOKS[most][0]}, {percent(float(losses[most]))}"
+    rest = f"most of the rest: {LOOKS[most][0]}, {format_percent(float(losses[most]))}"
     if len(kept) == 1:
-        return f"{trainings[best].scenario.name}: {percent(kept[best])} of the GPU-time was productive; {rest}"
+        return f"{trainings[best].scenario.name}: {format_percent(kept[best])} of the GPU-time was productive; {rest}"
     worst = min(kept, key=lambda name: kept[name])
-    return f"{best}: {percent(kept[best])} productive, the most; {worst}: {percent(kept[worst])}, the least"
+    return (
+        f"{best}: {format_percent(kept[best])} productive, the most; {worst}: {format_percent(kept[worst])}, the least"
+    )

@@ -1,4 +1,4 @@
-"""Plots of advice and of compared policies."""
+"""Plots of answers of ``advise``, and of differences between policies of a long run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simcluster.documents.argument_types import checked
 from simcluster.longrun.pictures.fates_plot import put_title
 from simcluster.longrun.studies.comparing import MEASURES, PolicyComparison
 from simcluster.longrun.studies.policies import Advice, AdviceMark
-from simcluster.show.bars import bar_rows
+from simcluster.show.bars import set_up_bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING_HATCH
 
 _LOOKS = ((COMPUTE_KINDS["forward"], "o"), (STREAMS["tp"], "s"), (COMPUTE_KINDS["weight_grad"], "^"))
@@ -30,7 +30,7 @@ _LEAST = 1e-4
 
 @checked
 def advice(found: Advice) -> Figure:
-    """Draw the lines of an advice answer over the decision variable; the title is its sentence."""
+    """Draw the outcome of a long run over the setting that ``advise`` varies; the title is the advice."""
     figure = Figure(figsize=(9.0, 5.4), layout="constrained")
     axes = figure.subplots()
     _draw_lines(axes, found)
@@ -102,7 +102,6 @@ def _set_axes(axes: Axes, found: Advice) -> None:
 
 
 def _thin_ticks(axes: Axes, x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
-    """Put ticks at rows of the table, at least a ninth of the axis apart."""
     x = np.unique(x)
     apart = math.log(x[-1] / x[0]) / 9 if len(x) > 1 else 0.0
     kept = x[:1]
@@ -129,9 +128,9 @@ _OPEN = WAITING_HATCH, "D", "not distinguishable: the interval includes zero"
 
 @checked
 def policies(found: PolicyComparison) -> Figure:
-    """Draw each policy's difference from the first, with its 95 % interval on common random numbers.
+    """Draw each policy's difference from the first, with its 95 % confidence interval.
 
-    The first stands above, the mean of the measure at the right; of many policies the best are drawn.
+    All meet the same random failures. The mean of the measure is at the right; of many policies the best are drawn.
     """
     shown = _best_rows(found)
     figure = Figure(figsize=(9.5, 1.7 + _ROW * len(shown)), layout="constrained")
@@ -139,7 +138,7 @@ def policies(found: PolicyComparison) -> Figure:
     axes.axvline(0, color=QUIET_TEXT, linewidth=1)
     axes.text(1.01, 1.01, f"{found.measure}, mean", transform=axes.transAxes, fontsize=8, color=QUIET_TEXT)
     seen = _draw_points(axes, found, shown)
-    bar_rows(axes, [str(name) for name in shown.index], _AXIS[found.measure])
+    set_up_bar_rows(axes, [str(name) for name in shown.index], _AXIS[found.measure])
     axes.grid(axis="x", alpha=0.25)
     handles = [
         Line2D([], [], color=colour, marker=marker, linestyle="-", linewidth=1.4, markersize=5.5, label=words)

@@ -1,4 +1,4 @@
-"""Plots of runs: goodput by week and over all runs; power over a step, around a failure and over a run."""
+"""Plots of long runs: goodput by week and over all runs; power over a step and around a failure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from simcluster.base.arrays import Floats, run_start_mask
 from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
-from simcluster.longrun.pictures.fates_plot import LOOKS, percent, put_title, weekly_goodput
+from simcluster.longrun.pictures.fates_plot import LOOKS, format_percent, put_title, weekly_goodput
 from simcluster.longrun.studies.run_costs import RunEnergy
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
 from simcluster.results.distribution import half_width
-from simcluster.show.bars import bar_rows, label_axes
+from simcluster.show.bars import label_axes, set_up_bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, WAITING, Colour, mix_with_white, rgb
 
 _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
@@ -30,11 +30,9 @@ _RUNS, _MEAN = rgb(COMPUTE_KINDS["forward"]), rgb(STREAMS["tp"])
 def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     """Draw goodput by week (mean, 10 to 90 % of the runs, first run) and its histogram over runs.
 
-    A run of a single week has only the histogram.
-
     The histogram (of days, if the run ends with a step) has the mean, its 95 % interval, and the closed form of
-    failures, restarts and checkpoints alone. Stages stand one after another, each with weeks of its own. InputError
-    without a run.
+    failures, restarts and checkpoints alone; a run of a single week has only the histogram. Stages stand one after
+    another, each with separate weeks. InputError without a run.
     """
     stages = [training] if not isinstance(training, StagedTraining) else list(training.stages)
     if not len(stages[0].outcomes.wall):
@@ -47,10 +45,10 @@ def goodput(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     if several:
         _draw_weeks(panels[0], stages)
     _draw_runs(panels[-1], stages, wall)
-    values, days = _goodputs(stages, wall), float(wall.mean()) / DAY
-    words = f"{training.scenario.name}: {percent(float(values.mean()))} of {days:.3g} days productive"
+    values, days = _goodput_by_run(stages, wall), float(wall.mean()) / DAY
+    words = f"{training.scenario.name}: {format_percent(float(values.mean()))} of {days:.3g} days productive"
     if len(values) > 1:
-        low, high = (percent(float(np.quantile(values, share))) for share in (0.1, 0.9))
+        low, high = (format_percent(float(np.quantile(values, share))) for share in (0.1, 0.9))
         words += f", between {low} and {high} in 8 of 10 runs"
     put_title(figure, title or words)
     return figure
@@ -85,7 +83,7 @@ def _draw_weeks(axes: Axes, stages: Sequence[TrainingRun]) -> None:
 
 def _draw_runs(axes: Axes, stages: Sequence[TrainingRun], wall: Floats) -> None:
     ends = all(_ends_with_a_step(stage) for stage in stages)
-    values = wall / DAY if ends else 100 * _goodputs(stages, wall)
+    values = wall / DAY if ends else 100 * _goodput_by_run(stages, wall)
     unit, name = ("d", "wall time of a run (days)") if ends else ("%", "goodput of a run (%)")
     _draw_histogram(axes, values, unit)
     closed = [_closed_form(stage) for stage in stages]
@@ -133,7 +131,7 @@ def _finish_axes(axes: Axes, x: str, y: str) -> None:
     label_axes(axes, x, y)
 
 
-def _goodputs(stages: Sequence[TrainingRun], wall: Floats) -> Floats:
+def _goodput_by_run(stages: Sequence[TrainingRun], wall: Floats) -> Floats:
     useful = sum((stage.outcomes.seconds_by_category()["productive"] for stage in stages), np.zeros(1))
     return np.asarray(useful / wall)
 
@@ -146,7 +144,7 @@ _UNITS = ((1e6, "MW", "MWh"), (1e3, "kW", "kWh"), (1.0, "W", "Wh"))
 
 @checked
 def power(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
-    """Draw the job's power over a healthy step and around an outage, and energy by time category.
+    """Draw the job's power over a healthy step and around an outage, and its energy by time category.
 
     The step is drawn by what draws the power; the outage is the first of the first run, with five minutes before and
     after. Of stages the longest one is drawn. InputError if the power of the GPUs is unknown.
@@ -202,11 +200,8 @@ def _draw_step(axes: Axes, energy: RunEnergy, scale: float, unit: str) -> None:
 
 
 def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: float, unit: str) -> None:
-    """Draw the first outage of the first run (or its first checkpoint), by what the job does.
-
-    Training is the band that each step goes through, and its mean.
-    """
-    shown, begin, end = _window(training)
+    """Draw power around the first outage of the first run (or its first checkpoint), coloured by activity."""
+    shown, begin, end = _event_window(training)
     table = energy.sample_power(training.log, begin, end)
     at = (table["at_s"].to_numpy(np.float64) - begin) / 60
     watts, what = table["watts"].to_numpy(np.float64) / scale, table["what"].to_numpy(str)
@@ -232,8 +227,7 @@ def _draw_failure(axes: Axes, training: TrainingRun, energy: RunEnergy, scale: f
     label_axes(axes, words, f"power of the job ({unit})", ticks=8.5)
 
 
-def _window(training: TrainingRun) -> tuple[str, float, float]:
-    """Return what is shown, and its begin and end in wall seconds."""
+def _event_window(training: TrainingRun) -> tuple[str, float, float]:
     rows = training.log[training.log["end_s"] > training.log["begin_s"]]
     last, stands = float(rows["end_s"].max()), rows[rows["what"] != "training"]["begin_s"]
     if not len(stands):
@@ -255,12 +249,12 @@ def _draw_energy(axes: Axes, energy: RunEnergy, unit: str, scale: float) -> None
     most = max(rest.values(), default=1.0)
     for row, fate in enumerate(order):
         axes.barh(row, rest[fate], height=0.66, color=LOOKS[fate][1] if fate in LOOKS else _FLOOR, linewidth=0)
-        words = f"{rest[fate]:,.4g} {unit}, {percent(rest[fate] / whole)}"
+        words = f"{rest[fate]:,.4g} {unit}, {format_percent(rest[fate] / whole)}"
         axes.text(rest[fate] + 0.02 * most, row, words, va="center", fontsize=8, color=TEXT)
-    bar_rows(axes, [names[fate] for fate in order], size=8.5)
+    set_up_bar_rows(axes, [names[fate] for fate in order], size=8.5)
     axes.set_xlim(0, 1.75 * most)
     kept = mean["productive"]
     axes.set_xlabel(
-        f"energy of a run ({unit}); productive training takes {kept:,.5g}, {percent(kept / whole)}",
+        f"energy of a run ({unit}); productive training takes {kept:,.5g}, {format_percent(kept / whole)}",
         fontsize=8.5, color=QUIET_TEXT, loc="right",
     )  # fmt: skip

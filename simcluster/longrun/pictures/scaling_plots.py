@@ -1,4 +1,4 @@
-"""Plots of scaling: isoFLOP curves, and the cost of a loss in days and dollars."""
+"""Plots of scaling laws: isoFLOP curves, and the cost of reaching a loss in days and dollars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator
 from simcluster.base.counts import format_count, format_dollars
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.budget.loss_laws import ModelSize
-from simcluster.longrun.pictures.fates_plot import annotate, put_title
+from simcluster.longrun.pictures.fates_plot import annotate_point, put_title
 from simcluster.longrun.scaling.scale import Scaling
 from simcluster.show.bars import label_axes
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT, Colour, mix_with_white, rgb
@@ -29,7 +29,7 @@ _WIDE = 12.0  # how far from the best model a curve is drawn: a factor of parame
 
 @checked
 def isoflop(found: Scaling, title: str = "") -> Figure:
-    """Draw a loss curve per compute budget.
+    """Draw loss over model size, one curve per compute budget (isoFLOP curves).
 
     Dots are the best models, the star is yours; grey is beyond the range of the law's fitted runs.
     """
@@ -45,7 +45,7 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
         last = near.iloc[-1]
         words = f"{size.compute:.3g} FLOP".replace("e+", "e")
         colour = QUIET_TEXT if tint else TEXT
-        annotate(axes, words, (last["parameters"], last["loss"]), (5, 0), va="center", color=colour)
+        annotate_point(axes, words, (last["parameters"], last["loss"]), (5, 0), va="center", color=colour)
     sizes, losses = [size.parameters for size in best], [size.loss or 0.0 for size in best]
     axes.plot(sizes, losses, "--o", color=_PATH, linewidth=1.3, markersize=5, label="best model for each budget")
     _mark_models(axes, found)
@@ -57,18 +57,16 @@ def isoflop(found: Scaling, title: str = "") -> Figure:
 
 
 def _print_range(figure: Figure, found: Scaling) -> None:
-    """Print below a plot on which runs its law was fitted."""
     said = f"{found.law.name} was fitted on {found.law.describe_range()}; beyond is extrapolated"
     figure.supxlabel(said, fontsize=8, color=QUIET_TEXT, x=0.01, ha="left")
 
 
 def _mark_models(axes: Axes, found: Scaling) -> None:
-    """Label the best model and, if there is one, the user's own."""
 
     def name(size: ModelSize, shift: float, colour: Colour, **look: str) -> None:
         words = f"{format_count(size.parameters)}, {format_count(size.tokens)} tokens\nloss {size.loss:.3f}"
         at = size.parameters, size.loss or 0.0
-        annotate(axes, words, at, (0, shift), ha="center", color=colour, bbox=_PAPER, **look)
+        annotate_point(axes, words, at, (0, shift), ha="center", color=colour, bbox=_PAPER, **look)
 
     if found.best is not None and found.best.loss is not None:
         name(found.best, 9, _PATH)
@@ -98,7 +96,7 @@ def _mark_limits(axes: Axes, found: Scaling, ends: tuple[float, float]) -> None:
 
 @checked
 def costs(found: Scaling, title: str = "") -> Figure:
-    """Draw days (and dollars) over loss per model size, and simulated variants by days and dollars.
+    """Draw days (and dollars) over loss for each model size, and simulated variants by days and dollars.
 
     Left: a line per model size; dashed the cheapest for each loss. Right, where variants of several sizes were
     simulated: a point per variant, days against dollars (or GPU-hours).
@@ -121,7 +119,7 @@ def costs(found: Scaling, title: str = "") -> Figure:
 
 def _draw_sizes(axes: Axes, found: Scaling) -> None:
     goal, own = found.asked.loss, found.asked.parameters
-    table, cheapest = found.costs, _cheapest(found)
+    table, cheapest = found.costs, _cheapest_by_loss(found)
     lowest, highest = float(cheapest["loss"].min()), float(cheapest["loss"].max())
     for (name, part), colour in zip(table.groupby("parameters", sort=True), _COLOURS, strict=False):
         size = float(str(name))
@@ -151,8 +149,7 @@ def _draw_sizes(axes: Axes, found: Scaling) -> None:
         money.tick_params(labelsize=8.5)
 
 
-def _cheapest(found: Scaling) -> pd.DataFrame:
-    """Return loss and days of the best model for each of many budgets."""
+def _cheapest_by_loss(found: Scaling) -> pd.DataFrame:
     best = [found.law.optimum(found.central_compute * float(factor)) for factor in np.geomspace(0.03, 30, 41)]
     days = [found.asked.rate.days(size.compute) for size in best]
     return pd.DataFrame({"loss": [size.loss or 0.0 for size in best], "days": days})
@@ -169,7 +166,7 @@ def _draw_batches(axes: Axes, found: Scaling, played: pd.DataFrame) -> None:
     points = zip(played["days"], cost, played["gpus"], played["of_critical"], strict=True)
     for days, value, gpus, part in points:
         words, below = f"{gpus:,} GPUs\n{part:.2g} x critical batch", days == played["days"].max()
-        annotate(axes, words, (days, value), (7, -7 if below else 7), va="top" if below else "bottom")
+        annotate_point(axes, words, (days, value), (7, -7 if below else 7), va="top" if below else "bottom")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.4g}")

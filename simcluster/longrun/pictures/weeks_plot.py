@@ -1,4 +1,4 @@
-"""Gantt chart of a run with a row per week, coloured by what the job did, with a mark per outage by cause.
+"""Gantt chart of a long run: a row per week, coloured by activity, with a mark per outage by cause.
 
 The boxes come from the log of the run: what the job did when, including work lost later, and what stopped it.
 """
@@ -21,19 +21,19 @@ from simcluster.base.errors import InputError
 from simcluster.base.units import DAY, format_seconds
 from simcluster.documents.argument_types import checked
 from simcluster.longrun.events.record import STRIKE, TRAINING
-from simcluster.longrun.pictures.fates_plot import LOOKS, group_causes, percent, weekly_goodput
+from simcluster.longrun.pictures.fates_plot import LOOKS, format_percent, group_causes, weekly_goodput
 from simcluster.longrun.run import LongRun
 from simcluster.longrun.studies.staged import StagedTraining
 from simcluster.longrun.studies.training_run import TrainingRun
-from simcluster.show.bars import bar_rows
+from simcluster.show.bars import set_up_bar_rows
 from simcluster.show.palette import COMPUTE_KINDS, QUIET_TEXT, STREAMS, TEXT
 
 _ORDER = ("lost", "pause", "detection", "diagnosis", "waiting", "maintenance", "restart")  # within one outage
 _ROUNDING = 1e-6
 
 
-def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
-    """Return boxes (begin_s, end_s, what, week) of what the job did, merged and cut at week ends.
+def activity_boxes(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
+    """Return the activities of a run as boxes (begin_s, end_s, what, week), merged and cut at week ends.
 
     ``what`` is a time category; training is "slow" while something slows it, and "lost" if it was redone later. Boxes
     are contiguous: they sum to the wall time.
@@ -62,8 +62,8 @@ def boxes_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
     return boxes.assign(begin_s=begin, end_s=end, week=week)
 
 
-def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
-    """Return (at_s, cause) of every stop of the job, including pauses."""
+def list_outages(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
+    """Return the time (s) and cause of every stop of the job, including pauses, as a table."""
     log = log[log["what"] != STRIKE].reset_index(drop=True)  # without the instants of failures
     parts = {part.name: number for number, part in enumerate(run.restart)}
     rows = log[log["what"] != TRAINING]
@@ -82,10 +82,9 @@ def outages_of(log: pd.DataFrame, run: LongRun) -> pd.DataFrame:
 
 
 def _lost_seconds(log: pd.DataFrame, trains: np.ndarray) -> Floats:
-    """Return, per row of training, the wall seconds at its end that were redone later.
+    """Return, for each row of training in a log, the wall seconds at its end that were redone later.
 
-    A row ``lost`` states how far training had come, the row after it where it resumes: work in between, and not beyond
-    a later such point, was lost.
+    A row ``lost`` states how far training had come, the next row where it resumes: the work in between was lost.
     """
     at = log["at_s"].to_numpy(np.float64)
     wall = (log["end_s"] - log["begin_s"]).to_numpy(np.float64)
@@ -113,18 +112,18 @@ _MARKS = (  # shape and colour of a cause, the most frequent first
 
 @checked
 def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
-    """Draw the first simulated run, one row per week; InputError for no time or more than 120 weeks.
+    """Draw the first simulated run with one row per week; raise InputError for more than 120 weeks.
 
     Each stage of a run with stages begins a row, and its weeks are counted from there. Training that was lost later is
     coloured where it was done the first time; checkpoints are part of training. The seven causes with the most outages
     have a mark each, all others share one. The bar below the rows is the mean outage, not to the scale of the weeks.
     """
     runs = list(training.stages) if isinstance(training, StagedTraining) else [training]
-    names, goodput, boxes, outages = _rows_of(runs)
+    names, goodput, boxes, outages = _make_rows(runs)
     if boxes.empty:
         raise InputError("nothing to draw: the run has no length; ask for more days, steps or tokens")
     if len(names) > _MOST_WEEKS:
-        raise InputError(f"{len(names)} weeks are too many rows; a picture has at most {_MOST_WEEKS}")
+        raise InputError(f"{len(names)} weeks are too many to draw; simulate at most {_MOST_WEEKS}")
     foot = _FOOT if len(outages) else _FOOT_WITHOUT_OUTAGES
     height = _HEAD + _ROW * len(names) + foot
     figure = Figure(figsize=(_WIDTH, height), dpi=150)
@@ -137,7 +136,7 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     axes.set_ylim(len(names) - 0.42, -0.6)
     _draw_boxes(axes, boxes, unit)
     marked = _draw_outages(axes, outages, unit)
-    bar_rows(axes, names, f"time within the week ({name})")
+    set_up_bar_rows(axes, names, f"time within the week ({name})")
     axes.set_ylim(len(names) - 0.42, -0.6)
     axes.spines[["left"]].set_visible(False)
     _draw_columns(axes, goodput, np.bincount(outages["row"].to_numpy(np.int64), minlength=len(names)).tolist())
@@ -158,13 +157,12 @@ def weeks(training: TrainingRun | StagedTraining, title: str = "") -> Figure:
     return figure
 
 
-def _rows_of(runs: Sequence[TrainingRun]) -> tuple[list[str], list[float], pd.DataFrame, pd.DataFrame]:
-    """Return row names, goodput (nan: unknown), boxes and outages; times count from the row's begin."""
+def _make_rows(runs: Sequence[TrainingRun]) -> tuple[list[str], list[float], pd.DataFrame, pd.DataFrame]:
     names: list[str] = []
     boxes, outages, goodput = [], [], list[float]()
     for number, each in enumerate(runs, 1):
         week, row = each.run.week, len(names)
-        own, stops = boxes_of(each.log, each.run), outages_of(each.log, each.run)
+        own, stops = activity_boxes(each.log, each.run), list_outages(each.log, each.run)
         begun = own["week"] * week
         own = own.assign(begin_s=own["begin_s"] - begun, end_s=own["end_s"] - begun, row=own["week"] + row)
         at = np.floor(stops["at_s"].to_numpy(np.float64) / week).astype(np.int64)
@@ -257,7 +255,7 @@ def _run_title(name: str, runs: Sequence[TrainingRun], outages: int) -> str:
     fates = [training.outcomes.seconds_by_category() for training in runs]
     spent = {fate: sum(float(each[fate][0]) for each in fates) for fate in fates[0] if fate != "productive"}
     fate = max(spent, key=lambda name: spent[name])
-    most = f"; most of the rest: {LOOKS[fate][0]}, {percent(spent[fate] / wall)}" if spent[fate] > 0 else ""
+    most = f"; most of the rest: {LOOKS[fate][0]}, {format_percent(spent[fate] / wall)}" if spent[fate] > 0 else ""
     words = f"{outages:,} outage{'s' * (outages != 1)}"
     gpus = " to ".join(f"{count:,}" for count in sorted({training.run.gpus for training in runs}))
-    return f"{name}: {length} of {gpus} GPUs, {words}; goodput {percent(productive / wall)}{most}"
+    return f"{name}: {length} of {gpus} GPUs, {words}; goodput {format_percent(productive / wall)}{most}"

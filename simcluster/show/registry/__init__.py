@@ -1,1 +1,1 @@
-"""All built-in things by name: the list of each kind, and each thing printed."""
+"""Lists of everything built in (models, devices, topologies, schedules, ...), and the text of each entry."""

@@ -1,4 +1,4 @@
-"""Lists of built-in things by kind (models, devices, topologies, schedules, faults, ...), one entry each.
+"""Lists of built-in entries by kind (models, devices, topologies, schedules, faults, ...).
 
 To add a list, write a function that gives its entries, and a line in KINDS.
 """
@@ -41,8 +41,8 @@ _ENDS = re.compile(r"(?<=[A-Za-z0-9)%`\"'])[.?](?=\s+(?:[A-Z]|``)|\s*$)")
 _MARKUP = re.compile(r"``|\*")
 
 
-def head_of(path: Path) -> str:
-    """Return the comment at the head of a file, without comment marks."""
+def read_head_comment(path: Path) -> str:
+    """Return the comment at the top of a file, without comment marks."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -51,8 +51,8 @@ def head_of(path: Path) -> str:
     return " ".join(lines)
 
 
-def sources_above(path: Path) -> dict[str, str]:
-    """Return the comment above each entry of a catalogue file; an entry without one gets that of the entry before."""
+def read_entry_comments(path: Path) -> dict[str, str]:
+    """Return the comment above each entry of a catalogue file; entries without one share the previous comment."""
     found: dict[str, str] = {}
     block: list[str] = []
     last = ""
@@ -80,8 +80,8 @@ def first_sentence(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ShippedEntry:
-    """A built-in thing with its one-line description and its source ("" if it needs none)."""
+class BuiltinEntry:
+    """A built-in model, device, schedule or the like, with a one-line description and its source ("" if none)."""
 
     name: str
     what: str
@@ -89,18 +89,18 @@ class ShippedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class KindOfThing:
-    """A kind of built-in things: its description, the key or command that names one, and its entries."""
+class BuiltinKind:
+    """A kind of built-in entries, such as models: its description, the key or command that uses them, its entries."""
 
     what: str
     named: str
-    entries: Callable[[], Iterable[ShippedEntry]]
+    entries: Callable[[], Iterable[BuiltinEntry]]
 
 
 @cache
-def entries_of(kind: str) -> tuple[ShippedEntry, ...]:
-    """Return the entries of a kind; InputError for an unknown kind, with the known ones."""
-    kind = plain_kind(kind)
+def list_entries(kind: str) -> tuple[BuiltinEntry, ...]:
+    """Return the built-in entries of a kind; raise InputError that lists the known kinds for an unknown one."""
+    kind = normalize_kind(kind)
     if kind not in KINDS:
         own = [other for other in KINDS if kind in list_names(other)]
         near = f"; it is one of the {own[0]}: simcluster show {kind}" if own else did_you_mean(kind, KINDS)
@@ -117,36 +117,35 @@ def list_names(kind: str) -> list[str]:
     >>> names("packing rules")
     ['in_order', 'pad', 'cut', 'first_fit', 'first_fit_decreasing', 'balanced']
     """
-    quick = _NAMES.get(plain_kind(kind))
-    return list(quick()) if quick else [entry.name for entry in entries_of(kind)]
+    quick = _NAMES.get(normalize_kind(kind))
+    return list(quick()) if quick else [entry.name for entry in list_entries(kind)]
 
 
-def plain_kind(kind: str) -> str:
-    """Return a kind as KINDS spells it, from any case, with or without hyphens."""
+def normalize_kind(kind: str) -> str:
+    """Return a kind of entries in the spelling of KINDS, from any case, with or without hyphens."""
     return "-".join(kind.lower().split())
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def _scenarios() -> Iterable[ShippedEntry]:
+def _list_scenarios() -> Iterable[BuiltinEntry]:
     for name in builtin_names("scenarios"):
         data = read_document(builtin_folder("scenarios") / f"{name}.yaml").data
-        yield ShippedEntry(name, str(data.get("name", name)), str(data.get("measured", {}).get("source", "")))
+        yield BuiltinEntry(name, str(data.get("name", name)), str(data.get("measured", {}).get("source", "")))
 
 
-def _files(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    """Return a function that lists files described by the comment at their head."""
+def _file_lister(kind: str) -> Callable[[], Iterable[BuiltinEntry]]:
 
-    def entries() -> Iterable[ShippedEntry]:
+    def entries() -> Iterable[BuiltinEntry]:
         for name in builtin_names(kind):
-            yield ShippedEntry(name, first_sentence(head_of(builtin_folder(kind) / f"{name}.yaml")))
+            yield BuiltinEntry(name, first_sentence(read_head_comment(builtin_folder(kind) / f"{name}.yaml")))
 
     return entries
 
 
-def _models() -> Iterable[ShippedEntry]:
-    sources = sources_above(catalogue_path("models.yaml"))
+def _list_models() -> Iterable[BuiltinEntry]:
+    sources = read_entry_comments(catalogue_path("models.yaml"))
     for name in load_presets("models.yaml"):
         model = Model.model_validate(model_document(name))
         count = parameters(model)
@@ -155,52 +154,51 @@ def _models() -> Iterable[ShippedEntry]:
             f"{format_count(count.total)} parameters, {model.layers} layers of {model.hidden_size:,}, "
             f"{model.heads} heads{experts}, {model.sequence_length:,} tokens"
         )
-        yield ShippedEntry(name, what, sources.get(name, ""))
+        yield BuiltinEntry(name, what, sources.get(name, ""))
 
 
-def _devices() -> Iterable[ShippedEntry]:
+def _list_devices() -> Iterable[BuiltinEntry]:
     for name in device_names():
         device = load_device(name)
         rates = ", ".join(f"{rate / 1e12:,.0f} TFLOP/s {kind}" for kind, rate in device.peak.known().items()
                           if kind in ("bf16", "fp8"))  # fmt: skip
         what = f"{format_bytes(device.memory)} at {format_bytes_per_second(device.memory_bandwidth)}, {rates}"
         what += f"; measured: {device.measured}" if device.measured else ""
-        yield ShippedEntry(name, what, device.peak.source)
+        yield BuiltinEntry(name, what, device.peak.source)
 
 
-def _links() -> Iterable[ShippedEntry]:
+def _list_links() -> Iterable[BuiltinEntry]:
     for name, entry in load_presets("links.yaml").items():
         rate = format_bytes_per_second(parse_bytes_per_second(entry["line_rate"]))
         what = f"{entry.get('medium', '')}, {rate} each way, {entry.get('efficiency', 1):.1%} of it reached"
-        yield ShippedEntry(name, what, str(entry.get("source", "")))
+        yield BuiltinEntry(name, what, str(entry.get("source", "")))
 
 
-def _schedules() -> Iterable[ShippedEntry]:
+def _list_schedules() -> Iterable[BuiltinEntry]:
     for name, entry in SCHEDULES.items():
         papers = inspect.getdoc(entry.make) or "", inspect.getmodule(entry.make).__doc__ or ""
         found = dict.fromkeys(_PAPER.findall(" ".join(papers)))
-        yield ShippedEntry(name, first_sentence(papers[0]), ", ".join(found))
+        yield BuiltinEntry(name, first_sentence(papers[0]), ", ".join(found))
 
 
-def _documented(known: Mapping[str, Any]) -> Callable[[], Iterable[ShippedEntry]]:
-    return lambda: [ShippedEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
+def _docs_lister(known: Mapping[str, Any]) -> Callable[[], Iterable[BuiltinEntry]]:
+    return lambda: [BuiltinEntry(name, first_sentence(inspect.getdoc(each) or "")) for name, each in known.items()]
 
 
-def _of_runs(kind: str) -> Callable[[], Iterable[ShippedEntry]]:
-    return lambda: [ShippedEntry(*facts) for facts in load_provided(f"list of {kind}")()]
+def _long_run_lister(kind: str) -> Callable[[], Iterable[BuiltinEntry]]:
+    return lambda: [BuiltinEntry(*facts) for facts in load_provided(f"list of {kind}")()]
 
 
-def _software() -> Iterable[ShippedEntry]:
-    yield ShippedEntry("ideal", "Software that costs nothing: everything is issued in time.")
+def _list_software() -> Iterable[BuiltinEntry]:
+    yield BuiltinEntry("ideal", "Software that costs nothing: everything is issued in time.")
     for name, entry in load_presets("software.yaml").items():
         parts = {key: value for key, value in entry.items() if key != "source"}
         texts = (f"{key} {', '.join(f'{name} {each}' for name, each in value.items())}" if isinstance(value, Mapping)
                  else f"{key} {value}" for key, value in parts.items())  # fmt: skip
-        yield ShippedEntry(name, ", ".join(texts), str(entry.get("source", "")))
+        yield BuiltinEntry(name, ", ".join(texts), str(entry.get("source", "")))
 
 
-def _algorithms() -> Iterable[ShippedEntry]:
-    """Return algorithms with the first line of their module, or of their function if a module has several."""
+def _list_algorithms() -> Iterable[BuiltinEntry]:
     of: dict[str, list[str]] = {}
     for collective, known in ALGORITHMS.items():
         for name in known:
@@ -209,57 +207,57 @@ def _algorithms() -> Iterable[ShippedEntry]:
     in_module = Counter(function.__module__ for function in functions.values())
     for name, function in functions.items():
         said = function if in_module[function.__module__] > 1 else inspect.getmodule(function)
-        yield ShippedEntry(name, f"{first_sentence(inspect.getdoc(said) or '')} ({', '.join(of[name])})")
+        yield BuiltinEntry(name, f"{first_sentence(inspect.getdoc(said) or '')} ({', '.join(of[name])})")
 
 
-def _platforms() -> Iterable[ShippedEntry]:
+def _list_platforms() -> Iterable[BuiltinEntry]:
     document = read_document(Path(inspect.getfile(platform_names)).with_name("platforms.yaml")).data["platforms"]
     for name in platform_names():
         entry = document.get(name, {})
-        yield ShippedEntry(name, str(entry.get("architecture", entry.get("base", ""))), str(entry.get("source", "")))
+        yield BuiltinEntry(name, str(entry.get("architecture", entry.get("base", ""))), str(entry.get("source", "")))
 
 
-def _packing() -> Iterable[ShippedEntry]:
-    yield ShippedEntry("in_order", "Each sequence is filled with documents of its own, and the last is cut there.")
+def _list_packing_rules() -> Iterable[BuiltinEntry]:
+    yield BuiltinEntry("in_order", "Each sequence is filled with separate documents, and the last is cut there.")
     for name, rule in PACKING.items():
-        yield ShippedEntry(name, first_sentence(inspect.getdoc(rule) or ""))
+        yield BuiltinEntry(name, first_sentence(inspect.getdoc(rule) or ""))
 
 
-def _recipes() -> Iterable[ShippedEntry]:
+def _list_recipes() -> Iterable[BuiltinEntry]:
     for name, recipe in RECIPES.items():
         parts = f"weight {recipe.weight:g}, gradient {recipe.gradient:g}, optimizer {recipe.optimizer:g}"
-        yield ShippedEntry(name, f"bytes of a parameter: {parts}")
+        yield BuiltinEntry(name, f"bytes of a parameter: {parts}")
 
 
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}")
 
-KINDS: Mapping[str, KindOfThing] = {
-    "scenarios": KindOfThing("jobs that ship, ready to run", "simcluster run NAME", _scenarios),
-    "models": KindOfThing("transformers", "model.preset", _models),
-    "devices": KindOfThing("GPUs", "cluster.device", _devices),
-    "topologies": KindOfThing("clusters", "cluster.topology", _files("topologies")),
-    "topology-kinds": KindOfThing("what a topology file may be", "kind, in a topology file", _documented(TOPOLOGIES)),
-    "links": KindOfThing("cables and ports", "preset, in a link of a topology", _links),
-    "schedules": KindOfThing("pipeline schedules", "pipeline.schedule", _schedules),
-    "faults": KindOfThing("what can be slower or more uneven than planned", "faults", _documented(FAULTS)),
-    "software": KindOfThing("frameworks, by what their host costs", "software", _software),
-    "collectives": KindOfThing(
+KINDS: Mapping[str, BuiltinKind] = {
+    "scenarios": BuiltinKind("jobs, ready to run", "simcluster run NAME", _list_scenarios),
+    "models": BuiltinKind("transformers", "model.preset", _list_models),
+    "devices": BuiltinKind("GPUs", "cluster.device", _list_devices),
+    "topologies": BuiltinKind("clusters", "cluster.topology", _file_lister("topologies")),
+    "topology-kinds": BuiltinKind("what a topology file may be", "kind, in a topology file", _docs_lister(TOPOLOGIES)),
+    "links": BuiltinKind("cables and ports", "preset, in a link of a topology", _list_links),
+    "schedules": BuiltinKind("pipeline schedules", "pipeline.schedule", _list_schedules),
+    "faults": BuiltinKind("what can be slower or more uneven than planned", "faults", _docs_lister(FAULTS)),
+    "software": BuiltinKind("frameworks, by what their host costs", "software", _list_software),
+    "collectives": BuiltinKind(
         "collectives", "simcluster collective NAME",
-        lambda: [ShippedEntry(name, f"algorithms: {', '.join(known)}") for name, known in ALGORITHMS.items()],
+        lambda: [BuiltinEntry(name, f"algorithms: {', '.join(known)}") for name, known in ALGORITHMS.items()],
     ),
-    "algorithms": KindOfThing("algorithms of collectives", "collectives.all_reduce, ...", _algorithms),
-    "platforms": KindOfThing("machines as NCCL's tuner sees them", "collectives.nccl", _platforms),
-    "packing-rules": KindOfThing("rules by which documents become sequences", "data.packing", _packing),
-    "memory-recipes": KindOfThing("bytes kept of a parameter", "training.memory_recipe", _recipes),
-    "failures": KindOfThing("failures of machines that were watched", "run.failures", _of_runs("failures")),
-    "laws": KindOfThing("laws of loss", "run.law, simcluster scaling --law", _of_runs("laws")),
-    "resources": KindOfThing(
+    "algorithms": BuiltinKind("algorithms of collectives", "collectives.all_reduce, ...", _list_algorithms),
+    "platforms": BuiltinKind("machines as NCCL's tuner sees them", "collectives.nccl", _list_platforms),
+    "packing-rules": BuiltinKind("rules by which documents become sequences", "data.packing", _list_packing_rules),
+    "memory-recipes": BuiltinKind("bytes kept of a parameter", "training.memory_recipe", _list_recipes),
+    "failures": BuiltinKind("failures of machines that were watched", "run.failures", _long_run_lister("failures")),
+    "laws": BuiltinKind("laws of loss", "run.law, simcluster scaling --law", _long_run_lister("laws")),
+    "resources": BuiltinKind(
         "what simcluster sensitivity makes more of", "simcluster sensitivity --resources",
-        lambda: [ShippedEntry(name, str(what)) for name, what in RESOURCES.items()],
+        lambda: [BuiltinEntry(name, str(what)) for name, what in RESOURCES.items()],
     ),
-    "questions": KindOfThing("questions of a run of weeks", "simcluster advise NAME", _of_runs("questions")),
-    "studies": KindOfThing(
-        "tables of measured runs", "simcluster validate NAME", _files("scenarios/validation")
+    "questions": BuiltinKind("questions of a run of weeks", "simcluster advise NAME", _long_run_lister("questions")),
+    "studies": BuiltinKind(
+        "tables of measured runs", "simcluster validate NAME", _file_lister("scenarios/validation")
     ),
 }  # fmt: skip
 """Every list, in the order in which it is shown."""

@@ -1,9 +1,9 @@
-"""A self-contained HTML page about one or several runs: the job, the answer, where the time went, the timelines.
+"""A self-contained HTML report about one or several runs: job, results, time breakdown, timelines.
 
-``page`` builds it from entries; ``entry_of_result`` and ``entry_of_saved`` make those. Nothing here prints or writes.
+``report_page`` builds it from entries, which ``make_entry`` and ``make_saved_entry`` make.
 """
 
-from simcluster.show.report.entry import Entry, entry_of_result, entry_of_saved
-from simcluster.show.report.page import page
+from simcluster.show.report.entry import ReportEntry, make_entry, make_saved_entry
+from simcluster.show.report.page import report_page
 
-__all__ = ["Entry", "entry_of_result", "entry_of_saved", "page"]
+__all__ = ["ReportEntry", "make_entry", "make_saved_entry", "report_page"]

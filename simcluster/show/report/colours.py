@@ -1,4 +1,4 @@
-"""The palette on the page, as CSS for tables and bars and as lists for the script, and coloured timelines.
+"""Colours of the HTML report: the palette as CSS and as script data, for light and dark backgrounds.
 
 On a dark background a colour is mixed with white until it stands out: the hue stays.
 """
@@ -56,18 +56,18 @@ BREAKDOWN_COLOURS = {
 }
 
 
-def contrast(one: Colour, other: Colour) -> float:
+def contrast_ratio(one: Colour, other: Colour) -> float:
     """Return the contrast ratio of two colours, 1 to 21 (WCAG 2.2)."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
 
-def on_dark(colour: Colour, name: str = "") -> Colour:
-    """Return a stream's or kind's colour with just enough white to stand out on a dark background."""
+def for_dark(colour: Colour, name: str = "") -> Colour:
+    """Return a colour lightened just enough to stand out on a dark background; the hue stays."""
     ground = rgb(DARK_GROUND)
     lighter = mix_with_white(colour, _LEAST_TINT.get(name, 0.0))
     tints = (mix_with_white(lighter, step / _TINT_STEPS) for step in range(_TINT_STEPS + 1))
-    return next(tint for tint in tints if contrast(tint, ground) >= CONTRAST)
+    return next(tint for tint in tints if contrast_ratio(tint, ground) >= CONTRAST)
 
 
 def hex_code(colour: Colour) -> str:
@@ -75,11 +75,11 @@ def hex_code(colour: Colour) -> str:
     return "#" + "".join(f"{round(255 * part):02X}" for part in colour)
 
 
-def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
-    """Return for each (stream, kind, chunk) its colour, and that of text on it, on light and dark backgrounds."""
+def paint_colours(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
+    """Return the fill and text colours of each (stream, kind, chunk), for light and dark backgrounds."""
     light = [colour_of(stream, kind, chunk) for stream, kind, chunk in what]
     names = [kind if stream == "compute" else stream for stream, kind, _ in what]
-    dark = [on_dark(colour, name) for colour, name in zip(light, names, strict=True)]
+    dark = [for_dark(colour, name) for colour, name in zip(light, names, strict=True)]
     return {
         "light": [hex_code(colour) for colour in light],
         "dark": [hex_code(colour) for colour in dark],
@@ -88,42 +88,41 @@ def paints(what: Sequence[tuple[str, str, int]]) -> dict[str, list[str]]:
     }
 
 
-def memory_paints() -> dict[str, dict[str, str]]:
-    """Return the colours of the parts of memory in both themes."""
+def memory_colours() -> dict[str, dict[str, str]]:
+    """Return the colours of the categories of memory, for light and dark backgrounds."""
     return {
         "light": dict(MEMORY),
-        "dark": {name: _DARK_GREYS.get(name) or hex_code(on_dark(rgb(colour))) for name, colour in MEMORY.items()},
+        "dark": {name: _DARK_GREYS.get(name) or hex_code(for_dark(rgb(colour))) for name, colour in MEMORY.items()},
     }
 
 
-def variables() -> tuple[str, str]:
-    """Return CSS custom properties of all colours of tables and bars, for light and dark backgrounds."""
+def css_variables() -> tuple[str, str]:
+    """Return CSS custom properties for all colours of tables and bars, for light and dark backgrounds."""
     light = {f"--k-{name}": colour for name, colour in BREAKDOWN_COLOURS.items()}
     light |= {f"--m-{name}": colour for name, colour in MEMORY.items()}
-    dark = {name: hex_code(on_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
+    dark = {name: hex_code(for_dark(rgb(colour), re.split("[-_]", name)[-1])) for name, colour in light.items()}
     dark |= {f"--k-{name}": grey for name, grey in _DARK_WAITING.items()}
     dark |= {f"--m-{name}": grey for name, grey in _DARK_GREYS.items()}
     for level in range(HEAT_LEVELS):
-        on_light, dark_one = _heat(level / (HEAT_LEVELS - 1))
+        on_light, dark_one = _heat_colour(level / (HEAT_LEVELS - 1))
         light |= {f"--h-{level}": hex_code(on_light), f"--t-{level}": text_on(on_light)}
         dark |= {f"--h-{level}": hex_code(dark_one), f"--t-{level}": text_on(dark_one)}
-    return _declared(light), _declared(dark)
+    return _css_declarations(light), _css_declarations(dark)
 
 
-def classes() -> str:
-    """Return CSS classes that fill with those custom properties: .k-forward, .m-activations, .heat-0 ... ."""
+def css_classes() -> str:
+    """Return CSS classes that fill with the palette's colours: .k-forward, .m-activations, .heat-0 ... ."""
     fills = [f".k-{name}{{fill:var(--k-{name});background:var(--k-{name})}}" for name in BREAKDOWN_COLOURS]
     fills += [f".m-{name}{{fill:var(--m-{name});background:var(--m-{name})}}" for name in MEMORY]
     fills += [f"td.heat-{level}{{background:var(--h-{level});color:var(--t-{level})}}" for level in range(HEAT_LEVELS)]
     return "\n".join(fills)
 
 
-def _declared(values: dict[str, str]) -> str:
+def _css_declarations(values: dict[str, str]) -> str:
     return "".join(f"{name}:{value};" for name, value in values.items())
 
 
-def _heat(part: float) -> tuple[Colour, Colour]:
-    """Return the colour at 0 to 1 of the heat scale, for light and dark backgrounds."""
+def _heat_colour(part: float) -> tuple[Colour, Colour]:
     places = [place for place, _, _ in _HEAT]
     scales = ([rgb(light) for _, light, _ in _HEAT], [rgb(dark) for _, _, dark in _HEAT])
     light, dark = (
@@ -136,7 +135,7 @@ MOST_ACTIONS = 100_000
 
 
 def ideal_spans(schedule: Schedule) -> Spans:
-    """Return a schedule's actions as spans, in units of a forward pass; "rank" is the stage."""
+    """Return a schedule's passes as spans in units of a forward pass; the stage serves as rank."""
     timing = time_actions(schedule, EqualCosts(F=1.0, B=2.0, I=1.0, W=1.0))
     words = ("compute", "", *PASS_NAMES, *PASS_NAMES.values())
     rows = [
@@ -166,23 +165,20 @@ MOST_SPANS = 1_000_000
 """Of all timelines of a page together."""
 
 
-def spans_of(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
-    """Return the script's data of timelines alone, by run, for a page that shows nothing else.
-
-    Each run has a program of its own.
-    """
+def timelines_data(runs: Sequence[tuple[str, Result]], blob: Blob) -> dict[str, Any]:
+    """Return script data with only the timelines of runs, for pages that show nothing else."""
     paints: dict[tuple[str, str, int], int] = {}
     most, found = MOST_SPANS // len(runs), []
     for name, result in runs:
-        run, _ = bare_run(name, result.spans, result.weights, most, paints, blob)
+        run, _ = timeline_data(name, result.spans, result.weights, most, paints, blob)
         found.append({**run, "steps": result.steps})
     return {"runs": found, "paints": page_paints(paints)}
 
 
-def bare_run(
+def timeline_data(
     name: str, spans: Spans, weights: Mapping[int, int], most: int, paints: dict[tuple[str, str, int], int], blob: Blob
 ) -> tuple[dict[str, Any], int]:
-    """Return the data of one timeline, and the number of ranks that it omits."""
+    """Return script data of one timeline, and the number of ranks that it omits."""
     kept, missing = choose_ranks(spans, most)
     timeline = with_paints(pack_timeline(kept, blob, weights=weights), paints, blob)
     run = {"name": name, "steps": 1, "timeline": timeline, "grid": None, "memory": [], "links": None}
@@ -190,14 +186,14 @@ def bare_run(
 
 
 def page_paints(places: Mapping[tuple[str, str, int], int]) -> dict[str, Any]:
-    """Return the page's list of colours, in the order of their places."""
-    return {**paints(list(places)), "memory": memory_paints()}
+    """Return the page's list of colours, in the order of their indices."""
+    return {**paint_colours(list(places)), "memory": memory_colours()}
 
 
 def with_paints(
     timeline: dict[str, Any], places: dict[tuple[str, str, int], int], blob: Blob | None = None
 ) -> dict[str, Any]:
-    """Return a timeline whose kinds of span refer to the page's list of colours.
+    """Return timeline data whose kinds of span are replaced by indices into the page's list of colours.
 
     With a ``blob``, the kinds of span are stored in it.
     """

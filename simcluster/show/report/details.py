@@ -1,4 +1,4 @@
-"""Sections of the page about one run: memory, links, stragglers, schedule, scenario, accuracy."""
+"""Sections of the HTML report about one run: memory, links, stragglers, schedule, scenario, accuracy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from simcluster.base.units import format_bytes, format_bytes_per_second, format_
 from simcluster.scenario.likely import StudyErrors, similar_studies
 from simcluster.schedules.text import order_lines
 from simcluster.show.report.colours import HEAT_LEVELS, MOST_ACTIONS
-from simcluster.show.report.entry import MEMORY, Entry
-from simcluster.show.report.html import Markup, block_html, concatenate, element, fill_asset, table
-from simcluster.show.step_answer import likely_fact
-from simcluster.show.study_answers import straggler_causes
+from simcluster.show.report.entry import MEMORY, ReportEntry
+from simcluster.show.report.html import Markup, block_html, concatenate, element, fill_asset, html_table
+from simcluster.show.step_answer import describe_likely_interval
+from simcluster.show.study_answers import straggler_causes_table
 from simcluster.show.yaml_text import yaml_text
 from simcluster.studies.whatif.straggling import Stragglers
 
@@ -22,21 +22,23 @@ _NEAREST = 6
 
 
 def remark(*content: str) -> Markup:
-    """Return a remark in small print."""
+    """Return a paragraph in small print."""
     return element("p", *content, class_="quiet")
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-def memory(entry: Entry, number: int) -> Markup:
-    """Return the section about the fullest GPU's memory, and its curve over time if there is a timeline."""
+def memory_section(entry: ReportEntry, number: int) -> Markup:
+    """Return the report section about the fullest GPU's memory, with its curve over time if it was simulated."""
     parts = entry.numbers["memory_bytes"]
     total = sum(parts.values())
     rows = [[label, f"{parts[name] / 1e9:,.1f} GB", f"{parts[name] / total if total else 0.0:.1%}"]
             for name, label in MEMORY.items()]  # fmt: skip
     rows.append(["all of it", f"{entry.numbers['peak_memory_bytes'] / 1e9:,.1f} GB", "100.0%"])
-    figures = table(["at the peak of the fullest GPU", "", "share"], rows, caption="Memory at its peak", class_="total")
+    figures = html_table(
+        ["at the peak of the fullest GPU", "", "share"], rows, caption="Memory at its peak", class_="total"
+    )
     if not entry.memory:
         why = (
             "Nothing is allocated or freed in this run." if entry.result else "A saved result has no memory over time."
@@ -61,7 +63,7 @@ def memory(entry: Entry, number: int) -> Markup:
     return concatenate(chart, figures)
 
 
-def _used(entry: Entry, part: str) -> bool:
+def _used(entry: ReportEntry, part: str) -> bool:
     pool = {"gathered": "parameters", "unsharded": "gradients", "activations": "activations", "other": "other"}
     if part == "lost":
         return any(curve.state.fragmentation > 1 for curve in entry.memory)
@@ -73,8 +75,8 @@ def _used(entry: Entry, part: str) -> bool:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def links(entry: Entry, number: int) -> Markup:
-    """Return the section about the hottest links: load over the run, mean and peak of each."""
+def links_section(entry: ReportEntry, number: int) -> Markup:
+    """Return the report section about the busiest links: load over the run, mean and peak of each."""
     if entry.links is None:
         return remark(
             "No link carries anything in this run." if entry.result else "A saved result has no loads of links."
@@ -87,10 +89,10 @@ def links(entry: Entry, number: int) -> Markup:
          format_bytes(size)]
         for place, (a, b, alike, capacity, size, mean, peak) in enumerate(zip(*columns, strict=True))
     ]  # fmt: skip
-    header = ["link", "alike", "capacity", "over the run", "mean", "peak", "bytes a step"]
+    header = ["link", "links", "capacity", "over the run", "mean", "peak", "bytes per step"]
     return concatenate(
-        element("div", table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
-        remark("A row stands for all links that are exactly alike, and is named by the first. Colour: rate over "
+        element("div", html_table(header, rows, caption="The hottest links", class_="links"), id=f"links-{number}"),
+        remark("A row represents all links with equal traffic, and is named by the first. Colour: rate over "
               "capacity, pale idle to full; rates are means over a span."),
     )  # fmt: skip
 
@@ -98,8 +100,8 @@ def links(entry: Entry, number: int) -> Markup:
 # --- stragglers -------------------------------------------------------------------------------------------------------
 
 
-def stragglers(entry: Entry) -> Markup:
-    """Return the section about stragglers: the cost of each cause, and the slowdown over (dp rank, stage)."""
+def stragglers_section(entry: ReportEntry) -> Markup:
+    """Return the report section about stragglers: the cost of each cause, and the slowdown per (dp rank, stage)."""
     found = entry.stragglers
     if isinstance(found, str):
         return remark(found)
@@ -110,11 +112,10 @@ def stragglers(entry: Entry) -> Markup:
         if entry.result.scenario.faults
         else "The scenario has no faults. What is left are stages that are longer than others."
     )
-    return concatenate(element("p", text), block_html(straggler_causes(found)), _heatmap(found))
+    return concatenate(element("p", text), block_html(straggler_causes_table(found)), _worker_heatmap(found))
 
 
-def _heatmap(found: Stragglers) -> Markup:
-    """Return a heatmap of the slowdown by each worker, from the trace: stages downwards, dp ranks to the right."""
+def _worker_heatmap(found: Stragglers) -> Markup:
     slowdown = found.estimated.by_worker
     shown = min(slowdown.shape[0], _MOST_COLUMNS)
     most = max(_LEAST_EXCESS, float(slowdown.max()) - 1)
@@ -142,8 +143,8 @@ def _heatmap(found: Stragglers) -> Markup:
 # --- the schedule -----------------------------------------------------------------------------------------------------
 
 
-def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
-    """Return the section about the order of microbatches; ``gantt`` is the frame in which the script draws."""
+def schedule_section(entry: ReportEntry, number: int, gantt: Markup) -> Markup:
+    """Return the report section about the pipeline schedule; ``gantt`` is the frame in which the script draws it."""
     found = entry.schedule
     if found is None:
         return remark("No pipeline: one stage." if entry.result else "A saved result does not hold its schedule.")
@@ -162,8 +163,8 @@ def schedule(entry: Entry, number: int, gantt: Markup) -> Markup:
 # --- the scenario -----------------------------------------------------------------------------------------------------
 
 
-def scenario(entry: Entry, number: int) -> Markup:
-    """Return the section with the complete scenario, to copy into a file and run."""
+def scenario_section(entry: ReportEntry, number: int) -> Markup:
+    """Return the report section with the complete scenario, to copy into a file and run."""
     return fill_asset(
         "scenario.html", named=f"Named: {entry.origin}. " if entry.origin else "", place=f"scenario-{number}",
         name=entry.name, text=yaml_text(entry.document),
@@ -173,8 +174,8 @@ def scenario(entry: Entry, number: int) -> Markup:
 # --- how far to trust the numbers -------------------------------------------------------------------------------------
 
 
-def accuracy(entries: Sequence[Entry]) -> Markup:
-    """Return the section about accuracy: errors against measurements, and the sources of constants."""
+def accuracy_section(entries: Sequence[ReportEntry]) -> Markup:
+    """Return the report section about accuracy: errors against measurements, and the sources of constants."""
     rows = []
     for entry in entries:
         measured = entry.scenario.measured if entry.scenario else None
@@ -186,34 +187,33 @@ def accuracy(entries: Sequence[Entry]) -> Markup:
     parts: list[Markup] = []
     if rows:
         header = ["run", "source", "measured", "simulated", "error"]
-        parts.append(table(header, rows, caption="Against measurements", left=2))
+        parts.append(html_table(header, rows, caption="Against measurements", left=2))
     else:
         parts.append(element("p", "Simulated; no measurement of this run is named in its scenario (measured)."))
     found = [entry.scenario.measured for entry in entries if entry.scenario and entry.scenario.measured]
     others = [measured.of_another_run() for measured in found]
     parts += [element("p", f"The measured {text}.") for text in dict.fromkeys(others) if text]
-    parts += _validated(entries)
-    parts.append(element("ul", [element("li", text) for text in _basis(entries)], class_="notes"))
+    parts += _validated_studies(entries)
+    parts.append(element("ul", [element("li", text) for text in _constant_sources(entries)], class_="notes"))
     return concatenate(parts)
 
 
-def _validated(entries: Sequence[Entry]) -> list[Markup]:
-    """Return the likely interval of measured times and the validated studies that it rests on, nearest first."""
+def _validated_studies(entries: Sequence[ReportEntry]) -> list[Markup]:
     content: list[Markup] = []
     tables: dict[tuple[StudyErrors, ...], list[str]] = {}
     for entry in entries:
         if entry.scenario is None:
             continue
         assert entry.likely is not None
-        fact = likely_fact(entry.likely)
+        fact = describe_likely_interval(entry.likely)
         aside = f" ({fact.aside})" if fact.aside else ""
         text = f"{fact.name.capitalize()}: {fact.value}{fact.tail}{aside}."
         content.append(element("p", f"{entry.name}: {text}" if len(entries) > 1 else text))
         tables.setdefault(similar_studies(entry.scenario, entry.model_flops), []).append(entry.name)
-    return content + [_studies(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
+    return content + [_studies_table(rows, names if len(tables) > 1 else []) for rows, names in tables.items()]
 
 
-def _studies(rows: Sequence[StudyErrors], names: Sequence[str]) -> Markup:
+def _studies_table(rows: Sequence[StudyErrors], names: Sequence[str]) -> Markup:
     shown = rows[:_NEAREST]
     studies = len({row.study for row in rows})
     caption = f"Validated runs nearest to {', '.join(names)}" if names else "The nearest validated runs"
@@ -224,10 +224,10 @@ def _studies(rows: Sequence[StudyErrors], names: Sequence[str]) -> Markup:
         for row in shown
     ]  # fmt: skip
     header = ["study", "runs of", "GPUs", "hidden size", "rows", "mean error", "bias", "largest"]
-    return concatenate(element("p", text), table(header, cells, caption=caption, left=2))
+    return concatenate(element("p", text), html_table(header, cells, caption=caption, left=2))
 
 
-def _basis(entries: Sequence[Entry]) -> list[str]:
+def _constant_sources(entries: Sequence[ReportEntry]) -> list[str]:
     found = [
         "Times of kernels come from the device's roofline, those of communication from link rates and, where the "
         "platform is known, from NCCL's own choices. The command simcluster validate scores published runs with the "

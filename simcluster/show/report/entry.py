@@ -1,4 +1,4 @@
-"""One run on the page: a simulated result, or the numbers of a saved one."""
+"""One run of an HTML report: a simulated result, or the numbers of a saved one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.schedules import Schedule
 from simcluster.show.gantt_rows import evenly_spaced
 from simcluster.show.report.html import Markup
-from simcluster.show.report.rows import RankRow, SpanFacts, rows_of, span_facts
+from simcluster.show.report.rows import RankRow, SpanFacts, describe_spans, make_rank_rows
 from simcluster.studies.whatif.straggling import Stragglers, stragglers
 
 _LINKS = 24
@@ -42,12 +42,12 @@ MEMORY = {
 }
 """Parts of memory in the numbers of a result, and what a page calls them."""
 MOST_WORKERS = 64
-"""Stragglers are priced by playing the step again for each cause: not for larger jobs without being asked."""
+"""Workers up to which the page prices stragglers, for which the step is simulated again without each cause."""
 
 
 @dataclass(frozen=True)
 class ReportedTrace:
-    """A recorded trace compared with the only run: its name, ranks, section of the page, and first step."""
+    """A recorded trace that the report compares with its only run: name, ranks, page section, and first step."""
 
     name: str
     ranks: tuple[int, ...]
@@ -56,7 +56,7 @@ class ReportedTrace:
 
 
 class MemoryCurve(NamedTuple):
-    """Memory of one rank over time: its model state, the pools on top of it, and the op at the peak.
+    """Memory of one rank over time: constant model state, variable pools, and the op at the peak.
 
     From time[i] (s) until time[i + 1] the pools hold pools[name][i] bytes.
     """
@@ -69,13 +69,13 @@ class MemoryCurve(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One run on the page.
+class ReportEntry:
+    """One run of an HTML report, simulated or read from a result file.
 
-    ``numbers`` is its result JSON, ``account`` where its time went, and ``weights`` the number of ranks that each rank
-    of its timeline represents; ``ranks`` are the ranks to show, () for the simulated ones. ``result`` is None for a
-    saved run, which has no timeline. ``origin`` is its name on the command line. With ``replays`` the step is simulated
-    again to find remedies and the cost of stragglers; without, stragglers only if the scenario has faults.
+    ``numbers`` is its result JSON, ``account`` its time breakdown by cause, and ``weights`` the number of ranks that
+    each rank of its timeline represents; ``ranks`` are the ranks to show, () for the simulated ones. ``result`` is None
+    for a saved run, which has no timeline. ``origin`` is its name on the command line. With ``replays`` the step is
+    simulated again to find remedies and the cost of stragglers; without, stragglers only if the scenario has faults.
     """
 
     name: str
@@ -90,29 +90,29 @@ class Entry:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The complete scenario; for a saved result as the file has it."""
+        """The complete scenario as a document; for a saved result, the one in its file."""
         return self.scenario.document() if self.scenario else dict(self.numbers["scenario"])
 
     @cached_property
     def shown_numbers(self) -> dict[str, Any]:
-        """The run's numbers, with the breakdown's bubble, which older versions saved under another definition."""
+        """The run's numbers, with the bubble of the breakdown, since older versions saved another definition."""
         return {**self.numbers, "bubble_fraction": self.account.breakdown["bubble"] / self.account.step_time}
 
     @cached_property
     def facts(self) -> SpanFacts:
-        """Columns about each span; only for a simulated run."""
+        """Columns that describe each span of the timeline; only for a simulated run."""
         assert self.result is not None
-        return span_facts(self.result)
+        return describe_spans(self.result)
 
     @cached_property
     def rows(self) -> tuple[RankRow, ...]:
-        """A row for each rank to show; only for a simulated run."""
+        """A timeline row for each rank to show; only for a simulated run."""
         assert self.result is not None
-        return rows_of(self.result, self.facts, self.ranks or sorted(self.result.weights))
+        return make_rank_rows(self.result, self.facts, self.ranks or sorted(self.result.weights))
 
     @cached_property
     def capacity(self) -> float:
-        """Memory of a GPU in bytes; 0 if the scenario of a saved result cannot be read."""
+        """Memory of a GPU in bytes; 0 if the saved scenario cannot be read."""
         if self.result is not None:
             return self.result.facts.memory
         return self.scenario.cluster.device.memory if self.scenario else 0.0
@@ -124,7 +124,7 @@ class Entry:
 
     @property
     def model_flops(self) -> float:
-        """FLOP per step by the MFU convention; for a saved result as precise as its numbers."""
+        """FLOP per step as counted for MFU; for a saved result as precise as its numbers."""
         if self.result is not None:
             return self.result.facts.model_flops
         numbers = self.numbers
@@ -132,14 +132,14 @@ class Entry:
 
     @cached_property
     def schedule(self) -> Schedule | None:
-        """The order of the pipeline's microbatches; None without a pipeline and for a saved result."""
+        """The pipeline schedule; None without a pipeline and for a saved result."""
         if self.result is None or self.result.scenario.parallel.pp == 1:
             return None
         return self.result.job.schedule
 
     @cached_property
     def memory(self) -> tuple[MemoryCurve, ...]:
-        """Memory over time of the fullest rank and of others, evenly over the simulated ones."""
+        """Memory over time of the fullest rank and of some others, spread evenly over the simulated ones."""
         if self.result is None or not len(self.result.memory_timeline):
             return ()
         ranks = sorted(self.result.weights)
@@ -154,7 +154,7 @@ class Entry:
 
     @cached_property
     def links(self) -> tuple[pd.DataFrame, Floats] | None:
-        """The hottest links, and rate / capacity of each in every bin of the run; None if no link carries anything."""
+        """The busiest links, with rate / capacity of each per time bin; None if no link carries anything."""
         if self.result is None:
             return None
         table, _, matrix = hottest_links_over_time(self.result, _LINKS, _BINS)
@@ -162,7 +162,7 @@ class Entry:
 
     @cached_property
     def stragglers(self) -> Stragglers | str:
-        """The cost of stragglers by cause, or the reason why the page does not show it."""
+        """The cost of stragglers by cause, or the reason why the report does not show it."""
         if self.result is None:
             return "A saved result does not hold what each cause costs; give the scenario instead."
         scenario = self.result.scenario
@@ -173,8 +173,8 @@ class Entry:
             return "One worker: dp and pp are 1, so none is slower than another."
         if workers > MOST_WORKERS:
             return (
-                f"{workers:,} workers (dp × pp) are more than the {MOST_WORKERS} for which this page plays the step "
-                "without each cause; the command simcluster stragglers does it for any number."
+                f"{workers:,} workers (dp × pp) are more than the {MOST_WORKERS} for which this page simulates the "
+                "step without each cause; the command simcluster stragglers does it for any number."
             )
         try:
             return stragglers(self.result)
@@ -182,16 +182,16 @@ class Entry:
             return f"Not to be had for this run: {problem}"
 
 
-def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> Entry:
-    """Return the entry of a result; ``ranks`` are those whose timeline is shown (default: the simulated ones).
+def make_entry(result: Result, *, name: str = "", origin: str = "", ranks: Sequence[int] | None = None) -> ReportEntry:
+    """Return a result as a run of the report; raise InputError for a rank that the job does not have.
 
-    InputError for a rank that the job does not have.
+    ``ranks`` are those whose timeline is shown (default: the simulated ones).
     """
     weights = dict(result.weights)
     if ranks is not None:
         check_ranks(result, ranks)
         weights = dict.fromkeys(ranks, 1)
-    return Entry(
+    return ReportEntry(
         name=name or result.scenario.title,
         numbers=result.to_dict(),
         origin=origin,
@@ -203,8 +203,8 @@ def entry_of_result(result: Result, *, name: str = "", origin: str = "", ranks: 
     )
 
 
-def entry_of_saved(saved: SavedResult, *, origin: str = "", name: str = "") -> Entry:
-    """Return the entry of a saved result; InputError for one that lacks numbers."""
+def make_saved_entry(saved: SavedResult, *, origin: str = "", name: str = "") -> ReportEntry:
+    """Return a saved result as a run of the report; raise InputError if it lacks numbers."""
     where = origin or saved.name
     names = ("tokens_per_s", "tokens_per_s_per_gpu", "mfu")  # older results: all tokens are real, MFU is over bf16
     older = {"real_token_fraction": 1.0, "mfu_bf16": saved.values.get("mfu")}
@@ -221,11 +221,11 @@ def entry_of_saved(saved: SavedResult, *, origin: str = "", name: str = "") -> E
         scenario = from_document(saved.document)
     except InputError:  # of another version
         scenario = None
-    return Entry(name=name or saved.name, numbers=values, origin=origin, scenario=scenario, account=saved.account)
+    return ReportEntry(name=name or saved.name, numbers=values, origin=origin, scenario=scenario, account=saved.account)
 
 
 def check_ranks(run: Run, ranks: Sequence[int]) -> None:
-    """Raise InputError if there are no ranks, or one that the job does not have."""
+    """Raise InputError for an empty list of ranks, and for a rank that the job does not have."""
     wrong = [rank for rank in ranks if not 0 <= rank < len(run.ranks)]
     if wrong or not ranks:
         what = f"there is no rank {wrong[0]}" if wrong else "no rank is named"
@@ -233,7 +233,7 @@ def check_ranks(run: Run, ranks: Sequence[int]) -> None:
 
 
 def spans_of_ranks(result: Run, ranks: Sequence[int]) -> Spans:
-    """Return the timeline of any ranks of the job, copied from their representatives, with their own groups."""
+    """Return the timeline of any ranks, copied from the simulated ranks that represent them."""
     words = {word: code for code, word in enumerate(result.spans.words)}
     parts = []
     for rank in ranks:

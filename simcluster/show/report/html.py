@@ -1,4 +1,4 @@
-"""HTML from the pieces in ``assets/`` and from Python; all text is escaped here, once.
+"""HTML assembled from files in ``assets/`` and from Python; all text is escaped here, exactly once.
 
 A ``Markup`` is finished HTML; any other text is data, whatever it contains.
 """
@@ -21,7 +21,7 @@ _MOST_TEXT = 40_000  # characters of a text as it is
 
 
 class Markup(str):
-    """HTML that is not escaped again."""
+    """Finished HTML, which is not escaped again."""
 
     __slots__ = ()
 
@@ -29,22 +29,22 @@ class Markup(str):
 Content = str | Iterable[str]
 
 
-def asset(name: str) -> str:
-    """Return the text of a file of the page's ``assets/``."""
+def read_asset(name: str) -> str:
+    """Return the text of a file in the report's ``assets/`` folder."""
     return (files("simcluster.show.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def fill_asset(name: str, /, **values: Content) -> Markup:
-    """Return the HTML of an asset with values for its $names, without line breaks and indents."""
-    text = "".join(line.strip() for line in asset(name).splitlines())
+    """Return the HTML of an asset file with values for its $names, without line breaks and indents."""
+    text = "".join(line.strip() for line in read_asset(name).splitlines())
     return Markup(
         escape_controls(Template(text).substitute({key: concatenate(value) for key, value in values.items()}))
     )
 
 
 def element(tag: str, *content: Content, **attributes: str | float | None) -> Markup:
-    """Return <tag attributes>content</tag>, texts escaped; ``class_`` is class, ``data_x`` data-x; None is omitted."""
-    return Markup(f"<{tag}{_attributes(attributes)}>{concatenate(*content)}</{tag}>")
+    """Return an HTML element with escaped content: ``class_`` sets class, ``data_x`` data-x; None is omitted."""
+    return Markup(f"<{tag}{_attributes_html(attributes)}>{concatenate(*content)}</{tag}>")
 
 
 def void_element(tag: str, **attributes: str | float | None) -> Markup:
@@ -52,11 +52,11 @@ def void_element(tag: str, **attributes: str | float | None) -> Markup:
 
     SVG has no such elements: what follows would become its content.
     """
-    return Markup(f"<{tag}{_attributes(attributes)}>")
+    return Markup(f"<{tag}{_attributes_html(attributes)}>")
 
 
 def concatenate(*content: Content) -> Markup:
-    """Return pieces concatenated, escaped if they are text."""
+    """Concatenate pieces of HTML; plain text is escaped."""
     parts = []
     for piece in content:
         if isinstance(piece, Markup):
@@ -68,10 +68,10 @@ def concatenate(*content: Content) -> Markup:
     return Markup("".join(parts))
 
 
-def table(
+def html_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str, class_: str = "", left: int = 1
 ) -> Markup:
-    """Return a table with a caption for screen readers; the first ``left`` columns are text, the others numbers."""
+    """Return an HTML table with a caption for screen readers; the first ``left`` columns are text, others numbers."""
     head = [element("th", name, scope="col", class_=None if at < left else "number") for at, name in enumerate(header)]
     body = []
     for row in rows:
@@ -92,14 +92,14 @@ def table(
 
 
 def json_block(name: str, value: object) -> Markup:
-    """Return data for the page's script; ``<`` is escaped, so that no text can end the block."""
+    """Return JSON data for the page's script; ``<`` is escaped, so that no text can end the block."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(f'<script type="application/json" id="{escape(name)}">{text}</script>')
 
 
-def _attributes(attributes: Mapping[str, str | float | None]) -> str:
+def _attributes_html(attributes: Mapping[str, str | float | None]) -> str:
     found = []
     for name, value in attributes.items():
         if value is not None:
@@ -111,24 +111,26 @@ def _attributes(attributes: Mapping[str, str | float | None]) -> str:
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 
-def html_of(answer: Iterable[Block]) -> Markup:
-    """Return the HTML of an answer."""
+def blocks_html(answer: Iterable[Block]) -> Markup:
+    """Return printed blocks as HTML."""
     return concatenate(map(block_html, answer))
 
 
 def block_html(block: Block) -> Markup:
-    """Return the HTML of a block; "" for an empty one."""
+    """Return a block as HTML; "" for an empty one."""
     match block:
         case Figures():
             head = element("div", block.title, class_="head") if block.title else Markup()
-            figures = element("div", map(_figure, _merged(block.facts)), class_="figures") if block.facts else Markup()
+            figures = (
+                element("div", map(_figure_html, _merged(block.facts)), class_="figures") if block.facts else Markup()
+            )
             return concatenate(head, figures)
         case TableBlock():
-            return _table(block)
+            return _table_html(block)
         case Lines():
-            return _lines(block)
+            return _lines_html(block)
         case Folded():
-            text = element("pre", shortened(block.text), tabindex=0)
+            text = element("pre", shorten_text(block.text), tabindex=0)
             return element("details", element("summary", block.title), text, class_="block")
         case Drawing():
             return Markup(block.draw())
@@ -136,13 +138,12 @@ def block_html(block: Block) -> Markup:
             assert_never(block)
 
 
-def shortened(text: str) -> str:
-    """Return a text shortened to what a page can show."""
+def shorten_text(text: str) -> str:
+    """Return a text shortened to a length that a page can show."""
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n... and {len(text) - _MOST_TEXT:,} characters"
 
 
 def _merged(facts: Iterable[Fact]) -> list[Fact]:
-    """Return facts, those without a name merged into the remark of the one above."""
     found: list[Fact] = []
     for fact in facts:
         if fact.name or not found:
@@ -153,7 +154,7 @@ def _merged(facts: Iterable[Fact]) -> list[Fact]:
     return found
 
 
-def _figure(fact: Fact) -> Markup:
+def _figure_html(fact: Fact) -> Markup:
     note = "; ".join(filter(None, [fact.tail.strip(" ,"), fact.aside]))
     return element(
         "div", element("span", fact.name, class_="name"), element("span", typeset(fact.value), class_="value"),
@@ -162,13 +163,13 @@ def _figure(fact: Fact) -> Markup:
 
 
 def typeset(text: str) -> str:
-    """Return a text with numbers in a page's typography: 5.0 % and −3 ms for 5.0% and -3 ms."""
+    """Return a text with numbers in typographic form: 5.0 % and −3 ms for 5.0% and -3 ms."""
     if isinstance(text, Markup):
         return text
     return re.sub(r"(?<=\d)%", " %", re.sub(r"(?<![\w-])-(?=\d)", "−", text))
 
 
-def _table(block: TableBlock) -> Markup:
+def _table_html(block: TableBlock) -> Markup:
     header, rows = [*block.header], [*block.rows]
     title = [line.strip() for line in block.title]
     if block.bars:
@@ -179,14 +180,14 @@ def _table(block: TableBlock) -> Markup:
         rows = [[*row, bar_html(bar, low, scale)] for row, bar in zip(rows, block.bars, strict=True)]
     caption = next(filter(None, [*title, *header]), "Numbers")
     return element(
-        "div", (element("p", line) for line in title), table(header, rows, caption=caption, left=block.left),
+        "div", (element("p", line) for line in title), html_table(header, rows, caption=caption, left=block.left),
         (element("p", line.strip(), class_="quiet") for line in block.notes),
         class_=f"block{' bars' if block.bars else ''}",
     )  # fmt: skip
 
 
 def bar_html(bar: TableBar, low: float, scale: float) -> Markup:
-    """Return a bar of ``scale`` units per number from ``low`` on; a mark shows 0 if the scale goes below it."""
+    """Return the HTML of a table bar; ``low`` is the start of the axis, ``scale`` its units per number."""
     first, last = sorted((bar.start, bar.end))
     place = {"x": (first - low) * scale, "y": 0.0, "width": max((last - first) * scale, 1.0), "height": 13.0}
     zero = [element("line", x1=-low * scale, x2=-low * scale, y1=0, y2=13, class_="mark")] if low < 0 else []
@@ -195,7 +196,7 @@ def bar_html(bar: TableBar, low: float, scale: float) -> Markup:
     return element("svg", box, zero, viewBox=view, preserveAspectRatio="none", aria_hidden="true")
 
 
-def _lines(block: Lines) -> Markup:
+def _lines_html(block: Lines) -> Markup:
     lines = [*filter(None, block.lines)]
     if not lines:
         return Markup()
@@ -211,6 +212,6 @@ def _lines(block: Lines) -> Markup:
             rest = (element("div", line.strip(), class_="quiet") for line in lines[1:])
             return element("details", element("summary", lines[0]), rest, class_="block")
         case "layout":
-            return element("pre", shortened("\n".join(block.lines)), class_="block")
+            return element("pre", shorten_text("\n".join(block.lines)), class_="block")
         case _:
             assert_never(block.style)

@@ -1,4 +1,4 @@
-"""A timeline in the format of the page's script: lanes of spans, their descriptions, and columns as typed arrays.
+"""Timelines in the binary format of the report's script: lanes of spans, their descriptions, typed arrays.
 
 Columns are split into byte planes, deflated, in base64; ``assets/data.js`` reads them. Times are whole numbers: 2^32 -
 1 is the end of the run, so that a step of 10 s has ticks of 2.3 ns and adjacent spans still touch. Starts are
@@ -35,7 +35,7 @@ ALIGNED = 4
 
 
 class Blob:
-    """A collector of columns; ``text`` and ``raw`` return all of them, compressed and uncompressed.
+    """A collector of binary columns for the report's script; ``text`` returns them compressed, ``raw`` uncompressed.
 
     Without ``planes`` a column's numbers are contiguous, for a reader that does not copy them; whole numbers are
     run-length encoded if that is shorter.
@@ -47,7 +47,7 @@ class Blob:
         self._size = 0
 
     def integers(self, values: npt.NDArray[np.integer]) -> Place:
-        """Add a column of whole numbers in the smallest type that holds them, and return its place."""
+        """Add a column of integers in the smallest type that holds them, and return where it is stored."""
         if not self._planes:
             first = run_starts(values)
             if len(first) * _FEWER < len(values):
@@ -65,12 +65,12 @@ class Blob:
         raise ValueError(f"numbers from {low} to {high} have no 32 bits")
 
     def floats(self, values: npt.NDArray[np.floating]) -> Place:
-        """Add a column of floats with 24 bits each, and return its place."""
+        """Add a column of floats with 24 bits each, and return where it is stored."""
         return self._add(values.astype("<f4"), "f4")
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The bytes of all columns in order."""
+        """Bytes of all columns in order."""
         return tuple(self._parts)
 
     def raw(self) -> bytes:
@@ -78,11 +78,11 @@ class Blob:
         return b"".join(self._parts)
 
     def text(self, level: int = 6) -> str:
-        """Return all columns deflated, in base64, at a level from 1 (fast) to 9 (small)."""
-        return deflated(self.raw(), level)
+        """Return all columns deflated, as base64, at a level from 1 (fast) to 9 (small)."""
+        return deflate_text(self.raw(), level)
 
     def _add(self, values: npt.NDArray[np.generic], name: str) -> tuple[int, int, str]:
-        """Add byte planes, lowest bytes first: the high ones hardly change and deflate well."""
+        """Add the byte planes of a column, lowest bytes first: high bytes hardly change and deflate well."""
         place = self._size, len(values), name
         if self._planes and len(values):
             values = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).T)
@@ -94,8 +94,8 @@ class Blob:
         return place
 
 
-def deflated(content: bytes, level: int) -> str:
-    """Return bytes deflated, in base64."""
+def deflate_text(content: bytes, level: int) -> str:
+    """Return bytes deflated, as base64."""
     return base64.b64encode(zlib.compress(content, level)).decode("ascii")
 
 
@@ -106,7 +106,7 @@ STREAM_ORDER = ("compute", *STREAMS, "h2d", "d2h", "storage", "host")
 _WHAT = ("stream", "kind", "name", "layer", "chunk", "bytes")
 _OWN = ("microbatch", "stage", "step", "group")
 _FEW = 2**17
-"""So many numbers are counted one by one sooner than those that there are are sorted."""
+"""Up to this many values, counting each is faster than sorting them."""
 
 
 def pack_timeline(
@@ -125,10 +125,10 @@ def pack_timeline(
     ``rows`` are the rows to show, each drawn from the lanes of its source (default: every rank of the lanes).
     """
     duration = float(spans.end.max(initial=0.0)) or 1.0
-    order = _by_lane(spans)
+    order = _lane_order(spans)
     rank, stream = spans.rank[order], spans.stream[order]
     first = np.flatnonzero(run_start_mask(rank) | run_start_mask(stream))
-    ready, start, end = (_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
+    ready, start, end = (_to_ticks(values[order], duration) for values in (spans.ready, spans.start, spans.end))
     words, alike = list(spans.words), {name: getattr(spans, name) for name in _WHAT}
     if facts is not None:
         alike["way"] = np.array([_code(words, text) for text in facts.ways])[facts.way]
@@ -142,13 +142,13 @@ def pack_timeline(
     }
     columns |= {name: blob.integers(getattr(spans, name)[order]) for name in _OWN}
     if facts is not None:
-        columns |= _fact_columns(facts, spans, order, first, blob, duration)
+        columns |= _description_columns(facts, spans, order, first, blob, duration)
     lanes = np.stack([rank[first], stream[first], first], axis=1)
     shown = [row.rank for row in rows] or np.unique(rank[first]).tolist()
     return {
         "duration": duration,
         "count": len(spans),
-        "rows": [_row(row, words) for row in rows],
+        "rows": [_row_data(row, words) for row in rows],
         "words": words,
         "lanes": lanes.astype(int).tolist(),
         "what": examples,
@@ -157,9 +157,8 @@ def pack_timeline(
     }
 
 
-def _by_lane(spans: Spans) -> Ints:
-    """Return the order of spans by rank, lane, start and end; simulated spans are already sorted but for lanes."""
-    lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _place_of_stream(spans)
+def _lane_order(spans: Spans) -> Ints:
+    lane = spans.rank * (len(spans.words) + len(STREAM_ORDER)) + _stream_lane_index(spans)
     same, later = np.diff(spans.rank) == 0, np.diff(spans.start)
     if np.all((np.diff(spans.rank) > 0) | same & ((later > 0) | (later == 0) & (np.diff(spans.end) >= 0))):
         return np.argsort(narrow_integers(lane), kind="stable")
@@ -167,21 +166,19 @@ def _by_lane(spans: Spans) -> Ints:
 
 
 def _distinct_rows(columns: Mapping[str, npt.NDArray[Any]]) -> tuple[Ints, dict[str, list[Any]]]:
-    """Return the place of every row among the distinct rows, and the distinct rows by column, in order."""
     place, many = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for values in columns.values():
-        codes, count = _codes(values)
+        codes, count = _consecutive_codes(values)
         if many * count > _FEW:
-            place, many = _without_gaps(place, many)
+            place, many = _renumber(place, many)
         place, many = place * count + codes, many * count
-    place, many = _without_gaps(place, many)
+    place, many = _renumber(place, many)
     example = np.zeros(many, dtype=np.int64)
     example[place] = np.arange(len(place))
     return place, {name: values[example].tolist() for name, values in columns.items()}
 
 
-def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
-    """Return consecutive codes in the order of the values, and an upper bound of their number."""
+def _consecutive_codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
     if values.dtype.kind == "i" and len(values):
         low, high = int(values.min()), int(values.max())
         if high - low < _FEW:
@@ -190,8 +187,8 @@ def _codes(values: npt.NDArray[Any]) -> tuple[Ints, int]:
     return codes.astype(np.int64), max(1, len(different))
 
 
-def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
-    """Return numbers below ``many`` renumbered without gaps in the same order, and how many distinct ones there are."""
+def _renumber(numbers: Ints, many: int) -> tuple[Ints, int]:
+    """Renumber numbers below ``many`` without gaps in the same order; also return how many are distinct."""
     if many > _FEW:
         left, found = np.unique(numbers, return_inverse=True)
         return found.reshape(-1).astype(np.int64), len(left)
@@ -199,19 +196,18 @@ def _without_gaps(numbers: Ints, many: int) -> tuple[Ints, int]:
     return (np.cumsum(there) - 1)[numbers], int(there.sum())
 
 
-def _fact_columns(
+def _description_columns(
     facts: SpanFacts, spans: Spans, order: Ints, first: Ints, blob: Blob, duration: float
 ) -> dict[str, Any]:
-    """Return the columns of delayed ranks, of the other end of messages, and of the critical path.
+    """Return the columns of awaited ranks, of message partners, and of the critical path.
 
-    A piece of the path is stored as its lane and the number of spans after the previous piece on that lane; its start
-    and length as differences from the span's own, which are mostly 0.
+    A piece of the path is stored as lane, spans since the previous piece there, and differences from its span's times.
     """
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     mate, (number, start, end) = facts.mate[order], facts.path
-    begin, own = _ticks(start, duration), _ticks(spans.start[number], duration)
-    length, own_length = _ticks(end, duration) - begin, _ticks(spans.end[number], duration) - own
+    begin, own = _to_ticks(start, duration), _to_ticks(spans.start[number], duration)
+    length, own_length = _to_ticks(end, duration) - begin, _to_ticks(spans.end[number], duration) - own
     at = place[number]
     lane = np.searchsorted(first, at, side="right") - 1
     by_lane = np.argsort(lane, kind="stable")
@@ -229,27 +225,26 @@ def _fact_columns(
     }
 
 
-def _row(row: RankRow, words: list[str]) -> dict[str, Any]:
+def _row_data(row: RankRow, words: list[str]) -> dict[str, Any]:
     own = {str(_code(words, source)): _code(words, name) for source, name in row.groups.items() if source != name}
     facts = {"groups": own, "peers": dict(row.peers), "late": dict(row.late), "slow": row.slow}
     return {"rank": row.rank, "source": row.source, **{name: value for name, value in facts.items() if value}}
 
 
 def _code(words: list[str], text: str) -> int:
-    """Return the place of a text in ``words``, where it is added if missing."""
+    """Return the index of a text in ``words``; add it if it is missing."""
     if text not in words:
         words.append(text)
     return words.index(text)
 
 
-def _ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
+def _to_ticks(seconds: npt.NDArray[np.float64], duration: float) -> Ints:
     found = np.clip(seconds, 0.0, duration)
     found *= TICKS / duration
     return np.rint(found, out=found).astype(np.int64)
 
 
-def _place_of_stream(spans: Spans) -> Ints:
-    """Return for each span the place of its stream's lane among those of its rank."""
+def _stream_lane_index(spans: Spans) -> Ints:
     present = [spans.words[code] for code in np.flatnonzero(np.bincount(spans.stream)).tolist()]
     names = [*STREAM_ORDER, *sorted(name for name in present if name not in STREAM_ORDER)]
     place = {name: at for at, name in enumerate(names)}
@@ -257,7 +252,7 @@ def _place_of_stream(spans: Spans) -> Ints:
 
 
 def choose_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
-    """Return the spans of evenly chosen ranks with at most ``most`` spans together, and the omitted ranks."""
+    """Choose evenly spaced ranks with at most ``most`` spans in total; return their spans and the omitted ranks."""
     if len(spans) <= most:
         return spans, []
     ranks, counts = np.unique(spans.rank, return_counts=True)
@@ -274,5 +269,5 @@ def choose_ranks(spans: Spans, most: int) -> tuple[Spans, list[int]]:
 
 
 def select_spans(spans: Spans, kept: Bools) -> Spans:
-    """Return the spans for which ``kept`` is true."""
+    """Return the spans for which the mask ``kept`` is true."""
     return Spans(spans.words, *(getattr(spans, name)[kept] for name in ("op", *COLUMNS)))

@@ -1,4 +1,4 @@
-"""The whole page: its sections in order, the script, the styles, and the data for both.
+"""The HTML report: its sections in order, its script and styles, and the data of both.
 
 The page loads nothing: styles, script and data are inside, and its content security policy forbids other scripts and
 all connections.
@@ -18,9 +18,16 @@ from simcluster.base.errors import InputError
 from simcluster.results.memory_timeline import POOLS
 from simcluster.show.gantt_rows import evenly_spaced
 from simcluster.show.report import colours, details, summary
-from simcluster.show.report.colours import MOST_ACTIONS, MOST_SPANS, bare_run, ideal_spans, page_paints, with_paints
-from simcluster.show.report.entry import Entry, MemoryCurve, ReportedTrace
-from simcluster.show.report.html import Markup, asset, concatenate, element, fill_asset, json_block
+from simcluster.show.report.colours import (
+    MOST_ACTIONS,
+    MOST_SPANS,
+    ideal_spans,
+    page_paints,
+    timeline_data,
+    with_paints,
+)
+from simcluster.show.report.entry import MemoryCurve, ReportedTrace, ReportEntry
+from simcluster.show.report.html import Markup, concatenate, element, fill_asset, json_block, read_asset
 from simcluster.show.report.packing import TICKS, Blob, choose_ranks, pack_timeline, select_spans
 from simcluster.show.report.rows import MOST_ROWS
 
@@ -42,8 +49,8 @@ _TOUCH = (
 )
 
 
-def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | None = None) -> str:
-    """Return the HTML page about some runs; the others are compared with the first.
+def report_page(entries: Sequence[ReportEntry], *, title: str = "", against: ReportedTrace | None = None) -> str:
+    """Return the HTML report about some runs; the others are compared with the first.
 
     ``against`` is your trace, compared with the only run. InputError for no run, and for more than 12, which no page
     makes readable.
@@ -55,21 +62,20 @@ def page(entries: Sequence[Entry], *, title: str = "", against: ReportedTrace | 
     if against is not None and not entries[0].ranks:  # those that were recorded, whoever was simulated for them
         ranks = against.ranks
         entries = [replace(entries[0], ranks=ranks, weights=dict.fromkeys(ranks, 1)), *entries[1:]]
-    script, sheet = script_of(), style_sheet()
+    script, sheet = page_script(), style_sheet()
     blob = Blob()
-    data, notes = data_of(entries, blob, against)
+    data, notes = script_data(entries, blob, against)
     return "<!doctype html>\n" + fill_asset(
         "page.html",
         policy=content_policy(script, sheet),
-        heading=title or _heading(entries), style=Markup(sheet), told=run_descriptions(entries),
-        contents=(element("a", name, href=f"#{place}") for place, name in _contents(entries, against)),
-        sections=_sections(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
+        heading=title or _page_heading(entries), style=Markup(sheet), told=run_descriptions(entries),
+        contents=(element("a", name, href=f"#{place}") for place, name in _table_of_contents(entries, against)),
+        sections=_sections_html(entries, notes, against), version=str(entries[0].numbers.get("version", "")),
         data=json_block("data", data), columns=Markup(blob.text()), script=Markup(script),
     ) + "\n"  # fmt: skip
 
 
-def _heading(entries: Sequence[Entry]) -> str:
-    """Return a heading for the runs: the scenario that all of them vary, or their names."""
+def _page_heading(entries: Sequence[ReportEntry]) -> str:
     if len(entries) == 1:
         return entries[0].scenario.title if entries[0].scenario else entries[0].name
     scenarios = {entry.scenario.name if entry.scenario else entry.name for entry in entries}
@@ -82,15 +88,15 @@ def _heading(entries: Sequence[Entry]) -> str:
 # --- sections ---------------------------------------------------------------------------------------------------------
 
 
-def run_descriptions(entries: Sequence[Entry]) -> list[Markup]:
-    """Return lines below the heading that describe the runs."""
+def run_descriptions(entries: Sequence[ReportEntry]) -> list[Markup]:
+    """Return the lines below the report's heading that describe each run."""
     if len(entries) == 1:
-        return [element("p", line) for line in summary.what_was_run(entries[0])]
-    lines = [(entry, summary.what_was_run(entry)) for entry in entries]
+        return [element("p", line) for line in summary.run_job_lines(entries[0])]
+    lines = [(entry, summary.run_job_lines(entry)) for entry in entries]
     return [element("p", element("strong", entry.name), ": ", "; ".join([own[0], *own[2:]])) for entry, own in lines]
 
 
-def _contents(entries: Sequence[Entry], against: ReportedTrace | None) -> list[tuple[str, str]]:
+def _table_of_contents(entries: Sequence[ReportEntry], against: ReportedTrace | None) -> list[tuple[str, str]]:
     without = {"differences": len(entries) == 1, "trace": against is None}
     return [pair for pair in CONTENTS if not without.get(pair[0])]
 
@@ -102,10 +108,10 @@ CONTENTS = (("answer", "Answer"), ("where", "Where the time went"), ("difference
 """The sections of a page, in their order, and what they are called."""
 
 
-def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None) -> Markup:
+def _sections_html(entries: Sequence[ReportEntry], notes: Sequence[str], against: ReportedTrace | None) -> Markup:
     made = section_contents(entries, notes, against)
     parts = []
-    for place, name in _contents(entries, against):
+    for place, name in _table_of_contents(entries, against):
         if place == "memory" and len(entries) > 1:
             options = [element("option", entry.name, value=str(at)) for at, entry in enumerate(entries)]
             pick = element("label", "Details of ", element("select", options, id="pick"))
@@ -115,27 +121,28 @@ def _sections(entries: Sequence[Entry], notes: Sequence[str], against: ReportedT
 
 
 def section_contents(
-    entries: Sequence[Entry], notes: Sequence[str], against: ReportedTrace | None = None
+    entries: Sequence[ReportEntry], notes: Sequence[str], against: ReportedTrace | None = None
 ) -> dict[str, Markup]:
-    """Return the content of each section; ``notes`` are remarks below the timeline."""
+    """Return the content of each report section by name; ``notes`` are remarks below the timeline."""
     numbered = list(enumerate(entries))
     return {
-        "answer": summary.answer(entries),
+        "answer": summary.summary_section(entries),
         "where": summary.time_section(entries),
-        "differences": summary.differences(entries) if len(entries) > 1 else Markup(),
+        "differences": summary.differences_section(entries) if len(entries) > 1 else Markup(),
         "trace": against.section if against else Markup(),
-        "timeline": _timeline(entries, notes),
-        "memory": _one_per_run([details.memory(entry, at) for at, entry in numbered], entries),
-        "links": _one_per_run([details.links(entry, at) for at, entry in numbered], entries),
-        "stragglers": _one_per_run([details.stragglers(entry) for entry in entries], entries),
-        "schedule": _one_per_run([details.schedule(entry, at, schedule_frame()) for at, entry in numbered], entries),
-        "accuracy": details.accuracy(entries),
-        "scenario": _one_per_run([details.scenario(entry, at) for at, entry in numbered], entries),
+        "timeline": _timeline_section(entries, notes),
+        "memory": _one_per_run([details.memory_section(entry, at) for at, entry in numbered], entries),
+        "links": _one_per_run([details.links_section(entry, at) for at, entry in numbered], entries),
+        "stragglers": _one_per_run([details.stragglers_section(entry) for entry in entries], entries),
+        "schedule": _one_per_run(
+            [details.schedule_section(entry, at, schedule_frame()) for at, entry in numbered], entries
+        ),
+        "accuracy": details.accuracy_section(entries),
+        "scenario": _one_per_run([details.scenario_section(entry, at) for at, entry in numbered], entries),
     }
 
 
-def _one_per_run(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
-    """Return parts of all runs; the script shows the selected run's."""
+def _one_per_run(parts: Sequence[Markup], entries: Sequence[ReportEntry]) -> Markup:
     if len(entries) == 1:
         return parts[0]
     return concatenate(
@@ -144,7 +151,7 @@ def _one_per_run(parts: Sequence[Markup], entries: Sequence[Entry]) -> Markup:
     )
 
 
-def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
+def _timeline_section(entries: Sequence[ReportEntry], notes: Sequence[str]) -> Markup:
     if not any(entry.result for entry in entries):
         return details.remark("A saved result has no timeline; give the scenario instead.")
     return concatenate(
@@ -156,12 +163,12 @@ def _timeline(entries: Sequence[Entry], notes: Sequence[str]) -> Markup:
 
 
 def schedule_frame() -> Markup:
-    """Return the frame in which a schedule is drawn: buttons, and a canvas in a scroller."""
+    """Return the frame in which the script draws a schedule: buttons, and a canvas in a scroller."""
     return fill_asset("gantt.html", name="Schedule", help=_HELP, search="", table="")
 
 
 def timeline_frame(runs: int = 1) -> Markup:
-    """Return the frame in which a timeline is drawn, with search, legend and table."""
+    """Return the frame in which the script draws a timeline, with search, legend and table."""
     chosen = Markup(' selected=""')
     search = fill_asset("gantt_search.html", every=chosen if runs == 1 else "", one=chosen if runs > 1 else "")
     below = fill_asset("gantt_table.html", help=_HELP, touch=_TOUCH)
@@ -171,8 +178,8 @@ def timeline_frame(runs: int = 1) -> Markup:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def data_of(
-    entries: Sequence[Entry],
+def script_data(
+    entries: Sequence[ReportEntry],
     blob: Blob,
     against: ReportedTrace | None = None,
     *,
@@ -180,7 +187,7 @@ def data_of(
     parts: frozenset[str] = EVERY_PART,
     chosen_by: str = "--ranks",
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the script's data (some ``parts`` of it) as JSON, with columns of numbers in the ``blob``, and remarks.
+    """Return the script's data (its ``parts``) as JSON, with columns of numbers in the ``blob``, and remarks.
 
     The remarks name what timelines omit; all of them have ``most_spans`` spans together.
     """
@@ -189,9 +196,9 @@ def data_of(
     for entry in entries:
         timeline = grid = None
         if entry.result is not None and "timeline" in parts:
-            timeline, left_out = _timeline_of(entry, most_spans // len(entries), blob)
+            timeline, left_out = _timeline_data(entry, most_spans // len(entries), blob)
             timeline = with_paints(timeline, paints, blob)
-            notes += _notes(entry, left_out, chosen_by, several=len(entries) > 1)
+            notes += _omission_notes(entry, left_out, chosen_by, several=len(entries) > 1)
         if "schedule" in parts and entry.schedule is not None and sum(map(len, entry.schedule.rows)) <= MOST_ACTIONS:
             grid = with_paints(pack_timeline(ideal_spans(entry.schedule), blob, weights={}), paints, blob)
         full = (
@@ -205,20 +212,19 @@ def data_of(
                 "steps": entry.scenario.steps if entry.scenario else 1,
                 "timeline": timeline,
                 "grid": grid,
-                "memory": [_curve(curve, entry, blob) for curve in entry.memory] if "memory" in parts else [],
+                "memory": [_curve_data(curve, entry, blob) for curve in entry.memory] if "memory" in parts else [],
                 "capacity": entry.result.facts.memory if entry.result else 0.0,
                 "links": None if full is None else {"bins": full.shape[1], "matrix": blob.integers(full.ravel())},
             }
         )  # fmt: skip
     if against is not None:
-        run, missing = bare_run(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
+        run, missing = timeline_data(f"recorded: {against.name}", against.step, {}, MOST_SPANS, paints, blob)
         runs.append(run)
         notes += [f"{missing} more recorded ranks are omitted to keep the page small."] if missing else []
     return {"runs": runs, "paints": page_paints(paints)}, notes
 
 
-def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
-    """Return an entry's timeline from the spans of its representatives, and the number of omitted ranks."""
+def _timeline_data(entry: ReportEntry, most: int, blob: Blob) -> tuple[dict[str, Any], int]:
     assert entry.result is not None
     every = entry.result.spans
     own = np.isin(every.rank, sorted({row.source for row in entry.rows}))
@@ -230,7 +236,7 @@ def _timeline_of(entry: Entry, most: int, blob: Blob) -> tuple[dict[str, Any], i
     return pack_timeline(spans, blob, weights=entry.weights, facts=facts, rows=rows), len(entry.rows) - len(rows)
 
 
-def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> list[str]:
+def _omission_notes(entry: ReportEntry, left_out: int, chosen_by: str, *, several: bool) -> list[str]:
     of = f"{entry.name}: " if several else ""
     found = []
     drawn = len({row.source for row in entry.rows})
@@ -246,7 +252,7 @@ def _notes(entry: Entry, left_out: int, chosen_by: str, *, several: bool) -> lis
     return found
 
 
-def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
+def _curve_data(curve: MemoryCurve, entry: ReportEntry, blob: Blob) -> dict[str, Any]:
     assert entry.result is not None
     duration = entry.result.step_time * entry.result.steps
     ticks = np.rint(np.clip(curve.time, 0.0, duration) * (TICKS / duration)).astype(np.int64)
@@ -264,9 +270,9 @@ def _curve(curve: MemoryCurve, entry: Entry, blob: Blob) -> dict[str, Any]:
 # --- assets -----------------------------------------------------------------------------------------------------------
 
 
-def script_of(*more: str) -> str:
-    """Return the page's script, followed by ``more`` assets."""
-    return in_private_scope("\n".join(asset(name) for name in (*SCRIPTS, *more)))
+def page_script(*more: str) -> str:
+    """Return the report's script, followed by ``more`` asset files."""
+    return in_private_scope("\n".join(read_asset(name) for name in (*SCRIPTS, *more)))
 
 
 def in_private_scope(parts: str) -> str:
@@ -275,13 +281,13 @@ def in_private_scope(parts: str) -> str:
 
 
 def style_sheet() -> str:
-    """Return the page's style sheet, light and dark."""
-    light, dark = colours.variables()
-    theme = asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
-    return f"{theme}\n{colours.classes()}\n"
+    """Return the report's style sheet, light and dark."""
+    light, dark = colours.css_variables()
+    theme = read_asset("style.css").replace("/*LIGHT*/", light).replace("/*DARK*/", dark)
+    return f"{theme}\n{colours.css_classes()}\n"
 
 
 def content_policy(script: str, styles: str, more: str = "") -> str:
-    """Return the content security policy that allows one inline script, one style sheet, and ``more``."""
+    """Return a content security policy that allows one inline script, one style sheet, and ``more``."""
     script, styles = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, styles))
     return f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{styles}'; img-src data:{more}"

@@ -1,7 +1,7 @@
-"""Rows of a page's timeline, and facts about its spans.
+"""Rows of the report's timeline, and descriptions of its spans.
 
-Facts: how a call is done, which rank is waited for, the send of each receive, and the critical path. A rank that was
-not simulated is drawn from its representative's spans: it has a row, and no bytes.
+A span's description: how its collective is done, which rank it waits for, the other end of a message, and its part of
+the critical path. A rank that was not simulated is drawn from its representative's spans: it has a row, and no bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_ROWS = 1024
 
 @dataclass(frozen=True)
 class RankRow:
-    """A rank on the page, drawn from the spans of ``source``, its representative.
+    """A timeline row of one rank, drawn from the spans of ``source``, the simulated rank that represents it.
 
     ``groups`` maps the source's group names to this rank's; ``peers`` has the rank at the other end of its sends by the
     stage there ("to 1", "from 0"); ``late`` the rank that it waits for, by the axis and the simulated rank that the
@@ -39,7 +39,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class SpanFacts:
-    """Columns of facts about every span of a timeline.
+    """Columns that describe every span of a timeline: collective algorithm, awaited rank, message partner.
 
     ``way`` is an index into ``ways``, how the call is done ("" for all but collectives), and ``bus`` its bus bandwidth
     over its algorithm bandwidth, 0 if there is none; ``late`` is the simulated rank that was waited for, and ``mate``
@@ -55,7 +55,7 @@ class SpanFacts:
     path: tuple[Ints, Floats, Floats]
 
     def only(self, kept: Bools) -> SpanFacts:
-        """Return the facts of some of the spans, renumbered."""
+        """Return the columns of only the spans in a mask, renumbered."""
         number = np.where(kept, np.cumsum(kept) - 1, -1)
         mate = np.where(self.mate >= 0, number[self.mate], -1)[kept]
         spans, start, end = self.path
@@ -64,24 +64,25 @@ class SpanFacts:
         return replace(self, way=self.way[kept], bus=self.bus[kept], late=self.late[kept], mate=mate, path=path)
 
 
-def span_facts(result: Result) -> SpanFacts:
-    """Return the facts about the spans of a result."""
-    ways, way, bus = _ways(result)
+def describe_spans(result: Result) -> SpanFacts:
+    """Return the columns that describe the spans of a result."""
+    ways, way, bus = _call_descriptions(result)
     path = result.critical_path
-    return SpanFacts(ways, way, bus, _late(result), _mates(result), (path.number, path.start, path.end))
+    return SpanFacts(
+        ways, way, bus, _awaited_ranks(result), _message_partners(result), (path.number, path.start, path.end)
+    )
 
 
-def _ways(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
-    """Return the distinct descriptions of calls, the index of each span's, and each span's bus factor."""
+def _call_descriptions(result: Result) -> tuple[tuple[str, ...], Ints, Floats]:
     call, keys = result.called
-    said = [_way(result, key) for key in keys]
+    said = [_describe_collective(result, key) for key in keys]
     ways = tuple(dict.fromkeys(["", *(text for text, _ in said)]))
     of_key = np.array([*(ways.index(text) for text, _ in said), 0])
     factor = np.array([*(number for _, number in said), 0.0])
     return ways, of_key[call], factor[call]
 
 
-def _way(result: Result, key: CallKey) -> tuple[str, float]:
+def _describe_collective(result: Result, key: CallKey) -> tuple[str, float]:
     if key.kind not in COLLECTIVES:
         return "", 0.0
     communicators = result.folding.communicators
@@ -94,16 +95,14 @@ def _way(result: Result, key: CallKey) -> tuple[str, float]:
     return f"{text} among {members}", bus_factor(key.kind, members)
 
 
-def _late(result: Result) -> Ints:
-    """Return for each span that waited the rank of the op that was last to meet."""
+def _awaited_ranks(result: Result) -> Ints:
     spans, ops = result.spans, result.record.ops
     last = result.record.times.last[spans.op]
     waited = (spans.ready < spans.start) & (last != spans.op) & (spans.kind != spans.code("recv"))
     return np.where(waited, ops.lane_rank[ops.lane[last]] - result.ranks.start, -1)
 
 
-def _mates(result: Result) -> Ints:
-    """Return for each send the span of its receive, and vice versa."""
+def _message_partners(result: Result) -> Ints:
     spans, times = result.spans, result.record.times
     found = np.full(len(spans), -1, dtype=np.int64)
     received = np.flatnonzero(spans.kind == spans.code("recv"))
@@ -124,23 +123,21 @@ def _mates(result: Result) -> Ints:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def rows_of(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[RankRow, ...]:
-    """Return a row for each of these ranks."""
-    return tuple(_Rows(result, facts).row(rank) for rank in ranks)
+def make_rank_rows(result: Result, facts: SpanFacts, ranks: Sequence[int]) -> tuple[RankRow, ...]:
+    """Return a timeline row for each of these ranks."""
+    return tuple(_RowMaker(result, facts).row(rank) for rank in ranks)
 
 
 _OfSource = tuple[dict[str, str], list[tuple[str, int]], list[tuple[str, int]]]
 
 
-class _Rows:
-    """A cache of what rows need from a result, per representative."""
-
+class _RowMaker:
     def __init__(self, result: Result, facts: SpanFacts) -> None:
         self._result, self._facts = result, facts
         self._first = result.ranks.start
         self._communicators = result.folding.communicators
         self._stages = result.job.plan.stages()
-        self._slow = slow_ranks(result)
+        self._slow = describe_slow_ranks(result)
         self._known: dict[int, _OfSource] = {}  # a cache of the method would hold this in a cycle, with all it is of
 
     def row(self, rank: int) -> RankRow:
@@ -154,7 +151,7 @@ class _Rows:
         return RankRow(rank, source, own, peers, others, self._slow.get(rank, ""))
 
     def _of_source(self, source: int) -> _OfSource:
-        """Return a representative's groups by axis, the stages it exchanges messages with, and whom it waits for."""
+        """Return a simulated rank's groups by axis, the stages it exchanges messages with, and whom it waits for."""
         spans, facts = self._result.spans, self._facts
         low, high = np.searchsorted(spans.rank, [source, source + 1])
         names = [spans.words[code] for code in np.unique(spans.group[low:high])]
@@ -169,7 +166,7 @@ class _Rows:
         return groups, ends, [(spans.words[group].rstrip("0123456789"), culprit) for group, culprit in whom]
 
     def _peer(self, rank: int, way: str, stage: int) -> int | None:
-        """Return the rank of a stage that a rank sends to or receives from; None if its place does not determine it."""
+        """Return the rank of a stage that a rank sends to or receives from; None if its position does not decide."""
         own, there = int(self._stages[rank]), self._first + rank
         ends = (own, stage) if way == "to" else (stage, own)
         try:
@@ -179,7 +176,7 @@ class _Rows:
         return pair[1 if way == "to" else 0] - self._first if there in pair else None
 
     def _culprit(self, rank: int, axis: str, culprit: int) -> int:
-        """Return the rank that a rank waits for if its representative waits for ``culprit``."""
+        """Return the rank that a rank waits for, if the rank that represents it waits for ``culprit``."""
         simulated = self._result.simulated_for
         if not axis:
             stage = int(self._stages[culprit])
@@ -195,8 +192,8 @@ class _Rows:
         return next((member for member in own if member != rank and simulated(member) == culprit), culprit)
 
 
-def slow_ranks(result: Result) -> dict[int, str]:
-    """Return the ranks that a fault slows down, with the factor: "slow × 1.2"."""
+def describe_slow_ranks(result: Result) -> dict[int, str]:
+    """Return the ranks that a fault slows down, each with a description such as "slow × 1.2"."""
     hosts = result.scenario.cluster.built.host_of[: result.facts.ranks]
     found: dict[int, float] = {}
     for fault in result.scenario.faults:

@@ -1,4 +1,4 @@
-"""The first part of the page: verdict, answer, where the time went, and why runs differ.
+"""First part of the HTML report: verdict, main numbers, time breakdown, and why runs differ.
 
 The verdict names the faster run and the reason, or a change that would help, which was simulated.
 """
@@ -11,16 +11,16 @@ from typing import Any
 
 from simcluster.base.units import format_seconds
 from simcluster.results.metrics import BREAKDOWN
-from simcluster.results.numbers import columns_of
+from simcluster.results.numbers import table_metrics
 from simcluster.results.result import Result
 from simcluster.scenario.likely import LikelyInterval
 from simcluster.scenario.scenario import Scenario
 from simcluster.show.blocks import Fact, Figures
 from simcluster.show.cells import PARTS, format_metric, signed_change
-from simcluster.show.report.entry import MOST_WORKERS, Entry
-from simcluster.show.report.html import Markup, block_html, concatenate, element, html_of, table, typeset
-from simcluster.show.step_answer import job_lines, padding_facts, rate_facts, state_facts
-from simcluster.show.study_answers import causes_table, settings_lines
+from simcluster.show.report.entry import MOST_WORKERS, ReportEntry
+from simcluster.show.report.html import Markup, block_html, blocks_html, concatenate, element, html_table, typeset
+from simcluster.show.step_answer import describe_job, describe_memory_use, describe_padding, describe_rates
+from simcluster.show.study_answers import causes_table, describe_changed_settings
 from simcluster.studies.whatif.difference import Difference, phrase, settings_between
 from simcluster.studies.whatif.preflight import Remedy, checks_of
 from simcluster.studies.whatif.remedies import Trials
@@ -37,8 +37,8 @@ _LACKING = (
 )
 
 
-def verdict(entries: Sequence[Entry]) -> Markup:
-    """Return the verdict's sentences, the first paragraph of the page."""
+def verdict_html(entries: Sequence[ReportEntry]) -> Markup:
+    """Return the verdict's sentences, which are the first paragraph of the report."""
     said = _verdict_of_one(entries[0]) if len(entries) == 1 else _verdict_of_several(entries)
     return element("p", typeset(" ".join(said)), class_="verdict")
 
@@ -46,66 +46,63 @@ def verdict(entries: Sequence[Entry]) -> Markup:
 # --- several runs -----------------------------------------------------------------------------------------------------
 
 
-def _verdict_of_several(entries: Sequence[Entry]) -> Iterator[str]:
+def _verdict_of_several(entries: Sequence[ReportEntry]) -> Iterator[str]:
     first, *others = entries
     able = [entry for entry in others if entry.numbers.get("fits")] or others
     best = min(able, key=lambda entry: entry.account.step_time)
     if len(entries) > 2:
         fastest = min([first, best], key=lambda entry: entry.account.step_time)
         fitting = " of those that fit" if any(not entry.numbers.get("fits") for entry in entries) else ""
-        yield f"Of {len(entries)} runs {fastest.name} is the fastest{fitting}: {_seconds(fastest)} a step."
-    yield _against(first, best)
+        yield f"Of {len(entries)} runs {fastest.name} is the fastest{fitting}: {_step_seconds(fastest)} a step."
+    yield _compare_runs(first, best)
     for entry in entries:
         if not entry.numbers.get("fits"):
-            yield f"{entry.name} does not fit: {_memory_words(entry)}."
+            yield f"{entry.name} does not fit: {_describe_memory(entry)}."
 
 
-def _against(first: Entry, other: Entry) -> str:
-    """Return "interleaved is 5.8 % faster than 1f1b (13.71 s against 14.56 s): pipeline bubble −923.8 ms, ..."."""
+def _compare_runs(first: ReportEntry, other: ReportEntry) -> str:
     part = other.account.step_time / first.account.step_time - 1
     if abs(part) < 5e-4:
-        return f"{other.name} is as fast as {first.name}: {_seconds(other)} a step."
+        return f"{other.name} is as fast as {first.name}: {_step_seconds(other)} a step."
     found = Difference((first.name, other.name), first.account, other.account, ())
     largest = sorted(found.causes.items(), key=lambda cause: -abs(cause[1]))[:_MOST_CAUSES]
     causes = [f"{phrase(name).partition(' (')[0]} {signed_change(seconds)}" for name, seconds in largest
             if abs(seconds) > 0.05 * abs(found.seconds)]  # fmt: skip
     return (
         f"{other.name} is {abs(part):.1%} {'slower' if part > 0 else 'faster'} than {first.name} "
-        f"({_seconds(other)} against {_seconds(first)} a step): {', '.join(causes)}."
+        f"({_step_seconds(other)} against {_step_seconds(first)} a step): {', '.join(causes)}."
     )
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict_of_one(entry: Entry) -> Iterator[str]:
+def _verdict_of_one(entry: ReportEntry) -> Iterator[str]:
     whole, parts = entry.account.step_time, entry.account.breakdown
     work = sum(parts[name] for name in _MODEL)
     lost = sorted(((seconds, name) for name, seconds in parts.items() if name not in _MODEL), reverse=True)
-    losses = [f"{_loss(name)} ({seconds / whole:.1%})" for seconds, name in lost[:_MOST_LOSSES]
+    losses = [f"{_describe_part(name)} ({seconds / whole:.1%})" for seconds, name in lost[:_MOST_LOSSES]
               if seconds > _NAMED * whole]  # fmt: skip
     again = ", recompute included" if parts["recompute"] else ""
     most = f"; most of the rest is {' and '.join(losses)}" if losses else ""
-    yield f"A step takes {_seconds(entry)}, {work / whole:.1%} of it compute{again}{most}."
+    yield f"A step takes {_step_seconds(entry)}, {work / whole:.1%} of it compute{again}{most}."
     if entry.result is not None:
         if entry.result.without_faults is not None and entry.result.slowdown > 1 + _NAMED:
             yield f"Without its faults it would take {format_seconds(entry.result.without_faults)}."
-        yield from _help(entry.result) if entry.replays else ()
-    yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_memory_words(entry)}."
+        yield from _find_best_change(entry.result) if entry.replays else ()
+    yield f"It {'fits' if entry.numbers.get('fits') else 'does not fit'}: {_describe_memory(entry)}."
     if entry.result is not None and entry.result.remedies and entry.result.remedies.found:
         options = " ".join(f"--set {text}" for text in entry.result.remedies.found[0].overrides())
         yield f"It would fit with {options}."
 
 
-def _loss(name: str) -> str:
-    """Return the words for a part of the breakdown: "exposed tensor parallel communication", "bubble"."""
+def _describe_part(name: str) -> str:
     part = PARTS[name].removesuffix(", exposed")
     axis = name.startswith("exposed_") and name != "exposed_pp"
     return f"exposed {part}{' communication' if axis else ''}" if PARTS[name] != part else part
 
 
-def _help(result: Result) -> Iterator[str]:
-    """Yield the change that shortens the step most, among a few that the launch checklist would try."""
+def _find_best_change(result: Result) -> Iterator[str]:
     if result.scenario.dp * result.scenario.parallel.pp > MOST_WORKERS:
         return
     trials, found = Trials(result, None, _MOST_PLAYED), list[Remedy]()
@@ -127,12 +124,11 @@ def _help(result: Result) -> Iterator[str]:
         )
 
 
-def _seconds(entry: Entry) -> str:
+def _step_seconds(entry: ReportEntry) -> str:
     return format_seconds(entry.account.step_time)
 
 
-def _memory_words(entry: Entry) -> str:
-    """Return "64.3 of 80.0 GB on the fullest GPU", without the capacity if it is unknown."""
+def _describe_memory(entry: ReportEntry) -> str:
     used, capacity = entry.numbers["peak_memory_bytes"], entry.capacity
     of = f" of {capacity / 1e9:,.1f} GB" if capacity else ""
     return f"{used / 1e9:,.1f} GB{of} on the fullest GPU"
@@ -143,24 +139,24 @@ _FIGURES = ("real_tokens_per_s_per_gpu", "mfu", "bubble_fraction", "exposed_comm
 """Metrics that are among the facts of a step."""
 
 
-def what_was_run(entry: Entry) -> list[str]:
-    """Return lines that describe the job; none if its scenario cannot be read."""
-    return [f"{entry.numbers['gpus']:,} GPUs"] if entry.scenario is None else job_lines(entry.scenario)[1:]
+def run_job_lines(entry: ReportEntry) -> list[str]:
+    """Return lines that describe a run's job; none if its scenario cannot be read."""
+    return [f"{entry.numbers['gpus']:,} GPUs"] if entry.scenario is None else describe_job(entry.scenario)[1:]
 
 
-def answer(entries: Sequence[Entry]) -> Markup:
-    """Return the verdict, the main numbers (a table for several runs), and remarks."""
-    shown = figures(entries[0]) if len(entries) == 1 else side_by_side(entries)
-    return concatenate(verdict(entries), shown, remarks(entries))
+def summary_section(entries: Sequence[ReportEntry]) -> Markup:
+    """Return the report section with verdict, main numbers (a table for several runs), and remarks."""
+    shown = headline_html(entries[0]) if len(entries) == 1 else comparison_table(entries)
+    return concatenate(verdict_html(entries), shown, warnings_html(entries))
 
 
-def remarks(entries: Sequence[Entry]) -> Markup:
-    """Return warnings and notes of each run, and what a saved one lacks."""
+def warnings_html(entries: Sequence[ReportEntry]) -> Markup:
+    """Return the warnings and notes of each run, and what a saved one lacks."""
     said = [
         element("li", element("strong", f"{kind}: "), f"{entry.name}: {text}" if len(entries) > 1 else text)
         for kind in ("Warning", "Note")
         for entry in entries
-        for text in _texts(entry.numbers.get(f"{kind.lower()}s"))
+        for text in _checked_texts(entry.numbers.get(f"{kind.lower()}s"))
     ]
     said += [
         element("li", f"{entry.origin or entry.name} is a saved result and lacks {_LACKING}.")
@@ -170,8 +166,7 @@ def remarks(entries: Sequence[Entry]) -> Markup:
     return element("ul", said, class_="notes") if said else Markup()
 
 
-def _texts(values: object) -> list[str]:
-    """Return the texts of warnings or notes; a saved result may hold anything."""
+def _checked_texts(values: object) -> list[str]:
     found = values if isinstance(values, list) else []
     return [str(each.get("text", "")) if isinstance(each, Mapping) else str(each) for each in found]
 
@@ -179,35 +174,37 @@ def _texts(values: object) -> list[str]:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def figures(entry: Entry) -> Markup:
-    """Return the main numbers as large figures."""
+def headline_html(entry: ReportEntry) -> Markup:
+    """Return a run's main numbers in large type."""
     numbers = entry.shown_numbers
-    facts = [*_rates(numbers, entry.scenario, entry.likely), *padding_facts(numbers)]
+    facts = [*_rate_values(numbers, entry.scenario, entry.likely), *describe_padding(numbers)]
     slowdown = float(numbers.get("straggler_slowdown", 1.0))
     if slowdown != 1:
         facts.append(Fact("stragglers", f"{slowdown:.3f} ×", " the step without faults"))
     exposed = Fact("exposed", format_seconds(numbers["exposed_communication_s"]), " of communication")
     more = [
         Fact(metric.heading, format_metric(metric.unit, numbers[name]))
-        for name, metric in columns_of("report").items()
+        for name, metric in table_metrics("report").items()
         if name not in _FIGURES
     ]
-    return block_html(Figures([*facts, exposed, *state_facts(numbers, entry.capacity), *more]))
+    return block_html(Figures([*facts, exposed, *describe_memory_use(numbers, entry.capacity), *more]))
 
 
-def first_figures(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
-    """Return the numbers that follow from the step time alone, while others are computed."""
-    return block_html(Figures([*_rates(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)]))
+def first_headline_html(scenario: Scenario, numbers: Mapping[str, Any]) -> Markup:
+    """Return the numbers that follow from the step time alone, to show while others are computed."""
+    return block_html(
+        Figures([*_rate_values(numbers, scenario, None), *(Fact(name, "…", "to come") for name in _TO_COME)])
+    )
 
 
-def _rates(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
-    first, *others = rate_facts(numbers, scenario, likely)
+def _rate_values(numbers: Mapping[str, Any], scenario: Scenario | None, likely: LikelyInterval | None) -> list[Fact]:
+    first, *others = describe_rates(numbers, scenario, likely)
     return [first if first.aside else Fact(first.name, first.value, aside="predicted, not measured"), *others]
 
 
-def side_by_side(entries: Sequence[Entry]) -> Markup:
-    """Return a table of the numbers, one row per run."""
-    first, columns = entries[0].numbers["step_time_s"], columns_of("report")
+def comparison_table(entries: Sequence[ReportEntry]) -> Markup:
+    """Return a table of the runs' numbers, one row per run."""
+    first, columns = entries[0].numbers["step_time_s"], table_metrics("report")
     measured = any(entry.scenario and entry.scenario.measured_step_time for entry in entries)
     rows = []
     for at, entry in enumerate(entries):
@@ -221,15 +218,15 @@ def side_by_side(entries: Sequence[Entry]) -> Markup:
             format_seconds(seconds),
             f"{seconds / first - 1:+.1%}" if at else "",
             *([near] if measured else []),
-            _likely(entry),
+            _likely_cell(entry),
             *(format_metric(of.unit, numbers[name]) + room * (of.unit == "bytes") for name, of in columns.items()),
         ])  # fmt: skip
     header = ["run", "step time", "difference", *["measured"] * measured, "likely"]
     header += [metric.heading for metric in columns.values()]
-    return table(header, rows, caption="The runs side by side", class_="large")
+    return html_table(header, rows, caption="The runs side by side", class_="large")
 
 
-def _likely(entry: Entry) -> str:
+def _likely_cell(entry: ReportEntry) -> str:
     found = entry.likely
     if found is None:
         return "not known"
@@ -239,12 +236,14 @@ def _likely(entry: Entry) -> str:
 # --- where the time went ----------------------------------------------------------------------------------------------
 
 
-def time_section(entries: Sequence[Entry]) -> Markup:
+def time_section(entries: Sequence[ReportEntry]) -> Markup:
     """Return each run's step as one bar on a common scale, with its parts as numbers."""
     several = len(entries) > 1
     longest = max(entry.account.step_time for entry in entries)
     bars = [
-        element("div", element("span", entry.name, class_="of") if several else "", _bar(entry, longest), class_="bar")
+        element(
+            "div", element("span", entry.name, class_="of") if several else "", _step_bar(entry, longest), class_="bar"
+        )
         for entry in entries
     ]
     header = ["part of the step"]
@@ -255,27 +254,27 @@ def time_section(entries: Sequence[Entry]) -> Markup:
         if any(entry.account.breakdown[name] > 0 for entry in entries):
             swatch = element("span", class_=f"swatch k-{name}", aria_hidden="true")
             rows.append(
-                [concatenate(swatch, PARTS[name]), *chain.from_iterable(_share(entry, name) for entry in entries)]
+                [concatenate(swatch, PARTS[name]), *chain.from_iterable(_part_cell(entry, name) for entry in entries)]
             )
     rows.append(
         ["the step", *(cell for entry in entries for cell in (format_seconds(entry.account.step_time), "100.0%"))]
     )
     caption = "Where the time of a step went, mean over ranks"
-    return concatenate(element("div", bars, class_="bars"), table(header, rows, caption=caption, class_="total"))
+    return concatenate(element("div", bars, class_="bars"), html_table(header, rows, caption=caption, class_="total"))
 
 
-def _share(entry: Entry, name: str) -> tuple[str, str]:
+def _part_cell(entry: ReportEntry, name: str) -> tuple[str, str]:
     seconds = entry.account.breakdown[name]
     return format_seconds(seconds), f"{seconds / entry.account.step_time:.1%}"
 
 
-def _bar(entry: Entry, longest: float) -> Markup:
+def _step_bar(entry: ReportEntry, longest: float) -> Markup:
     parts, at = list[Markup](), 0.0
     for name in BREAKDOWN:
         seconds = entry.account.breakdown[name]
         if seconds > 0:
             place = {"x": at, "y": 0.0, "width": 1000 * seconds / longest, "height": 24.0}
-            says = f"{PARTS[name]}: {', '.join(_share(entry, name))}"
+            says = f"{PARTS[name]}: {', '.join(_part_cell(entry, name))}"
             parts.append(element("rect", element("title", says), **place, class_=f"k-{name}"))
             parts += [element("rect", **place, fill="url(#hatch)")] if name == "straggler_wait" else []
             at += place["width"]
@@ -288,15 +287,15 @@ def _bar(entry: Entry, longest: float) -> Markup:
 # --- why runs differ --------------------------------------------------------------------------------------------------
 
 
-def differences(entries: Sequence[Entry]) -> Markup:
-    """Return the comparison of every run with the first: a sentence, changed settings, and causes."""
-    return concatenate(_difference(entries[0], other) for other in entries[1:])
+def differences_section(entries: Sequence[ReportEntry]) -> Markup:
+    """Return the report section that compares every run with the first: a sentence, changed settings, and causes."""
+    return concatenate(_difference_html(entries[0], other) for other in entries[1:])
 
 
-def _difference(first: Entry, other: Entry) -> Markup:
+def _difference_html(first: ReportEntry, other: ReportEntry) -> Markup:
     names = (first.name, other.name) if first.name != other.name else ("the first run", "the other run")
     settings = tuple(settings_between(first.document, other.document))
     found = Difference(names, first.account, other.account, settings)
     head = element("h3", f"{names[1]} against {names[0]}")
-    changed = [settings_lines(settings)] if settings else []
-    return element("article", head, element("p", found.in_words()), html_of([*changed, *causes_table(found)]))
+    changed = [describe_changed_settings(settings)] if settings else []
+    return element("article", head, element("p", found.in_words()), blocks_html([*changed, *causes_table(found)]))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from simcluster.base.errors import InputError
 from simcluster.base.processes import WorkerPool, require_processes
 from simcluster.base.store import Store
-from simcluster.results.numbers import columns_of, exposed_communication, timed_numbers
+from simcluster.results.numbers import exposed_communication, step_time_metrics, table_metrics
 from simcluster.results.result import Result
 from simcluster.scenario.contents import VariantKeys
 from simcluster.scenario.scenario import Base, Scenario, from_document
@@ -88,7 +88,7 @@ def measured(text: str, layout: Layout | None, account_within: float = 0.0) -> R
             pass
         result = simulate_scenario(scenario)
         account = details(result) if result.step_time <= account_within else {}
-        return {"status": "ok", "error": "", **timed_numbers(result), **account}
+        return {"status": "ok", "error": "", **step_time_metrics(result), **account}
     except InputError as problem:
         return {"status": "refused", "error": str(problem)}
 
@@ -99,13 +99,13 @@ def accounted(text: str, layout: Layout | None) -> Row:
     For 1,024 ranks it takes ten times as long.
     """
     result = simulate_scenario(_laid_out(text, layout))
-    return {"status": "ok", "error": "", **timed_numbers(result), **details(result)}
+    return {"status": "ok", "error": "", **step_time_metrics(result), **details(result)}
 
 
 def details(result: Result) -> Row:
     """Return the numbers of a result that a timed row lacks: columns of a plan's table, and the breakdown."""
     return {
-        **{name: metric.of(result) for name, metric in columns_of("plan").items()},
+        **{name: metric.of(result) for name, metric in table_metrics("plan").items()},
         "exposed_communication_s": exposed_communication(result),
         "breakdown_s": dict(result.times.breakdown),
         "account": result.account.to_dict(),

@@ -27,7 +27,7 @@ from simcluster.planning.program_builder import ProgramBuilder
 from simcluster.planning.replicas import ReplicaBuilder
 from simcluster.planning.segments import Pass
 from simcluster.planning.works import Collective, Compute, HostWork, Transfer
-from simcluster.results.numbers import timed_numbers
+from simcluster.results.numbers import step_time_metrics
 from simcluster.scenario.fields import ClusterSpec
 from simcluster.scenario.job import facts_of, interference_of, job_of, passes_of, send_bytes_of
 from simcluster.scenario.memory_plan import shape_of
@@ -82,7 +82,7 @@ def quick_step(scenario: Scenario) -> float:
 
 def quick_numbers(scenario: Scenario, step_time: float) -> dict[str, float]:
     """Return the numbers of the result JSON that follow from the step time alone."""
-    return timed_numbers(_Timed(step_time, _STEPS.facts_of(scenario)))
+    return step_time_metrics(_Timed(step_time, _STEPS.facts_of(scenario)))
 
 
 class QuickSteps:

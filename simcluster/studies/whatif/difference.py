@@ -17,9 +17,9 @@ from simcluster.model.recipes import Recipe
 from simcluster.results.account import WAITING_ENTRIES, Account, attribute_difference, stage_differences
 from simcluster.results.file import SavedResult, is_result_file, read_result
 from simcluster.results.longer import SlowerOps
-from simcluster.results.raised import UpgradeLimit, limit_between
+from simcluster.results.raised import UpgradeLimit, find_limit_between
 from simcluster.results.result import Result
-from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, slower_ranks
+from simcluster.results.slower_ranks import SlowerRank, describe_slower_ranks, find_slower_ranks
 from simcluster.scenario.memory_plan import describe_change, recipe_of
 from simcluster.scenario.scenario import Scenario, from_document
 from simcluster.step.simulate import ResultLike, simulate_scenario, to_result
@@ -181,9 +181,9 @@ def diff(base: Side, other: Side) -> Difference:
     recipe = recipe_change(first, second, one.step_time)
     if isinstance(before, SavedResult) or isinstance(after, SavedResult):
         return Difference(names, one, two, settings, recipe)
-    held = limit_between(before.scenario, after.scenario, after)
+    held = find_limit_between(before.scenario, after.scenario, after)
     longer = slower_although_faster(before, after, before.scenario, after.scenario)
-    slower = slower_ranks(before, after)
+    slower = find_slower_ranks(before, after)
     gpus = after.scenario.cluster.built.gpus if slower else ()
     return Difference(names, one, two, settings, recipe, held, tuple(longer), tuple(slower), gpus)
 

@@ -15,7 +15,7 @@ from simcluster.base.shown import Displayable
 from simcluster.base.tables import Records
 from simcluster.documents.argument_types import checked
 from simcluster.planning.ops import Op, StageProgram
-from simcluster.results.critical_path import kind_of
+from simcluster.results.critical_path import op_kind_name
 from simcluster.results.longer import find_slower_ops
 from simcluster.results.played import Run
 from simcluster.results.result import Result
@@ -121,7 +121,7 @@ def freed_where(programs: Iterable[StageProgram], chosen: Callable[[Op], bool]) 
 
 def _names(stream: str, kind: str) -> list[str]:
     if stream in HOST_STREAMS:
-        return [stream, kind_of(stream, kind)]
+        return [stream, op_kind_name(stream, kind)]
     if stream != "compute":
-        return [COMMUNICATION, stream, kind_of(stream, kind)]
+        return [COMMUNICATION, stream, op_kind_name(stream, kind)]
     return ["backward", kind] if kind in _PARTS_OF_BACKWARD else [kind]

@@ -18,7 +18,7 @@ from simcluster.base.tables import Records, rows_to_frame
 from simcluster.documents.argument_types import checked
 from simcluster.documents.diagnostics import did_you_mean, listed
 from simcluster.results.path_estimate import path_seconds_under
-from simcluster.results.raised import LINKS, UpgradeLimit, limit_between
+from simcluster.results.raised import LINKS, UpgradeLimit, find_limit_between
 from simcluster.results.result import Result
 from simcluster.scenario.effort import require_time_for
 from simcluster.scenario.given import ScenarioLike, scenario_of
@@ -173,7 +173,7 @@ def _of(base: Result, resource: str, by: float, price: float | None) -> Sensitiv
     more = simulate_scenario(scaled(base.scenario, resource, by))
     estimate = path_seconds_under(base.critical_path, base, more)
     worse = simulate_scenario(scaled(base.scenario, resource, by, less=True)).step_time
-    held = limit_between(base.scenario, more.scenario, more) if resource in LINKS else None
+    held = find_limit_between(base.scenario, more.scenario, more) if resource in LINKS else None
     return Sensitivity(resource, by, before, estimate, more.step_time, price, worse, held)
 
 
